@@ -12,7 +12,7 @@ JOBS   ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench cdi-hook vgpu image chart clean
+.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -117,6 +117,10 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.scale $(filter --quick,$(ARGS)) $(if $(BESIDE),--beside '$(BESIDE)')
 	@$(BIN)/python -m bench.slices $(filter --quick,$(ARGS))
+
+# Minutes, and root is not needed: etcd and Kubernetes are built the first time, as for `make test-kubernetes`.
+bench-joined: $(READY) ## 500 joined nodes on the real control plane (Go): [PEER='program --kubeconfig {kubeconfig}'] [ARGS=--quick]
+	@$(BIN)/python -m bench.joined $(ARGS) $(if $(PEER),--peer '$(PEER)')
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import processes
 from bench.cluster_server import RESOURCE
 
 __all__ = ["PODS", "SOURCE", "ApiConnection", "ClusterProcess", "running_cluster"]
@@ -25,16 +26,20 @@ PODS = "/api/v1/namespaces/default/pods"
 SOURCE = Path(__file__).parent.parent / "src"
 _TIMEOUT = 120.0
 _LOOK = 0.1  # seconds
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ApiConnection:
-    """A connection to the cluster's API server, used by one thread."""
+    """A connection to an API server, used by one thread."""
 
-    def __init__(self, port: int, state: Path) -> None:
-        trust = ssl.create_default_context(cafile=str(state / "ca.crt"))
+    def __init__(self, port: int, certificate: Path, token: str) -> None:
+        trust = ssl.create_default_context(cafile=str(certificate))
         self._connection = http.client.HTTPSConnection("127.0.0.1", port, context=trust, timeout=_TIMEOUT)
-        self._authorization = {"Authorization": f"Bearer {json.loads((state / 'access.json').read_text())['token']}"}
+        self._authorization = {"Authorization": f"Bearer {token}"}
+
+    @classmethod
+    def embedded(cls, port: int, state: Path) -> "ApiConnection":
+        """To the API server of an embedded cluster with this state directory."""
+        return cls(port, state / "ca.crt", json.loads((state / "access.json").read_text())["token"])
 
     def ask(self, method: str, path: str, body: object = None) -> bytes:
         headers = {**self._authorization, "Content-Type": "application/json"}
@@ -62,17 +67,15 @@ class ClusterProcess:
     up: float  # seconds from the start of the process until every node listed its devices
 
     def connection(self) -> ApiConnection:
-        return ApiConnection(self.port, self.state)
+        return ApiConnection.embedded(self.port, self.state)
 
     def cpu(self) -> float:
         """Seconds of user and system time that the process has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return processes.cpu_seconds(self.pid)
 
     def most_rss(self) -> float:
         """MiB."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+        return processes.most_rss(self.pid)
 
     def count(self, kind: str) -> int:
         """The entries of a directory of the process in /proc, as `fd` and `task`."""
@@ -105,7 +108,7 @@ def running_cluster(nodes: int, devices: int, source: Path = SOURCE) -> Iterator
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline() or 0)
-            _wait_for_devices(ApiConnection(port, state), nodes, devices)
+            _wait_for_devices(ApiConnection.embedded(port, state), nodes, devices)
             yield ClusterProcess(state, process.pid, port, time.perf_counter() - began)
         finally:
             process.terminate()

@@ -13,9 +13,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Memory", "ProcessFailed", "memory", "started", "switches", "switches_between", "tail", "threads"]
+__all__ = [
+    "Memory",
+    "ProcessFailed",
+    "cpu_seconds",
+    "memory",
+    "most_rss",
+    "started",
+    "switches",
+    "switches_between",
+    "tail",
+    "threads",
+]
 
 GRACE_SECONDS = 5.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessFailed(Exception):
@@ -87,6 +99,17 @@ def memory(session: int) -> Memory:
     pss, uss = [one.pss for one in found if one.pss is not None], [one.uss for one in found if one.uss is not None]
     readable = len(pss) == len(found)
     return Memory(sum(one.rss for one in found), sum(pss) if readable else None, sum(uss) if readable else None)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that one process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def most_rss(pid: int) -> float:
+    """Of one process, in MiB."""
+    return _fields(Path(f"/proc/{pid}/status"))["VmHWM"] / 1024
 
 
 def threads(session: int) -> int:

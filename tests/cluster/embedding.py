@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 from tests.cluster.pods_and_nodes import pod_object
 
 from plugwright.cluster import tls
@@ -98,10 +99,10 @@ async def embedded(limit: float = 60, **options: object) -> AsyncIterator[Lab]:
 
 
 @asynccontextmanager
-async def served(lab: Lab, directory: Path) -> AsyncIterator[Path]:
-    """Serves the cluster over HTTPS while inside; yields the path of a kubeconfig."""
+async def served(lab: Lab, directory: Path, application: ASGIApp | None = None) -> AsyncIterator[Path]:
+    """Serves the cluster over HTTPS while inside, or another application; yields the path of a kubeconfig."""
     certificates = tls.make(directory)
-    config = uvicorn.Config(lab.cluster.application, port=0, log_level="error", lifespan="off")
+    config = uvicorn.Config(application or lab.cluster.application, port=0, log_level="error", lifespan="off")
     config.ssl_certfile, config.ssl_keyfile = str(certificates.certificate), str(certificates.key)
     server = _Server(config)
     async with asyncio.TaskGroup() as tasks:

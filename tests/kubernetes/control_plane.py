@@ -1,7 +1,7 @@
 """The real etcd, kube-apiserver, scheduler and controller-manager on loopback, without a node and without root.
 
-Nodes are for others to bring: `plugwright join`. There is an administrator's kubeconfig, and `client` for tests. The
-API server has a client certificate for kubelets, as in clusters that installers make.
+Nodes are for others to bring: `plugwright join`. There is an administrator's kubeconfig. The API server has a client
+certificate for kubelets, as in clusters that installers make.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,12 @@ _POLL = 0.1
 
 
 class ControlPlane:
-    def __init__(self, directory: Path, version: str) -> None:
-        self.directory, self.version = directory, version
+    """`flags` are more of them for a program, by its name; they win over ours."""
+
+    token = "administrator"
+
+    def __init__(self, directory: Path, version: str, flags: Mapping[str, Sequence[str]]) -> None:
+        self.directory, self.version, self._flags = directory, version, flags
         self.kubeconfig = directory / "admin.conf"
         self.port, self._etcd, self._peer, self._manager, self._scheduler = free_ports(5)
         self._bin = building.build(building.kubernetes(version))
@@ -36,7 +40,7 @@ class ControlPlane:
         self._keys = directory / "keys"
         self._keys.mkdir()
         self._write_keys()
-        self.kubeconfig.write_text(self.kubeconfig_of("administrator"))
+        self.kubeconfig.write_text(self.kubeconfig_of(self.token))
 
     def start(self) -> None:
         self._run(
@@ -58,6 +62,7 @@ class ControlPlane:
             f"--authorization-kubeconfig={admin}", "--leader-elect=false", "--bind-address=127.0.0.1",
             f"--secure-port={self._scheduler}",
         )  # fmt: skip
+        self.until(lambda: self.get("serviceaccount", "default"), "pods can be created")
 
     def start_api_server(self) -> None:
         keys = self._keys
@@ -118,7 +123,7 @@ class ControlPlane:
     def kubeconfig_of(self, token: str) -> str:
         cluster = {
             "server": f"https://127.0.0.1:{self.port}",
-            "certificate-authority": str(self._keys / "apiserver.crt"),
+            "certificate-authority": str(self.certificate),
         }
         document = {
             "apiVersion": "v1",
@@ -129,6 +134,14 @@ class ControlPlane:
             "contexts": [{"name": CONTEXT, "context": {"cluster": "real", "user": "me"}}],
         }
         return json.dumps(document)
+
+    @property
+    def certificate(self) -> Path:
+        return self._keys / "apiserver.crt"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self._processes.items()}
 
     @property
     def _etcd_url(self) -> str:
@@ -143,18 +156,19 @@ class ControlPlane:
         client = authority.issue_cert(common_name="apiserver-kubelet-client", organization_name="system:masters")
         client.cert_chain_pems[0].write_to_path(self._keys / "kubelet-client.crt")
         client.private_key_pem.write_to_path(self._keys / "kubelet-client.key")
-        tokens = 'administrator,admin,1,"system:masters"\nnobody,nobody,2\n'
+        tokens = f'{self.token},admin,1,"system:masters"\nnobody,nobody,2\n'
         (self._keys / "tokens.csv").write_text(tokens)
 
     def _run(self, program: Path, *arguments: str) -> None:
         with (self.directory / f"{program.name}.log").open("ab") as log:
-            self._processes[program.name] = subprocess.Popen([program, *arguments], stdout=log, stderr=log)
+            command = [str(program), *arguments, *self._flags.get(program.name, ())]
+            self._processes[program.name] = subprocess.Popen(command, stdout=log, stderr=log)
 
 
 @contextmanager
-def control_plane(directory: Path) -> Iterator[ControlPlane]:
+def control_plane(directory: Path, flags: Mapping[str, Sequence[str]] | None = None) -> Iterator[ControlPlane]:
     version = os.environ.get("PLUGWRIGHT_KUBERNETES_VERSION") or building.DEFAULT_VERSION
-    plane = ControlPlane(directory, version)
+    plane = ControlPlane(directory, version, flags or {})
     try:
         plane.start()
         yield plane

@@ -4,129 +4,37 @@ No root and no kubelet: etcd, kube-apiserver, scheduler and controller-manager r
 """
 
 import json
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.kubernetes import building
-from tests.kubernetes.control_plane import CONTEXT, ControlPlane, control_plane
+from tests.kubernetes.control_plane import ControlPlane, control_plane
+from tests.kubernetes.joining import (
+    access,
+    allocatable,
+    devices,
+    joined,
+    nodes_file,
+    phase,
+    plugwright,
+    pod,
+    ready,
+    refused,
+    renewed,
+    restricted,
+    workload,
+)
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "plugwright"
-TOLERATIONS = [{"key": "plugwright.dev/emulated", "operator": "Exists"}]
-NODES = """\
-nodes:
-  - name: gpu
-    count: 2
-    cpu: 8
-    numa: 2
-    labels: {pool: gpu}
-    kubelet: {policy: single-numa-node}
-    resources:
-      - name: mock/gpu
-        mock: {count: 4, numa: 2}
-"""
-
-
-class Joined:
-    """A running `plugwright join`."""
-
-    def __init__(self, process: "subprocess.Popen[str]", info: dict[str, Any], errors: Path) -> None:
-        self.process, self.info, self._errors = process, info, errors
-
-    @property
-    def errors(self) -> list[str]:
-        return self._errors.read_text().splitlines()
-
-    def until_said(self, text: str) -> None:
-        end = time.monotonic() + 30
-        while text not in "\n".join(self.errors):
-            assert time.monotonic() < end, f"not said: {text}"
-            time.sleep(0.05)
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with control_plane(tmp_path_factory.mktemp("plane")) as plane:
         yield plane
-
-
-@contextmanager
-def joined(plane: ControlPlane, tmp_path: Path, *flags: object, kubeconfig: Path | None = None) -> Iterator[Joined]:
-    errors = tmp_path / "errors"
-    with errors.open("w") as file:
-        process = subprocess.Popen(
-            command(kubeconfig or plane.kubeconfig, *flags, "--output", "json"),
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, errors.read_text()
-        yield Joined(process, json.loads(line), errors)
-    finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
-
-
-def command(kubeconfig: Path, *flags: object) -> list[str]:
-    words = ("join", "--context", CONTEXT, "--kubeconfig", kubeconfig, *flags)
-    return [sys.executable, "-m", "plugwright", *map(str, words)]
-
-
-def nodes_file(tmp_path: Path, text: str = NODES) -> Path:
-    path = tmp_path / "nodes.yaml"
-    path.write_text(text)
-    return path
-
-
-def template(name: str, words: Sequence[str] = (), limits: Mapping[str, str] | None = None, **spec: Any) -> Any:
-    container: dict[str, Any] = {"name": "main", "image": "demo", "resources": {"limits": dict(limits or {})}}
-    if words:
-        container["command"] = list(words)
-    content = {"tolerations": TOLERATIONS, "containers": [container], "terminationGracePeriodSeconds": 1, **spec}
-    return {"metadata": {"labels": {"app": name}}, "spec": content}
-
-
-def pod(name: str, limits: Mapping[str, str], **spec: Any) -> dict[str, Any]:
-    found = template(name, limits=limits, **spec)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": found["spec"]}
-
-
-def workload(kind: str, name: str, replicas: int | None = None, **content: Any) -> dict[str, Any]:
-    selector = {"selector": {"matchLabels": {"app": name}}} if kind != "Job" else {}
-    spec = {"template": template(name, **content), **selector, **({"replicas": replicas} if replicas else {})}
-    version = "batch/v1" if kind == "Job" else "apps/v1"
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
-def phase(plane: ControlPlane, name: str) -> str:
-    return str((plane.get("pod", name).get("status") or {}).get("phase"))
-
-
-def restricted(plane: ControlPlane, tmp_path: Path, *flags: object) -> Path:
-    """A kubeconfig with the rights that `--print-rbac` prints, and no others."""
-    plane.kubectl("create", "serviceaccount", "plugwright-join", check=False)
-    words = [sys.executable, "-m", "plugwright", "join", *map(str, flags), "--print-rbac"]
-    manifests = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    assert all("*" not in json.dumps(document) for document in yaml.safe_load_all(manifests))
-    plane.kubectl("apply", "-f", "-", stdin=manifests)
-    path = tmp_path / "restricted.conf"
-    path.write_text(plane.kubeconfig_of(plane.kubectl("create", "token", "plugwright-join")))
-    return path
 
 
 @pytest.mark.essential
@@ -205,26 +113,26 @@ def test_a_device_fails_a_node_is_lost_and_comes_back_and_the_server_goes_away(
     with joined(plane, tmp_path, "-f", file, "--state", state, "--heartbeat", "1s") as running:
         plane.apply(pod("keeps", {"mock/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": "gpu-1"}))
         plane.until(lambda: phase(plane, "keeps") == "Running", "the pod runs")
-        device = _devices(plane, "keeps")[0]["resourceID"]
+        device = devices(plane, "keeps")[0]["resourceID"]
         control = running.info["nodes"]["gpu-1"]["control_socket"]
-        _plugwright("mock", "fail", device, "--control-socket", control)
+        plugwright("mock", "fail", device, "--control-socket", control)
         plane.until(
-            lambda: {"resourceID": device, "health": "Unhealthy"} in _devices(plane, "keeps"),
+            lambda: {"resourceID": device, "health": "Unhealthy"} in devices(plane, "keeps"),
             "the pod's status says it",
         )
-        plane.until(lambda: _allocatable(plane, "gpu-1") == "3", "one less is allocatable")
+        plane.until(lambda: allocatable(plane, "gpu-1") == "3", "one less is allocatable")
 
-        _plugwright("join", "stop-node", "gpu-1", "--state", state)
-        plane.until(lambda: _ready(plane, "gpu-1") == "Unknown", "the controller finds it lost")
-        _plugwright("join", "start-node", "gpu-1", "--state", state)
-        plane.until(lambda: _ready(plane, "gpu-1") == "True", "it is back")
+        plugwright("join", "stop-node", "gpu-1", "--state", state)
+        plane.until(lambda: ready(plane, "gpu-1") == "Unknown", "the controller finds it lost")
+        plugwright("join", "start-node", "gpu-1", "--state", state)
+        plane.until(lambda: ready(plane, "gpu-1") == "True", "it is back")
 
         plane.kill_api_server()
         running.until_said("API server is away")
         plane.start_api_server()
-        renewed = _renewed(plane, "gpu-2")
-        plane.until(lambda: _renewed(plane, "gpu-2") > renewed, "leases are renewed again")
-        plane.until(lambda: _ready(plane, "gpu-2") == "True", "nodes are ready")
+        before = renewed(plane, "gpu-2")
+        plane.until(lambda: renewed(plane, "gpu-2") > before, "leases are renewed again")
+        plane.until(lambda: ready(plane, "gpu-2") == "True", "nodes are ready")
         assert phase(plane, "keeps") == "Running"
         assert running.end() == 0
         said = "\n".join(running.errors)
@@ -233,7 +141,7 @@ def test_a_device_fails_a_node_is_lost_and_comes_back_and_the_server_goes_away(
     assert len(plane.items("nodes")) == 2
     with joined(plane, tmp_path, "-f", file, "--state", state):
         assert phase(plane, "keeps") == "Running"
-    assert _plugwright("join", *_access(plane), "--state", state, "--leave") == "gpu-1, gpu-2: removed\n"
+    assert plugwright("join", *access(plane), "--state", state, "--leave") == "gpu-1, gpu-2: removed\n"
     assert plane.items("nodes") == []
     plane.until(lambda: not plane.items("pods"), "its pod is gone too")
 
@@ -246,14 +154,14 @@ def test_our_own_chart_installs_and_its_daemon_registers_at_a_joined_node(plane:
         install = ("install", "devices", CHART, "--set", f"mock.enabled=true,mock.count=6,{toleration}")
         subprocess.run([*map(str, (*helm, *install))], check=True, capture_output=True, timeout=60)
         for node in ("plain-1", "plain-2"):
-            plane.until(lambda node=node: _allocatable(plane, node) == "6", "the daemon's devices are allocatable")  # type: ignore[misc]
+            plane.until(lambda node=node: allocatable(plane, node) == "6", "the daemon's devices are allocatable")  # type: ignore[misc]
         plane.apply(pod("user", {"mock/gpu": "2"}))
-        plane.until(lambda: _devices(plane, "user"), "a pod has devices of the chart's daemon")
+        plane.until(lambda: devices(plane, "user"), "a pod has devices of the chart's daemon")
         daemon = plane.items("pods", "-l", "app.kubernetes.io/name=plugwright")[0]["metadata"]["name"]
         assert "registered" in plane.kubectl("logs", daemon)
         uninstall = ("uninstall", "devices", "--no-hooks")
         subprocess.run([*map(str, (*helm, *uninstall))], check=True, capture_output=True, timeout=60)
-        plane.until(lambda: _allocatable(plane, "plain-1") == "0", "without the daemon none is allocatable")
+        plane.until(lambda: allocatable(plane, "plain-1") == "0", "without the daemon none is allocatable")
         plane.kubectl("delete", "pod", "--all", "--wait=false")
         plane.until(lambda: not plane.items("pods"), "the pods are gone")
 
@@ -261,51 +169,88 @@ def test_our_own_chart_installs_and_its_daemon_registers_at_a_joined_node(plane:
 def test_bad_input_is_one_line_and_leaves_nothing(plane: ControlPlane, tmp_path: Path) -> None:
     nobody = tmp_path / "nobody.conf"
     nobody.write_text(plane.kubeconfig_of("nobody"))
-    assert _refused(nobody, "--nodes", "2").startswith("plugwright: not allowed to create nodes and ")
+    assert refused(nobody, "--nodes", "2").startswith("plugwright: not allowed to create nodes and ")
     theirs = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plugwright-2"}}
     plane.apply(theirs)
     expected = "plugwright: node plugwright-2 is there already and is not a node of plugwright"
-    assert _refused(plane.kubeconfig, "--nodes", "2").startswith(expected)
+    assert refused(plane.kubeconfig, "--nodes", "2").startswith(expected)
     assert [node["metadata"]["name"] for node in plane.items("nodes")] == ["plugwright-2"]
     plane.kubectl("delete", "node", "plugwright-2")
     file = nodes_file(tmp_path, "nodes:\n- name: gpu\n  cout: 2\n")
     expected = "plugwright: nodes.yaml:3: nodes[0]: unknown key 'cout': did you mean 'count'?\n"
-    assert _refused(plane.kubeconfig, "-f", file) == expected
+    assert refused(plane.kubeconfig, "-f", file) == expected
     assert plane.items("nodes") == []
 
 
-def _refused(kubeconfig: Path, *flags: object) -> str:
-    done = subprocess.run(command(kubeconfig, *flags), check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+def test_a_pod_runs_without_what_is_not_emulated_and_an_event_says_so(plane: ControlPlane, tmp_path: Path) -> None:
+    with joined(plane, tmp_path):
+        volume = {"name": "data", "nfs": {"server": "storage.example.com", "path": "/"}}
+        plane.apply(pod("far", {"mock/gpu": "1"}, volumes=[volume]))
+        plane.until(lambda: phase(plane, "far") == "Running", "the pod runs")
+        said = ("events", "--field-selector=involvedObject.name=far,reason=NotEmulated")
+        plane.until(lambda: plane.items(*said), "the event is there")
+        [event] = plane.items(*said)
+        assert event["message"] == "plugwright does not emulate volumes.nfs on this node"
 
 
-def _plugwright(*words: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "plugwright", *map(str, words)], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_claims_are_allocated_prepared_and_released_with_the_printed_rights_alone(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    resource = "{name: example.com/gpu, mock: {count: 4, numa: 2}, serve: dra}"
+    file = nodes_file(tmp_path, f"nodes:\n- {{name: claim, count: 2, resources: [{resource}]}}\n")
+    kubeconfig = restricted(plane, tmp_path, "-f", file)
+    with joined(plane, tmp_path, "-f", file, kubeconfig=kubeconfig) as running:
+        plane.until(
+            lambda: sum(map(_published, plane.items("resourceslices"))) == 8, "both nodes publish their devices"
+        )
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "count": 3}}
+        plane.apply(
+            _dra(
+                "DeviceClass",
+                "gpu.example.com",
+                selectors=[{"cel": {"expression": "device.driver == 'gpu.example.com'"}}],
+            ),
+            _dra("ResourceClaimTemplate", "three", spec={"devices": {"requests": [request]}}),
+            *(_claiming(f"claims-{number}") for number in range(3)),
+        )
+        plane.until(lambda: _phases(plane, "claims-") == ["Pending", "Running", "Running"], "two of three find devices")
+        taken = [_prepared(running.info["nodes"][f"claim-{number}"]) for number in (1, 2)]
+        assert [len(found) for found in taken] == [1, 1]
+        first = next(name for name in ("claims-0", "claims-1", "claims-2") if phase(plane, name) == "Running")
+        plane.kubectl("delete", "pod", first, "--wait=false")
+        plane.until(
+            lambda: _phases(plane, "claims-") == ["Running", "Running"], "the third gets what the first gave back"
+        )
+        plane.kubectl("delete", "pod", "--all", "--wait=false")
+        plane.until(lambda: not plane.items("resourceclaims"), "the claims are gone")
+        assert [_prepared(node) for node in running.info["nodes"].values()] == [[], []]
+        assert running.end() == 0
+        assert running.errors == []
+    plane.until(lambda: not plane.items("resourceslices"), "nothing is published any more")
+    plane.kubectl("delete", "deviceclass,resourceclaimtemplate", "--all")
 
 
-def _access(plane: ControlPlane) -> tuple[object, ...]:
-    return "--context", CONTEXT, "--kubeconfig", plane.kubeconfig
+def _dra(kind: str, name: str, **spec: object) -> dict[str, object]:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def _devices(plane: ControlPlane, name: str) -> list[dict[str, str]]:
-    [status] = (plane.get("pod", name).get("status") or {}).get("containerStatuses") or [{}]
-    return [device for health in status.get("allocatedResourcesStatus") or () for device in health["resources"]]
+def _claiming(name: str) -> dict[str, object]:
+    found = pod(name, {}, resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": "three"}])
+    found["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
+    return found
 
 
-def _allocatable(plane: ControlPlane, node: str) -> object:
-    return plane.get("node", node)["status"]["allocatable"].get("mock/gpu")
+def _published(found: dict[str, Any]) -> int:
+    return len(found["spec"]["devices"]) if found["spec"]["driver"] == "gpu.example.com" else 0
 
 
-def _ready(plane: ControlPlane, node: str) -> str:
-    conditions = (plane.get("node", node).get("status") or {}).get("conditions") or ()
-    return next((condition["status"] for condition in conditions if condition["type"] == "Ready"), "")
+def _phases(plane: ControlPlane, prefix: str) -> list[str]:
+    pods = [found for found in plane.items("pods") if found["metadata"]["name"].startswith(prefix)]
+    return sorted(str(found["status"]["phase"]) for found in pods if not found["metadata"].get("deletionTimestamp"))
 
 
-def _renewed(plane: ControlPlane, node: str) -> str:
-    return str(plane.get("lease", node, "-n", "kube-node-lease")["spec"]["renewTime"])
+def _prepared(node: dict[str, str]) -> list[str]:
+    """The claims in the checkpoint of the node's driver."""
+    checkpoint = Path(node["kubelet_dir"], "plugins", "gpu.example.com", "checkpoint.json")
+    _, content = checkpoint.read_text().splitlines()
+    return [claim["name"] for claim in json.loads(content)["claims"]]

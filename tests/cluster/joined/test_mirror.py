@@ -64,3 +64,16 @@ def test_events_are_forgotten_when_there_are_many() -> None:
         mirror.created(ObjectKey(EVENTS.qualified, "default", str(number)), {"metadata": {}})
     assert len(mirror.objects(EVENTS.qualified)) == 4096
     assert mirror.get(ObjectKey(EVENTS.qualified, "default", "0")) is None
+
+
+def test_of_an_object_only_what_nodes_read_is_kept_and_equal_strings_once() -> None:
+    mirror, content = Mirror(), pod(1)
+    content["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    content["spec"]["nodeName"] = "node-" + "a"
+    mirror.received(KEY, content)
+    other = pod(1)
+    other["spec"]["nodeName"] = "node-" + content["metadata"]["name"][:0] + "a"  # equal, and made anew
+    mirror.received(ObjectKey(PODS.qualified, "default", "two"), other)
+    first, second = mirror.objects(PODS.qualified)
+    assert "managedFields" not in first["metadata"]
+    assert first["spec"]["nodeName"] is second["spec"]["nodeName"]

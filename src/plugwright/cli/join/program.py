@@ -23,6 +23,7 @@ from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, Nod
 from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_authority
 from plugwright.cluster.joined.kubelet_api import KubeletApi
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, TAINT, NodeRegistration
+from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
 from plugwright.cluster.store import Object
 from plugwright.config.nodes_file import NodesFile, load_nodes
 from plugwright.dra.driver import Driver
@@ -133,8 +134,9 @@ class _Program:
         with stop_on_signals(stop), ExitStack() as pauses:
             async with AsyncExitStack() as stack:
                 stack.callback(api.close)
+                watches = await stack.enter_async_context(SliceWatches(api))
                 with _listeners(self.nodes.plans, self.flags.kubelet_address) as listeners:
-                    joined = JoinedNodes(api, self._options(listeners), self.nodes.plans)
+                    joined = JoinedNodes(api, self._options(api, watches, listeners), self.nodes.plans)
                     async with joined, self._reachable(api, joined, listeners, stop) as info:
                         with suppress(TimeoutError):
                             async with asyncio.timeout(_READY_LIMIT):
@@ -148,7 +150,7 @@ class _Program:
         if joined.left:
             raise _left_error(joined.left, self.owner)
 
-    def _options(self, listeners: dict[str, socket.socket]) -> JoinOptions:
+    def _options(self, api: ApiClient, watches: SliceWatches, listeners: dict[str, socket.socket]) -> JoinOptions:
         return JoinOptions(
             owner=self.owner,
             state=self.flags.state,
@@ -156,7 +158,7 @@ class _Program:
             heartbeat=self.flags.heartbeat,
             address=self.flags.kubelet_address,
             ports={name: listening.getsockname()[1] for name, listening in listeners.items()},
-            drivers=partial(_driver, self.server) if self.nodes.serves_claims else None,
+            drivers=partial(_driver, api, watches) if self.nodes.serves_claims else None,
         )
 
     @asynccontextmanager
@@ -227,8 +229,10 @@ def _listeners(plans: Sequence[NodePlan], address: str) -> Iterator[dict[str, so
         yield {plan.name: stack.enter_context(listen(0, address)) for plan in plans}
 
 
-def _driver(server: ApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
-    return Driver(runtime, connect=lambda _: ApiClient(server)) if needs_driver(runtime) else None
+def _driver(api: ApiClient, watches: SliceWatches, runtime: ResourceRuntime) -> ResourceDriver | None:
+    if not needs_driver(runtime):
+        return None
+    return Driver(runtime, connect=lambda settings: DriverClient(api, watches, settings.node_name))
 
 
 def _left_error(nodes: list[str], owner: str) -> ClusterError:

@@ -24,6 +24,7 @@ from plugwright.cluster.joined import rights
 from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration, server_version
 from plugwright.cluster.joined.outbox import Outbox
+from plugwright.cluster.joined.pod_limits import PodLimits
 from plugwright.cluster.joined.remote_sources import RemoteConfigSource, RemoteResourceApi
 from plugwright.cluster.joined.watches import ObjectWatch, WatchedObjects
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
@@ -100,6 +101,8 @@ class JoinedNodes:
         self._running = RunningNodes(options.drivers)
         self.mirror = Mirror()
         self.outbox = Outbox(api, self.mirror)
+        self._client = RemoteClient(self.mirror, self.outbox, options.now)
+        self._limits = PodLimits(self._client)
         self.left: list[str] = []  # nodes that could not be deleted at the end
         self.version = ""
         self._registration = NodeRegistration(api, options.owner)
@@ -171,7 +174,7 @@ class JoinedNodes:
         first = int(options.pod_network.network_address) + (index << (32 - _POD_PREFIX))
         pods = IPv4Network((first, _POD_PREFIX))
         network = NodeNetwork(options.address, pods, options.ports.get(plan.name, 10250))
-        version = plan.version or self.version
+        version = nearest(plan.version or self.version)
         version = version if version.count(".") == 2 else f"{version}.0"
         return NodeIdentity(plan.name, index, plan.shape, HostInfo.here(), version, network)
 
@@ -195,11 +198,13 @@ class JoinedNodes:
     def _pod_changed(self, pod: Object) -> None:
         node = self.nodes.get(str(pod["spec"].get("nodeName")))
         if node is not None and pod["metadata"]["uid"] not in self.outbox.deleted:
+            self._limits.examine(pod)
             node.pod_changed(pod)
 
     def _pod_deleted(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
         self.outbox.deleted.discard(uid)
+        self._limits.forget(uid)
         node = self.nodes.get(str(pod["spec"].get("nodeName")))
         if node is not None:
             node.pod_deleted(uid)
@@ -209,9 +214,8 @@ class JoinedNodes:
         kubelet = replace(plan.kubelet, version=nearest(plan.version or self.version))
         runtime = RuntimeSettings(options.processes, options.retry, references=options.processes)
         settings = NodeSettings(kubelet, runtime, options.heartbeat)
-        client = RemoteClient(self.mirror, self.outbox, options.now)
         sources = NodeSources(RemoteResourceApi(self._api, plan.name), RemoteConfigSource(self._api))
-        return EmulatedNode(client, identity, root / _directory_name(plan.name), settings, sources)
+        return EmulatedNode(self._client, identity, root / _directory_name(plan.name), settings, sources)
 
     async def _flush(self) -> None:
         """The last statuses and deletions; a server that is away does not keep the program from ending."""

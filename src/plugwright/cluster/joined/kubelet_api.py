@@ -5,8 +5,9 @@ authenticated and authorized by `kubelet_access` before anything is looked at. N
 no exec, no attach, no port-forward.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.joined import usage
 from plugwright.cluster.joined.kubelet_access import AccessDenied, KubeletAccess
 from plugwright.cluster.joined.mirror import Mirror
+from plugwright.cluster.joined.usage import NodeSeconds
 from plugwright.cluster.nodes.node import EmulatedNode
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import KubeletError
@@ -39,6 +41,7 @@ class KubeletApi:
     access: KubeletAccess
     mirror: Mirror
     nodes: Mapping[int, EmulatedNode]
+    seconds: defaultdict[str, NodeSeconds] = field(default_factory=lambda: defaultdict(NodeSeconds))
 
     @property
     def application(self) -> Starlette:
@@ -84,11 +87,12 @@ class KubeletApi:
         return PlainTextResponse("".join(_exposition(samples)), media_type=_METRICS_TEXT)
 
     async def _resource_metrics(self, request: Request, node: EmulatedNode) -> Response:
-        text = "".join(usage.resource_metrics(node.identity.shape, self._bound(node), usage.now()))
+        seconds = self.seconds[node.name]
+        text = "".join(usage.resource_metrics(node.identity, self._bound(node), seconds, usage.now()))
         return PlainTextResponse(text, media_type=_METRICS_TEXT)
 
     async def _summary(self, request: Request, node: EmulatedNode) -> Response:
-        return JSONResponse(usage.summary(node.name, node.identity.shape, self._bound(node), usage.now()))
+        return JSONResponse(usage.summary(node.identity, self._bound(node), self.seconds[node.name], usage.now()))
 
     async def _log(self, request: Request, node: EmulatedNode) -> Response:
         key = ObjectKey(PODS.qualified, request.path_params["namespace"], request.path_params["pod"])

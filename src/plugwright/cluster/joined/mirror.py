@@ -2,11 +2,14 @@
 
 A node reads and writes as if the store were here. What it wrote shows at once; what the server has is kept beside it,
 so that a write is sent as the difference, and only while it differs. `watches` brings what the server has, `outbox`
-sends what it has not.
+sends what it has not. There may be tens of thousands of objects: what no node reads of them is not kept, and equal
+strings are kept once.
 """
 
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Any
 
 from plugwright.cluster.api.kinds import EVENTS, PODS
 from plugwright.cluster.store import NotFound, Object, ObjectKey
@@ -14,6 +17,7 @@ from plugwright.cluster.store import NotFound, Object, ObjectKey
 __all__ = ["Mirror", "is_newer"]
 
 _EVENTS = 4096  # of ours, whose repetition can be counted
+_SHORT = 64  # characters of a string that other objects may have too
 
 
 def is_newer(content: Object, than: Object | None) -> bool:
@@ -78,7 +82,8 @@ class Mirror:
         if entry.server is not None and entry.server["metadata"].get("uid") != content["metadata"].get("uid"):
             self.removed(key)
             entry = self._entries[key.kind][key] = _Entry()
-        entry.server = content
+        content["metadata"].pop("managedFields", None)
+        entry.server = _compact(content)
         if key.kind == PODS.qualified:
             self._bound.setdefault(str(content["spec"].get("nodeName")), set()).add(key)
 
@@ -110,3 +115,11 @@ class Mirror:
 
     def _entry(self, key: ObjectKey) -> _Entry | None:
         return self._entries.get(key.kind, OrderedDict()).get(key)
+
+
+def _compact(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {sys.intern(name): _compact(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_compact(item) for item in content]
+    return sys.intern(content) if isinstance(content, str) and len(content) <= _SHORT else content

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.cluster import clock
@@ -28,7 +29,7 @@ OWNER_LABEL = "plugwright.dev/joined-by"
 TAINT = {"key": "plugwright.dev/emulated", "effect": "NoSchedule"}
 _LEASES_NAMESPACE = "kube-node-lease"
 _VERSION = re.compile(r"v(\d+\.\d+\.\d+)")
-_LEAVE_LIMIT = 30.0  # seconds
+_LEAVE_OBJECT = 0.02  # seconds more for each object that is deleted at the end
 
 
 async def server_version(api: ApiClient) -> str:
@@ -47,10 +48,11 @@ async def server_version(api: ApiClient) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeRegistration:
-    """`owner` is the id of the state."""
+    """`owner` is the id of the state; `leave_limit` are the seconds for the end of a few nodes."""
 
     api: ApiClient
     owner: str
+    leave_limit: float = 30.0
 
     async def register(self, identities: Sequence[NodeIdentity]) -> list[Object]:
         """The Node object of each; raises before anything is created where one of the names is taken."""
@@ -72,21 +74,20 @@ class NodeRegistration:
         return [*found.values(), *created]
 
     async def leave(self, nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
-        """Deletes Node objects with their leases, and the pods that were bound to them; returns what could not be.
+        """Deletes Node objects with their leases, and the pods that were bound to them; returns nodes that are left.
 
-        The nodes go first, so that no DaemonSet puts a new pod on them.
+        The nodes go first, so that no DaemonSet puts a new pod on them. Leases and pods that are not deleted in time
+        the server's garbage collectors remove, since their node is gone.
         """
-        nodes = list(nodes)
-        left: list[str] = []
-        try:
-            async with asyncio.timeout(_LEAVE_LIMIT):
+        nodes, pods = list(nodes), list(pods)
+        left = {_name(node) for node in nodes}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.leave_limit + _LEAVE_OBJECT * (len(nodes) + len(pods))):
                 await self._delete_all([(ResourcePath(NODES, "", _name(node)), _uid(node)) for node in nodes], left)
                 leases = [(ResourcePath(LEASES, _LEASES_NAMESPACE, _name(node)), "") for node in nodes]
-                await self._delete_all(leases, [])
+                await self._delete_all(leases, set())
                 found = [(ResourcePath(PODS, pod["metadata"]["namespace"], _name(pod)), _uid(pod)) for pod in pods]
-                await self._delete_all(found, [])
-        except TimeoutError:
-            left = left or [_name(node) for node in nodes]
+                await self._delete_all(found, set())
         return sorted(left)
 
     async def existing(self) -> list[Object]:
@@ -122,20 +123,21 @@ class NodeRegistration:
         except PeerRefused as error:
             raise ClusterError(f"cannot create node {identity.name}: {error}") from error
 
-    async def _delete_all(self, objects: Sequence[tuple[ResourcePath, str]], left: list[str]) -> None:
+    async def _delete_all(self, objects: Sequence[tuple[ResourcePath, str]], left: set[str]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for path, uid in objects:
                 tasks.create_task(self._delete(path, uid, left))
 
-    async def _delete(self, path: ResourcePath, uid: str, left: list[str]) -> None:
+    async def _delete(self, path: ResourcePath, uid: str, left: set[str]) -> None:
         """Only the very object; one that is gone or another's is no failure."""
         try:
             await self.api.delete(url_of(path), uid, grace=0)
         except PeerRefused as error:
             if error.code not in ("NotFound", "Conflict"):
-                left.append(path.name)
+                return
         except (PeerGone, MalformedMessage):
-            left.append(path.name)
+            return
+        left.discard(path.name)
 
 
 def _name(content: Object) -> str:

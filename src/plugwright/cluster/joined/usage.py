@@ -1,8 +1,8 @@
-"""The use of CPU and memory that a joined node reports, enough for `kubectl top`: made up from requests. Pure.
+"""The use of CPU and memory that a joined node reports, enough for `kubectl top`: made up from requests.
 
 An emulated container uses nothing, or what its process uses is this machine's business. So that autoscalers and
 `kubectl top` have something to work with, a running container reports the CPU and memory that it requests, and at least
-a little: metrics-server drops pods that report nothing.
+a little: metrics-server drops pods that report nothing, and nodes whose counter has decreased.
 """
 
 import time
@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 from plugwright import quantity
 from plugwright.cluster import clock
-from plugwright.cluster.nodes.node_status import NodeShape
+from plugwright.cluster.nodes.node_status import NodeIdentity
 from plugwright.cluster.store import Object
 
-__all__ = ["now", "resource_metrics", "summary"]
+__all__ = ["NodeSeconds", "now", "resource_metrics", "summary"]
 
 _LEAST = {"cpu": 0.001, "memory": float(2**20)}
 _SYSTEM = {"cpu": 0.05, "memory": float(200 * 2**20)}  # of the node itself
@@ -25,7 +25,20 @@ def now() -> float:
     return time.time()
 
 
-def resource_metrics(shape: NodeShape, pods: list[Object], moment: float) -> Iterator[str]:
+class NodeSeconds:
+    """A node's counter of CPU time: containers that ended are still in it."""
+
+    def __init__(self, begin: float = _BEGIN) -> None:
+        self._read, self._seconds = begin, 0.0
+
+    def counted(self, pods: list[Object], moment: float) -> float:
+        """The seconds until now, if what runs has run since the last call."""
+        self._seconds += max(0.0, moment - self._read) * _node_use(pods)["cpu"]
+        self._read = max(moment, self._read)
+        return self._seconds
+
+
+def resource_metrics(node: NodeIdentity, pods: list[Object], seconds: NodeSeconds, moment: float) -> Iterator[str]:
     """The text of `/metrics/resource`, with the names of the real kubelet."""
     millis = int(moment * 1000)
     containers = [(pod, entry) for pod in _running(pods) for entry in _containers(pod)]
@@ -40,13 +53,13 @@ def resource_metrics(shape: NodeShape, pods: list[Object], moment: float) -> Ite
         yield f"container_start_time_seconds{_labels(pod, name)} {started:.3f}\n"
     used = _node_use(pods)
     yield from _family("node_cpu_usage_seconds_total", "counter")
-    yield f"node_cpu_usage_seconds_total {_node_seconds(pods, moment):.6f} {millis}\n"
+    yield f"node_cpu_usage_seconds_total {seconds.counted(pods, moment):.6f} {millis}\n"
     yield from _family("node_memory_working_set_bytes", "gauge")
-    yield f"node_memory_working_set_bytes {min(used['memory'], _amount(shape.memory)):.0f} {millis}\n"
+    yield f"node_memory_working_set_bytes {min(used['memory'], _amount(node.shape.memory)):.0f} {millis}\n"
     yield from _family("pod_cpu_usage_seconds_total", "counter")
     for pod in _running(pods):
-        seconds = sum(use["cpu"] * (moment - started) for _, use, started in _containers(pod))
-        yield f"pod_cpu_usage_seconds_total{_labels(pod)} {seconds:.6f} {millis}\n"
+        of_pod = sum(use["cpu"] * (moment - started) for _, use, started in _containers(pod))
+        yield f"pod_cpu_usage_seconds_total{_labels(pod)} {of_pod:.6f} {millis}\n"
     yield from _family("pod_memory_working_set_bytes", "gauge")
     for pod in _running(pods):
         yield f"pod_memory_working_set_bytes{_labels(pod)} {sum(use['memory'] for _, use, _ in _containers(pod)):.0f} "
@@ -55,16 +68,16 @@ def resource_metrics(shape: NodeShape, pods: list[Object], moment: float) -> Ite
     yield "resource_scrape_error 0\n"
 
 
-def summary(node: str, shape: NodeShape, pods: list[Object], moment: float) -> Object:
+def summary(node: NodeIdentity, pods: list[Object], seconds: NodeSeconds, moment: float) -> Object:
     """The document of `/stats/summary`."""
     at = clock.timestamp(datetime.fromtimestamp(moment, UTC))
-    memory = min(_node_use(pods)["memory"], _amount(shape.memory))
+    memory = min(_node_use(pods)["memory"], _amount(node.shape.memory))
     return {
         "node": {
-            "nodeName": node,
+            "nodeName": node.name,
             "startTime": clock.timestamp(datetime.fromtimestamp(_BEGIN, UTC)),
-            "cpu": _cpu(at, _node_use(pods)["cpu"], _node_seconds(pods, moment)),
-            "memory": _memory(at, memory) | {"availableBytes": int(_amount(shape.memory) - memory)},
+            "cpu": _cpu(at, _node_use(pods)["cpu"], seconds.counted(pods, moment)),
+            "memory": _memory(at, memory) | {"availableBytes": int(_amount(node.shape.memory) - memory)},
         },
         "pods": [_pod_summary(pod, at, moment) for pod in _running(pods)],
     }
@@ -119,12 +132,6 @@ def _containers(pod: Object) -> Iterator[tuple[str, dict[str, float], float]]:
 def _node_use(pods: list[Object]) -> dict[str, float]:
     uses = [used for pod in _running(pods) for _, used, _ in _containers(pod)]
     return {name: system + sum(used[name] for used in uses) for name, system in _SYSTEM.items()}
-
-
-def _node_seconds(pods: list[Object], moment: float) -> float:
-    """Of containers that run; those that have ended are forgotten, which readers take for a restart of the counter."""
-    running = (entry for pod in _running(pods) for entry in _containers(pod))
-    return _SYSTEM["cpu"] * (moment - _BEGIN) + sum(used["cpu"] * (moment - started) for _, used, started in running)
 
 
 def _amount(text: object) -> float:

@@ -1,0 +1,55 @@
+"""What of a pod's spec a joined node does not emulate, said by an event when the pod comes.
+
+The pod runs nevertheless: whoever uses such a node rehearses scheduling and devices, and a pod that waits for ever for
+a volume would keep them from it. Only with processes a volume that cannot be there keeps its containers waiting.
+"""
+
+from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
+from plugwright.cluster.pod_fields import POD_FIELDS, Treatment
+from plugwright.cluster.store import Object
+
+__all__ = ["PodLimits", "not_emulated_here"]
+
+# Here not the kubelet's work, but that of the cluster's own scheduler and controllers.
+_OF_THE_CLUSTER = ("evictionResponders", "schedulingGroup")
+# In the embedded cluster nobody can ask for these, but in a real one.
+_OF_REAL_CLUSTERS = (
+    "containers.volumeDevices",
+    "ephemeralContainers",
+    "runtimeClassName",
+    "volumes.persistentVolumeClaim",
+)
+_FIELDS = tuple(
+    field
+    for field in POD_FIELDS
+    if (field.treatment is Treatment.NOT_EMULATED and field.path not in _OF_THE_CLUSTER)
+    or field.path in _OF_REAL_CLUSTERS
+)
+
+
+def not_emulated_here(spec: Object) -> list[str]:
+    """The fields that a pod of this spec asks for and a joined node ignores."""
+    return [field.path for field in _FIELDS if field.is_asked_for(spec)]
+
+
+class PodLimits:
+    """Records the event once for each pod, and again when its spec has got more of such fields."""
+
+    def __init__(self, client: NodeClient) -> None:
+        self._client = client
+        self._examined: dict[str, tuple[int, list[str]]] = {}  # generation and fields, by uid
+
+    def examine(self, pod: Object) -> None:
+        uid, generation = pod["metadata"]["uid"], int(pod["metadata"].get("generation") or 0)
+        before, known = self._examined.get(uid, (None, []))
+        if before == generation:
+            return
+        fields = not_emulated_here(pod["spec"])
+        self._examined[uid] = generation, fields
+        if fields != known and fields:
+            recorder = EventRecorder(self._client, EventSource("kubelet", pod["spec"]["nodeName"]))
+            text = f"plugwright does not emulate {', '.join(fields)} on this node"
+            recorder.record(pod, EventRecord("NotEmulated", text, "Warning"))
+
+    def forget(self, uid: str) -> None:
+        self._examined.pop(uid, None)

@@ -1,0 +1,121 @@
+"""The API server as the DRA drivers of joined nodes see it: each has its own slices, and all share one watch of them.
+
+A driver alone watches the slices of its node. Hundreds in one process would have hundreds of connections and threads,
+so the slices of a driver are watched for all nodes at once and divided here.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
+from plugwright.kube.api_client import ApiClient
+from plugwright.system.concurrency import Latest
+
+__all__ = ["DriverClient", "SliceWatches"]
+
+Document = dict[str, Any]
+_SELECTOR = "spec.driver={},spec.nodeName={}"
+
+
+@dataclass(slots=True)
+class _NodeSlices:
+    """The newest change of each slice of one node, by its name, with its resource version."""
+
+    changes: dict[str, tuple[int, str, Document]] = field(default_factory=dict)
+    count: Latest[int] = field(default_factory=lambda: Latest(0))
+
+
+class _DriverSlices:
+    """What one watch has brought since the resource version that it began with."""
+
+    def __init__(self, version: str) -> None:
+        self.begin, self.error = int(version), ""
+        self._nodes: defaultdict[str, _NodeSlices] = defaultdict(_NodeSlices)
+
+    def take(self, kind: str, document: Document) -> None:
+        metadata, node = document["metadata"], self._nodes[str(document["spec"].get("nodeName"))]
+        node.changes[metadata["name"]] = int(metadata["resourceVersion"]), kind, document
+        node.count.publish(node.count.value + 1)
+
+    def end(self, error: str) -> None:
+        self.error = error
+        for node in self._nodes.values():
+            node.count.publish(node.count.value + 1)
+
+    async def after(self, node: str, version: int) -> AsyncGenerator[tuple[str, Document], None]:
+        """Changes of the node's slices after a version, of several of one slice only the newest; raises `PeerGone`."""
+        found = self._nodes[node]
+        while True:
+            seen = found.count.value
+            for newer, kind, document in sorted(found.changes.values(), key=lambda change: change[0]):
+                if newer > version:
+                    version = newer
+                    yield kind, document
+            if self.error:
+                raise PeerGone(self.error)
+            await found.count.until(lambda count, seen=seen: count != seen)  # type: ignore[misc]
+
+
+class SliceWatches:
+    """Inside `async with`; `client` is for the driver of one node."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._drivers: dict[str, _DriverSlices] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "SliceWatches":
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    def of_driver(self, driver: str, path: str, version: str) -> _DriverSlices:
+        """The watch that is under way, or a new one; raises `PeerGone` where it has begun after the version."""
+        slices = self._drivers.get(driver)
+        if slices is None or slices.error:
+            slices = self._drivers[driver] = _DriverSlices(version)
+            task = self._tasks.create_task(self._follow(slices, driver, path, version))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        if int(version) < slices.begin:
+            raise PeerGone("the watch of all slices began later")
+        return slices
+
+    async def _follow(self, slices: _DriverSlices, driver: str, path: str, version: str) -> None:
+        try:
+            selector = f"spec.driver={driver}"
+            async with aclosing(self._api.watch(path, version, fieldSelector=selector)) as changes:
+                async for kind, document in changes:
+                    slices.take(kind, document)
+        except (PeerGone, PeerRefused, MalformedMessage) as error:
+            slices.end(str(error))
+
+
+class DriverClient:
+    """A `dra.resource_api_client.ResourceApiClient`; all requests are those of one client."""
+
+    def __init__(self, api: ApiClient, watches: SliceWatches, node: str) -> None:
+        self._watches, self._node, self._api = watches, node, api
+        self.get, self.list, self.create = api.get, api.list, api.create
+        self.update, self.patch, self.delete = api.update, api.patch, api.delete
+        self.close: Callable[[], None] = lambda: None  # the client is another's
+
+    async def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]:
+        driver = query.get("fieldSelector", "").removeprefix("spec.driver=").partition(",")[0]
+        if query != {"fieldSelector": _SELECTOR.format(driver, self._node)}:
+            watched = self._api.watch(path, resource_version, **query)
+        else:
+            slices = self._watches.of_driver(driver, path, resource_version)
+            watched = slices.after(self._node, int(resource_version))
+        async with aclosing(watched) as changes:
+            async for change in changes:
+                yield change
