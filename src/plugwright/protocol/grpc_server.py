@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import frames, grpc, grpc_errors
@@ -29,16 +29,14 @@ _HEADERS = encode([(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = encode([(b"grpc-status", b"0")])
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(NamedTuple):
     """One method: takes the request's bytes, and gives the bytes of one reply or of several."""
 
     unary: Callable[[bytes], Awaitable[bytes]] | None = None
     streaming: Callable[[bytes], AsyncGenerator[bytes, None]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
+class _Route(NamedTuple):
     """What a request's headers ask for: a handler, or the answer that refuses it."""
 
     handler: Handler | None = None

@@ -5,7 +5,7 @@ decoded into values of its own, unchecked: the kubelet passes ids, paths and per
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from plugwright.errors import ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
@@ -40,8 +40,7 @@ __all__ = [
 _ID_TAG, _LONG = 0x0A, 0x80  # field 1; a length of more than one octet
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDevice:
+class ListedDevice(NamedTuple):
     """A device of a plugin's list, unchecked; `nodes` is None where it has no topology at all."""
 
     id: str
@@ -49,22 +48,19 @@ class ListedDevice:
     nodes: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class MountSpec:
+class MountSpec(NamedTuple):
     host_path: str
     container_path: str
     read_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(NamedTuple):
     host_path: str
     container_path: str
     permissions: str
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateResponse:
+class AllocateResponse(NamedTuple):
     """A plugin's answer to Allocate for one container, unchecked."""
 
     env: Mapping[str, str]
