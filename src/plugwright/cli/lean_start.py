@@ -26,7 +26,7 @@ def serve_plainly(words: Sequence[str]) -> bool:
     with failures.failing_in_one_line():
         from plugwright.cli.run_file import serve_file
 
-        serve_file(Path(values.pop("config")), values)
+        serve_file(values)
     return True
 
 

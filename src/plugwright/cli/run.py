@@ -100,7 +100,7 @@ def run(
         _run_plugins(context, targets, values, api)
         return
     if not (once or print_config or check):
-        serve_file(path, values)
+        serve_file({**values, "config": path})
         return
     loaded = schema.load(path)
     if once:

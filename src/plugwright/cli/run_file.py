@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from plugwright import serve
@@ -14,9 +13,9 @@ from plugwright.sdk.settings import Registration, Settings
 __all__ = ["configured", "serve_file"]
 
 
-def serve_file(path: Path, values: Mapping[str, Any]) -> None:
-    """Until SIGTERM or SIGINT, with these values of the settings."""
-    settings = configured(values)
+def serve_file(values: Mapping[str, Any]) -> None:
+    """Until SIGTERM or SIGINT, with these values of the settings; `config` is the file."""
+    settings, path = configured(values), values["config"]
     with logs.failure_in_log():
         config = DaemonConfig(path, settings.state_dir)
         log_start(config.plugins, config=str(path), sha256=config.state.sha256)
@@ -26,6 +25,6 @@ def serve_file(path: Path, values: Mapping[str, Any]) -> None:
 
 def configured(values: Mapping[str, Any]) -> Settings:
     """The settings of these values; those of the log take effect."""
-    rest = dict(values)
+    rest = {name: value for name, value in values.items() if name != "config"}
     logs.configure(str(rest.pop("log_format")), str(rest.pop("log_level")))
     return Settings(**{**rest, "registration": Registration(rest["registration"])})

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 from plugwright.errors import PlugwrightError
@@ -188,15 +189,18 @@ class GrpcServerConnection(Http2Connection):
     async def _reply(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         if handler.unary is not None:
             reply = await handler.unary(message)
-            self._send(call, reply, _OK)
+            if not call.ended and self.transport is not None:
+                call.sent_headers = True
+                self.send_answer(call, _HEADERS, grpc.prefixed(reply), _OK)
         elif handler.streaming is not None:
             async with aclosing(handler.streaming(message)) as replies:
                 async for reply in replies:
-                    self._send(call, reply, None)
+                    self._send(call, partial(self.send_data, call, grpc.prefixed(reply)))
                     await self._until_drained(call)
-            self._send(call, b"", _OK, is_message=False)
+            self._send(call, partial(self.send_trailers, call, _OK))
 
-    def _send(self, call: _ServerCall, reply: bytes, trailers: bytes | None, is_message: bool = True) -> None:
+    def _send(self, call: _ServerCall, send: Callable[[], None]) -> None:
+        """Part of a stream of replies; the headers leave with the first one."""
         if call.ended or self.transport is None:
             return
         self.hold()
@@ -204,10 +208,7 @@ class GrpcServerConnection(Http2Connection):
             if not call.sent_headers:
                 call.sent_headers = True
                 self.send_headers(call, _HEADERS)
-            if is_message:
-                self.send_data(call, grpc.prefixed(reply), trailers)
-            else:
-                self.send_trailers(call, trailers or b"")
+            send()
         finally:
             self.release()
 
