@@ -99,3 +99,13 @@ async def test_plain_devices_are_served_without_openssl_and_what_checks_them(tmp
     )
     assert "plugwright.plugins.generic.plugin" in modules
     assert not modules & {"_hashlib", "plugwright.plugins.generic.checks", "plugwright.sdk.cdi"}
+
+
+async def test_a_plain_call_of_run_loads_no_click(tmp_path: Path) -> None:
+    """The file is missing, which ends the daemon when all is loaded that reads it."""
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
+    program += "from plugwright.__main__ import main; main()"
+    done = await ended(python("-c", program, "run", "-c", tmp_path / "none.yaml", "--state-dir", tmp_path))
+    assert (done.code, done.err) == (1, f"plugwright: cannot read {tmp_path}/none.yaml: No such file or directory\n")
+    assert "plugwright.config.reload" in done.out
+    assert not packages(set(done.out.split())) & {"click", "rich", "difflib", "argparse"}

@@ -14,6 +14,11 @@ def main() -> None:
     is_daemon = arguments[:1] == ["run"] or arguments[:2] == ["mps", "run"]
     if is_daemon and not any(argument.startswith(_NO_DAEMON) for argument in arguments):
         handle_early_signals()
+    if arguments[:1] == ["run"]:
+        from plugwright.cli.lean_start import serve_plainly
+
+        if serve_plainly(arguments[1:]):
+            return
     from plugwright.cli.main import main as run_command
 
     run_command()

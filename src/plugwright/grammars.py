@@ -54,19 +54,27 @@ def checked_path(what: str, path: object) -> str:
 
 def checked_list(what: str, values: object) -> list[object]:
     """A lone string is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
+    if type(values) in (list, tuple):  # to ask the abstract classes below takes longer than all the rest
+        return list(values)  # type: ignore[call-overload, no-any-return]
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         raise InvalidValue(f"{what} must be a list, got {values!r}")
     return list(values)
 
 
 def checked_texts(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
-    if not isinstance(texts, Mapping):
+    if type(texts) is not dict and not isinstance(texts, Mapping):
         raise InvalidValue(f"{what} must be a mapping of strings, got {texts!r}")
     for name, text in texts.items():
-        if not checked_text(f"{what} name", name):
+        if not _is_plain(name) and not checked_text(f"{what} name", name):
             raise InvalidValue(f"{what} name must not be empty")
-        checked_text(f"the value of {what} {name}", text)
+        if not _is_plain(text):
+            checked_text(f"the value of {what} {name}", text)
     return MappingProxyType(dict(sorted(texts.items())))
+
+
+def _is_plain(text: object) -> bool:
+    """Not empty, and surely nothing to complain about."""
+    return type(text) is str and text.isascii() and text != "" and "\0" not in text
 
 
 def broken_resource_rule(name: object) -> str:

@@ -202,7 +202,7 @@ class Allocation:
         _freeze(self, "env", _env(env))
         _freeze(self, "mounts", _mounts(mounts))
         _freeze(self, "nodes", _nodes(nodes))
-        _freeze(self, "annotations", _annotations(annotations))
+        _freeze(self, "annotations", annotations if annotations is _NO_TEXT else _annotations(annotations))
         _freeze(self, "cdi", _cdi_names(cdi))
 
 
@@ -332,20 +332,20 @@ def _parameters(device_id: str, parameters: object) -> Mapping[str, object]:
 
 
 def _mounts(mounts: Iterable[Mount | AnyPath]) -> tuple[Mount, ...]:
-    made = tuple(_made("mounts", mount, Mount) for mount in checked_list("mounts", mounts))
+    listed = checked_list("mounts", mounts)
+    made = tuple([mount if isinstance(mount, Mount) else _made("mounts", mount, Mount) for mount in listed])
     _check_distinct("mounts", [mount.container_path for mount in made])
     return made
 
 
 def _nodes(nodes: Iterable[DeviceNode | AnyPath]) -> tuple[DeviceNode, ...]:
-    made = tuple(_made("nodes", node, DeviceNode) for node in checked_list("nodes", nodes))
+    listed = checked_list("nodes", nodes)
+    made = tuple([node if isinstance(node, DeviceNode) else _made("nodes", node, DeviceNode) for node in listed])
     _check_distinct("device nodes", [node.container_path for node in made])
     return made
 
 
 def _made(what: str, item: object, kind: type[_Path]) -> _Path:
-    if isinstance(item, kind):
-        return item
     if isinstance(item, str | os.PathLike):
         return kind(item)
     raise InvalidValue(f"{what} must be {kind.__name__} values or paths, got {item!r}")

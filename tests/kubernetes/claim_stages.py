@@ -10,7 +10,6 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Protocol
 
 from tests.kubernetes.cluster import Cluster
@@ -133,7 +132,7 @@ async def listed_claims(paths: KubeletPaths, name: str) -> dict[str, tuple[Dynam
             await asyncio.sleep(0.2)
         assert listed == [await kubelet.pod(name, "default", timeout=5)]
     return {
-        container.name: tuple(replace(claim, claim_name=generated(claim.claim_name)) for claim in container.claims)
+        container.name: tuple(claim._replace(claim_name=generated(claim.claim_name)) for claim in container.claims)
         for container in listed[0].containers
     }
 

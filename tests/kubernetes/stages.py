@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.kubernetes import pods as real_pods
@@ -127,8 +127,8 @@ async def listed(paths: KubeletPaths, *pods: str) -> list[PodResources]:
 
 
 def _in_order(pod: PodResources) -> PodResources:
-    sorted_ = (replace(each, devices=tuple(sorted(each.devices, key=str))) for each in pod.containers)
-    return replace(pod, containers=tuple(sorted_))
+    sorted_ = (each._replace(devices=tuple(sorted(each.devices, key=str))) for each in pod.containers)
+    return pod._replace(containers=tuple(sorted_))
 
 
 async def allocatable(paths: KubeletPaths, resource: str) -> list[AllocatableDevice]:

@@ -18,15 +18,15 @@ from plugwright.system.early_signals import handle_early_signals
 
 WAIT = 60  # seconds; only a test that fails waits for so long
 
-# In the place of click, which the command line loads: says so, and waits for a line before the real one is loaded.
+# In the place of yaml, which reads the file: says so, and waits for a line before the real one is loaded.
 SLOW_IMPORT = """
 import sys
 print("loading", flush=True)
 sys.stdin.readline()
 sys.path.remove({directory!r})
-del sys.modules["click"]
-import click
-sys.modules["click"] = click
+del sys.modules["yaml"]
+import yaml
+sys.modules["yaml"] = yaml
 """
 STUCK_IN_C = """
 import ctypes
@@ -71,7 +71,7 @@ run(Signalled(), settings=Settings(kubelet_dir=sys.argv[1]))
 
 
 def slow_import(directory: Path) -> dict[str, str]:
-    directory.joinpath("click.py").write_text(SLOW_IMPORT.format(directory=str(directory)))
+    directory.joinpath("yaml.py").write_text(SLOW_IMPORT.format(directory=str(directory)))
     return {"PYTHONPATH": os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 

@@ -7,7 +7,6 @@ The format is `protocol.checkpoint`, the meaning `protocol.checkpoint_diff`. A r
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from plugwright.protocol.checkpoint_diff import (
     differences,
     explain,
 )
+from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
 
 __all__ = [
@@ -276,9 +276,14 @@ def _entry_report(entry: DecodedEntry) -> dict[str, object]:
     return {
         **_key_report(entry.key),
         "devices": [{"id": device_id, "numa": nodes} for device_id, nodes in entry.devices.items()],
-        "answer": asdict(entry.answer) if entry.answer else None,
+        "answer": _answer_report(entry.answer) if entry.answer else None,
         "problem": entry.problem,
     }
+
+
+def _answer_report(answer: AllocateResponse) -> dict[str, object]:
+    mounts, nodes = [mount._asdict() for mount in answer.mounts], [node._asdict() for node in answer.nodes]
+    return {**answer._asdict(), "mounts": mounts, "nodes": nodes}
 
 
 def verify_report(

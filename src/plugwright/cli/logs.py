@@ -4,8 +4,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
-
 from plugwright.sdk.log_level import LEVELS
 from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, log_failure, standard_error
 
@@ -26,11 +24,11 @@ def configure(style: str, level: str) -> None:
 
 
 @contextmanager
-def failure_in_log(context: click.Context) -> Iterator[None]:
+def failure_in_log() -> Iterator[None]:
     """In a JSON log a daemon's last line is JSON too; otherwise it is that of any command."""
     try:
         yield
     except Exception as error:
         if not log_failure(error):
             raise
-        context.exit(1)
+        raise SystemExit(1) from error

@@ -1,20 +1,15 @@
 """The command line: loads the one command that is called, and prints errors as one line.
 
-`plugwright.__main__` is before it, for what must come first.
+`plugwright.__main__` is before it, for what must come first, and serves a file without it.
 """
 
-import os
-import re
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from keyword import iskeyword
 
 import click
 
-from plugwright.errors import PlugwrightError
-from plugwright.system.left_out_modules import leave_out_archives, leave_out_ssl
-from plugwright.text import clean
+from plugwright.cli.failures import fail, failing_in_one_line
 from plugwright.version import __version__
 
 __all__ = ["cli", "main"]
@@ -55,7 +50,6 @@ _COMMANDS = {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
-_PLUGIN = re.compile(r"[^-].*\.py(:\w+)?|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # FILE.py, FILE.py:CLASS, MODULE:CLASS
 _MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
@@ -95,44 +89,14 @@ def cli() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"] and not _names_plugin(sys.argv[2:]):
-        _save_memory()
-    try:
-        code = cli.main(standalone_mode=False)  # the argument of `ctx.exit`; a command itself returns None
-        sys.exit(code if isinstance(code, int) else 0)
-    except click.UsageError as error:
-        error.show()
-        sys.exit(2)
-    except click.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        _fail(error.format_message())
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; Python would complain at exit
-        sys.exit(1)
-    except (PlugwrightError, OSError) as error:
-        _fail(str(error))
-
-
-def _names_plugin(words: list[str]) -> bool:
-    """Whether a plugin of the user's own is to be served, which may need any module of Python."""
-    return any(_PLUGIN.fullmatch(word) for word in words) or (bool(words) and not words[0].startswith("-"))
-
-
-def _save_memory() -> None:
-    """Before anything else is loaded: the daemon runs on every node, and does without these modules."""
-    leave_out_archives()
-    if not _needs_ssl():
-        leave_out_ssl()
-
-
-def _needs_ssl() -> bool:
-    """For TLS, and for prometheus_client, which loads it."""
-    words = {name.removeprefix("PLUGWRIGHT_") for name, value in os.environ.items() if value}
-    words |= {word.partition("=")[0].removeprefix("--").replace("-", "_").upper() for word in sys.argv}
-    return "TLS_CERT" in words or ("LISTEN" in words and find_spec("prometheus_client") is not None)
-
-
-def _fail(message: str) -> None:
-    click.echo(f"plugwright: {clean(message, limit=100_000)}", err=True)
-    sys.exit(1)
+    with failing_in_one_line():
+        try:
+            code = cli.main(standalone_mode=False)  # the argument of `ctx.exit`; a command itself returns None
+            sys.exit(code if isinstance(code, int) else 0)
+        except click.UsageError as error:
+            error.show()
+            sys.exit(2)
+        except click.Abort:
+            sys.exit(130)
+        except click.ClickException as error:
+            fail(error.format_message())

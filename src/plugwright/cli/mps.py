@@ -64,7 +64,7 @@ def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **va
     follows. The configuration is read once: to change or stop a daemon ends the CUDA programs of its tenants.
     """
     logs.configure(log_format, log_level)
-    with logs.failure_in_log(click.get_current_context()):
+    with logs.failure_in_log():
         resources = _mps_resources(schema.load(path), only)
         settings = replace(_DEFAULTS, **values)  # type: ignore[arg-type]
         asyncio.run(_run(resources, settings))

@@ -1,4 +1,4 @@
-"""Values and flags of options: durations, addresses, and flags that an environment variable sets too."""
+"""Values and flags of options: durations, and flags that an environment variable sets too."""
 
 import re
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-__all__ = ["UncheckedPath", "addresses", "duration", "env_option", "moment"]
+__all__ = ["UncheckedPath", "duration", "env_option", "moment"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -33,11 +33,6 @@ def moment(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(f"a time must look like 2026-12-01T08:00Z, got {text!r}") from error
-
-
-def addresses(text: str) -> tuple[str, ...]:
-    """The words of `10.0.0.7,gateway`; for `type=` of an option."""
-    return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
 def env_option(flag: str, prefix: str = "PLUGWRIGHT_", **settings: object) -> click.Option:

@@ -10,55 +10,48 @@ import click
 
 from plugwright import serve
 from plugwright.cli import logs
-from plugwright.cli.options import UncheckedPath, addresses, env_option
+from plugwright.cli.options import UncheckedPath
 from plugwright.cli.plugin_target import load_plugins
+from plugwright.cli.run_file import configured, serve_file
+from plugwright.cli.run_settings import CONFIG, SETTINGS, RunSetting, addresses
 from plugwright.config import schema
-from plugwright.config.reload import DaemonConfig
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import log_start, rediscover, run_until_stopped
 from plugwright.sdk.serve_settings import Api
-from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
 
 _PATH = UncheckedPath()
 _SOURCE_COLUMN = 60  # of --print-config; longer lines have their source where they end
-_SETTINGS = [
-    env_option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
-               help="The kubelet's directory."),
-    env_option("--device-plugins-dir", type=_PATH,
-               help="Its device-plugins directory.  [default: under --kubelet-dir]"),
-    env_option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
-               show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
-    click.Option(["--node-name"], envvar=["PLUGWRIGHT_NODE_NAME", "NODE_NAME"], show_envvar=True, default="",
-                 help="This node in the API server, for resources that claims are served from."),
-    click.Option(["--pod-uid"], envvar=["PLUGWRIGHT_POD_UID", "POD_UID"], show_envvar=True, default="",
-                 help="Of this pod, where a rolling update has two at a time."),
-    env_option("--kubeconfig", type=_PATH,
-               help="The API server, for the same.  [default: that of the pod, then KUBECONFIG]"),
-    env_option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
-               help="Where cordons and the last good configuration are kept."),
-    env_option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
-               help="Where `plugwright status` asks; mode 0600."),
-    env_option("--listen", metavar="HOST:PORT", default="",
-               help="Answer /healthz, /readyz and /metrics here.  [default: off]"),
-    env_option("--node-addresses", metavar="ADDRESS,...", type=addresses, default="",
-               help="From where this node probes; `gateway` is the default gateway. Others never crowd it out."),
-    env_option("--tls-cert", type=_PATH,
-               help="Certificate for --listen, read again when it changes.  [default: no TLS]"),
-    env_option("--tls-key", type=_PATH, help="Its key."),
-    env_option("--metrics-token-file", type=_PATH,
-               help="/metrics takes the bearer token in this file.  [default: no token]"),
-    env_option("--watchdog", type=click.FloatRange(0), metavar="SECONDS", default=0, show_default="off",
-               help="End, with the lines of all threads, when the event loop hangs for this long."),
-    env_option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
-    env_option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
-]  # fmt: skip
 
 
+def _option(setting: RunSetting, *names: str) -> click.Option:
+    kind: Any = setting.kind
+    if isinstance(kind, tuple):
+        kind = click.Choice(kind)
+    elif kind is Path:
+        kind = _PATH
+    elif kind is float:
+        kind = click.FloatRange(0)
+    elif kind is not str:
+        kind = addresses
+    variables = list(setting.envvars)
+    return click.Option(
+        [*names, setting.flag],
+        type=kind,
+        default=setting.default,
+        show_default=setting.shows_default,
+        metavar=setting.metavar,
+        envvar=variables if len(variables) > 1 else variables[0],
+        show_envvar=True,
+        help=setting.help,
+    )
+
+
+_SETTINGS = [_option(setting) for setting in SETTINGS]
 _EXAMPLES = """\b
 Examples:
   plugwright run -c plugwright.yaml --listen 127.0.0.1:9400
@@ -68,8 +61,6 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("targets", metavar="[MODULE:CLASS]...", nargs=-1)
-@click.option("-c", "--config", "path", type=_PATH, default="/etc/plugwright/plugwright.yaml", show_default=True,
-              envvar="PLUGWRIGHT_CONFIG", show_envvar=True, help="The resources to serve.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Only check the file.")
 @click.option("--print-config", type=click.Choice(["text", "json"]), is_flag=False, flag_value="text",
               help="Only print every value in force and where it comes from.")  # fmt: skip
@@ -109,7 +100,7 @@ def run(
         _run_plugins(context, targets, values, api)
         return
     if not (once or print_config or check):
-        _serve(context, path, values)
+        serve_file({**values, "config": path})
         return
     loaded = schema.load(path)
     if once:
@@ -127,6 +118,7 @@ def run(
                 click.echo(f"{entry.name}: its names are decided by the machine: --once shows them")
 
 
+run.params[1:1] = [_option(CONFIG, "-c", "path")]
 run.params.extend(_SETTINGS)
 
 
@@ -137,8 +129,8 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
         for plugin in _plugins(targets):
             click.echo(f"{type(plugin).__name__}: {plugin.resource}, good")
         return
-    settings = _settings(values)
-    with logs.failure_in_log(context):
+    settings = configured(values)
+    with logs.failure_in_log():
         plugins = _plugins(targets)
         if api is not None:
             for plugin in plugins:
@@ -149,20 +141,6 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
 
 def _plugins(targets: tuple[str, ...]) -> list[Plugin]:
     return check_plugins(plugin for target in targets for plugin in load_plugins(target))
-
-
-def _settings(values: dict[str, Any]) -> Settings:
-    logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
-    return Settings(**{**values, "registration": Registration(values["registration"])})
-
-
-def _serve(context: click.Context, path: Path, values: dict[str, Any]) -> None:
-    settings = _settings(values)
-    with logs.failure_in_log(context):
-        config = DaemonConfig(path, settings.state_dir)
-        log_start(config.plugins, config=str(path), sha256=config.state.sha256)
-        settings = replace(settings, cordons=config.cordons)
-        run_until_stopped(config.plugins, settings, config.reload, config.watching, serve.resource_driver)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

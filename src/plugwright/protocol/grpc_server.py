@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import frames, grpc, grpc_errors
@@ -29,16 +30,14 @@ _HEADERS = encode([(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = encode([(b"grpc-status", b"0")])
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(NamedTuple):
     """One method: takes the request's bytes, and gives the bytes of one reply or of several."""
 
     unary: Callable[[bytes], Awaitable[bytes]] | None = None
     streaming: Callable[[bytes], AsyncGenerator[bytes, None]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
+class _Route(NamedTuple):
     """What a request's headers ask for: a handler, or the answer that refuses it."""
 
     handler: Handler | None = None
@@ -190,15 +189,18 @@ class GrpcServerConnection(Http2Connection):
     async def _reply(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         if handler.unary is not None:
             reply = await handler.unary(message)
-            self._send(call, reply, _OK)
+            if not call.ended and self.transport is not None:
+                call.sent_headers = True
+                self.send_answer(call, _HEADERS, grpc.prefixed(reply), _OK)
         elif handler.streaming is not None:
             async with aclosing(handler.streaming(message)) as replies:
                 async for reply in replies:
-                    self._send(call, reply, None)
+                    self._send(call, partial(self.send_data, call, grpc.prefixed(reply)))
                     await self._until_drained(call)
-            self._send(call, b"", _OK, is_message=False)
+            self._send(call, partial(self.send_trailers, call, _OK))
 
-    def _send(self, call: _ServerCall, reply: bytes, trailers: bytes | None, is_message: bool = True) -> None:
+    def _send(self, call: _ServerCall, send: Callable[[], None]) -> None:
+        """Part of a stream of replies; the headers leave with the first one."""
         if call.ended or self.transport is None:
             return
         self.hold()
@@ -206,10 +208,7 @@ class GrpcServerConnection(Http2Connection):
             if not call.sent_headers:
                 call.sent_headers = True
                 self.send_headers(call, _HEADERS)
-            if is_message:
-                self.send_data(call, grpc.prefixed(reply), trailers)
-            else:
-                self.send_trailers(call, trailers or b"")
+            send()
         finally:
             self.release()
 

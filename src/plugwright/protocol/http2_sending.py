@@ -9,7 +9,15 @@ import threading
 from collections import deque
 
 from plugwright.protocol import frames
-from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, WINDOW_LIMIT, ErrorCode, FrameKind
+from plugwright.protocol.frames import (
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_LIMIT,
+    WINDOW_LIMIT,
+    ErrorCode,
+    FrameKind,
+)
 
 __all__ = ["STREAM_WINDOW", "Http2Sender", "Stream"]
 
@@ -97,6 +105,19 @@ class Http2Sender(asyncio.BufferedProtocol):
             stream.pending.append(data)
             stream.trailers = trailers
             self.pump(stream)
+
+    def send_answer(self, stream: Stream, headers: bytes, data: bytes, trailers: bytes) -> None:
+        """A whole answer; at once where the peer's windows allow it, as they nearly always do."""
+        size = len(data)
+        if self._paused or size > min(stream.window, self.peer_window, self.frame_limit, _WRITE_SIZE):
+            self.send_headers(stream, headers)
+            self.send_data(stream, data, trailers)
+            return
+        self._take_window(stream, size)
+        head = frames.frame(FrameKind.HEADERS, END_HEADERS, stream.id, headers)
+        end = frames.frame(FrameKind.HEADERS, END_HEADERS | END_STREAM, stream.id, trailers)
+        self.write(head + frames.frame(FrameKind.DATA, 0, stream.id, data) + end)
+        self._end_sending(stream)
 
     def send_trailers(self, stream: Stream, block: bytes) -> None:
         """Ends the stream after what waits to be sent; an empty block without headers."""
@@ -201,11 +222,14 @@ class Http2Sender(asyncio.BufferedProtocol):
             stream.pending[0] = rest
         else:
             stream.pending.popleft()
-        stream.window -= size
-        self.peer_window -= size
-        self.credit += 3  # for its pings and window updates
+        self._take_window(stream, size)
         ends = END_STREAM if stream.trailers == b"" and not stream.pending else 0
         self.write(frames.frame(FrameKind.DATA, ends, stream.id, data[:size] if rest else data))
+
+    def _take_window(self, stream: Stream, size: int) -> None:
+        stream.window -= size
+        self.peer_window -= size
+        self.credit += 3  # for the peer's pings and window updates
 
     def _end_sending(self, stream: Stream) -> None:
         if stream.remote_ended:

@@ -5,7 +5,8 @@ decoded into values of its own, unchecked: the kubelet passes ids, paths and per
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from plugwright.errors import ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
@@ -38,10 +39,10 @@ __all__ = [
 
 
 _ID_TAG, _LONG = 0x0A, 0x80  # field 1; a length of more than one octet
+_KEPT = 1024  # mounts and nodes: those of a driver's libraries, a hundred, are the same in every answer
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDevice:
+class ListedDevice(NamedTuple):
     """A device of a plugin's list, unchecked; `nodes` is None where it has no topology at all."""
 
     id: str
@@ -49,22 +50,19 @@ class ListedDevice:
     nodes: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class MountSpec:
+class MountSpec(NamedTuple):
     host_path: str
     container_path: str
     read_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(NamedTuple):
     host_path: str
     container_path: str
     permissions: str
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateResponse:
+class AllocateResponse(NamedTuple):
     """A plugin's answer to Allocate for one container, unchecked."""
 
     env: Mapping[str, str]
@@ -165,15 +163,21 @@ def encode_allocations(allocations: Iterable[Allocation]) -> bytes:
 
 def _encoded(response: "Allocation | AllocateResponse") -> bytes:
     parts = _encoded_map(1, response.env)
-    for mount in response.mounts:
-        paths = write_text(1, mount.container_path) + write_text(2, mount.host_path)
-        parts.append(write(2, paths + write_flag(3, mount.read_only)))
-    for node in response.nodes:
-        paths = write_text(1, node.container_path) + write_text(2, node.host_path)
-        parts.append(write(3, paths + write_text(3, node.permissions)))
+    parts += [_encoded_mount(mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts]
+    parts += [_encoded_node(node.container_path, node.host_path, node.permissions) for node in response.nodes]
     parts += _encoded_map(4, response.annotations)
     parts += [write(5, write_text(1, name)) for name in response.cdi]
     return b"".join(parts)
+
+
+@lru_cache(_KEPT)
+def _encoded_mount(container_path: str, host_path: str, read_only: bool) -> bytes:
+    return write(2, write_text(1, container_path) + write_text(2, host_path) + write_flag(3, read_only))
+
+
+@lru_cache(_KEPT)
+def _encoded_node(container_path: str, host_path: str, permissions: str) -> bytes:
+    return write(3, write_text(1, container_path) + write_text(2, host_path) + write_text(3, permissions))
 
 
 def _encoded_map(number: int, texts: Mapping[str, str]) -> list[bytes]:
@@ -192,19 +196,25 @@ def decode(response: bytes) -> AllocateResponse:
         fields = wire_format.read(response)
         return AllocateResponse(
             env=_decoded_map(fields, 1),
-            mounts=tuple(
-                MountSpec(wire_format.text(mount, 2), wire_format.text(mount, 1), wire_format.flag(mount, 3))
-                for mount in wire_format.messages(fields, 2)
-            ),
-            nodes=tuple(
-                DeviceSpec(wire_format.text(node, 2), wire_format.text(node, 1), wire_format.text(node, 3))
-                for node in wire_format.messages(fields, 3)
-            ),
+            mounts=tuple(_mount(mount) for mount in fields.get(2, ()) if isinstance(mount, bytes)),
+            nodes=tuple(_node(node) for node in fields.get(3, ()) if isinstance(node, bytes)),
             annotations=_decoded_map(fields, 4),
             cdi=tuple(wire_format.text(device, 1) for device in wire_format.messages(fields, 5)),
         )
     except MalformedMessage as error:
         raise MalformedMessage(f"not a ContainerAllocateResponse: {error}") from None
+
+
+@lru_cache(_KEPT)
+def _mount(message: bytes) -> MountSpec:
+    fields = wire_format.read(message)
+    return MountSpec(wire_format.text(fields, 2), wire_format.text(fields, 1), wire_format.flag(fields, 3))
+
+
+@lru_cache(_KEPT)
+def _node(message: bytes) -> DeviceSpec:
+    fields = wire_format.read(message)
+    return DeviceSpec(wire_format.text(fields, 2), wire_format.text(fields, 1), wire_format.text(fields, 3))
 
 
 def _decoded_map(fields: Fields, number: int) -> dict[str, str]:

@@ -6,10 +6,9 @@ and most set 16; ours accepts any size.
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from plugwright.protocol import transport, wire_format
 from plugwright.protocol.transport import Unary
@@ -41,8 +40,7 @@ _GET = "/v1.PodResourcesLister/Get"
 _ALPHA_LIST = "/v1alpha1.PodResourcesLister/List"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HeldDevice:
+class HeldDevice(NamedTuple):
     """One device in one container of one pod."""
 
     resource: str
@@ -52,8 +50,7 @@ class HeldDevice:
     container: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HeldClaimDevice:
+class HeldClaimDevice(NamedTuple):
     """One device of a prepared ResourceClaim in one container of one pod."""
 
     driver: str
@@ -66,8 +63,7 @@ class HeldClaimDevice:
     share_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDevices:
+class ContainerDevices(NamedTuple):
     """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
 
     resource: str
@@ -75,8 +71,7 @@ class ContainerDevices:
     numa: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimDevice:
+class ClaimDevice(NamedTuple):
     """A device that a DRA driver has prepared for a claim."""
 
     driver: str
@@ -86,8 +81,7 @@ class ClaimDevice:
     share_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicResource:
+class DynamicResource(NamedTuple):
     """A ResourceClaim that a container uses, with all devices of the claim."""
 
     claim_namespace: str
@@ -95,22 +89,19 @@ class DynamicResource:
     devices: tuple[ClaimDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerResources:
+class ContainerResources(NamedTuple):
     name: str
     devices: tuple[ContainerDevices, ...] = ()
     claims: tuple[DynamicResource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodResources:
+class PodResources(NamedTuple):
     name: str
     namespace: str
     containers: tuple[ContainerResources, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatableDevice:
+class AllocatableDevice(NamedTuple):
     """A healthy device, in use or not; `nodes` is None where its plugin sent no topology."""
 
     resource: str
@@ -199,10 +190,10 @@ def _by_node(devices: Iterable[AllocatableDevice]) -> Iterable[ContainerDevices]
 def _without_nodes(pod: PodResources) -> PodResources:
     """As in v1alpha1, which has neither NUMA nodes nor claims."""
     containers = (
-        ContainerResources(container.name, tuple(replace(device, numa=None) for device in container.devices))
+        ContainerResources(container.name, tuple(device._replace(numa=None) for device in container.devices))
         for container in pod.containers
     )
-    return replace(pod, containers=tuple(containers))
+    return pod._replace(containers=tuple(containers))
 
 
 class PodResourcesClient:

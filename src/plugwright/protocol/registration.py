@@ -6,10 +6,9 @@ plugins_registry, and the kubelet's plugin watcher calls `GetInfo` and `NotifyRe
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from plugwright.model import Options
 from plugwright.protocol import device_plugin, messages, transport, wire_format
@@ -43,13 +42,12 @@ _INFO = "/pluginregistration.Registration/GetInfo"
 _NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterRequest:
+class RegisterRequest(NamedTuple):
     """`endpoint` is the name of a socket in the device-plugins directory."""
 
     resource: str
     endpoint: str
-    options: Options = field(default_factory=Options)
+    options: Options = Options()
     version: str = API_VERSION
 
 
@@ -94,8 +92,7 @@ async def connect(socket: Path) -> AsyncIterator[RegistrationClient]:
         yield RegistrationClient(connection)
 
 
-@dataclass(frozen=True, slots=True)
-class PluginInfo:
+class PluginInfo(NamedTuple):
     """A plugin's answer to GetInfo; an empty endpoint means the same socket."""
 
     name: str

@@ -9,9 +9,8 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import grpc_errors
@@ -41,8 +40,7 @@ _HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to clos
 _ENDING = "the plugin is stopping or registers again"
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(NamedTuple):
     """A method with one reply: its path on the wire, and what makes the reply of a request."""
 
     path: str
@@ -52,8 +50,7 @@ class Unary:
         return Handler(unary=self.reply)
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(NamedTuple):
     """A method with a stream of replies."""
 
     path: str

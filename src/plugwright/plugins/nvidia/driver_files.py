@@ -5,6 +5,8 @@ Unhealthy. A simulated machine has no files; its containers get /dev/null in pla
 """
 
 import logging
+import os
+import stat
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,6 +55,9 @@ class DriverFiles:
         self._config, self.simulated, self._proc, self._sys = config, simulated, proc, sys
         self._root = Path(config.driver.root)
         self._dev_root = Path(config.driver.dev or "/")
+        # By their paths in a container. What never changes is made once; whether they exist is asked each time.
+        self._nodes: dict[str, DeviceNode] = {}
+        self._host_paths: dict[str, Path] = {}
         self._made_at: float | None = None
         self.libraries = DriverLibraries(config.driver)
 
@@ -163,8 +168,12 @@ class DriverFiles:
         """The GPU's nodes in /dev/dri. Of MIG devices, only those with `gfx` in the profile have graphics."""
         if self.simulated or not unit.gpu.pci or (unit.mig and "gfx" not in unit.mig.profile):
             return []
-        nodes = (self._sys / "bus/pci/devices" / unit.gpu.pci / "drm").glob("*")
-        names = sorted(path.name for path in nodes if path.name.rstrip("0123456789") in ("card", "renderD"))
+        try:
+            with os.scandir(self._sys / "bus/pci/devices" / unit.gpu.pci / "drm") as entries:
+                found = sorted(entry.name for entry in entries)
+        except OSError:
+            return []
+        names = [name for name in found if name.rstrip("0123456789") in ("card", "renderD")]
         return [name for name in names if self._exists(f"/dev/dri/{name}")]
 
     def _missing_control_nodes(self) -> list[str]:
@@ -188,11 +197,17 @@ class DriverFiles:
         return True
 
     def _node(self, path: str) -> DeviceNode:
-        return DeviceNode(_HARMLESS if self.simulated else str(self._host_path(path)), path)
+        if path not in self._nodes:
+            self._nodes[path] = DeviceNode(_HARMLESS if self.simulated else str(self._host_path(path)), path)
+        return self._nodes[path]
 
     def _exists(self, path: str) -> bool:
-        host_path = self._host_path(path)
-        return host_path.exists() and not host_path.is_dir()
+        try:
+            return not stat.S_ISDIR(self._host_path(path).stat().st_mode)
+        except OSError:
+            return False
 
     def _host_path(self, path: str) -> Path:
-        return self._dev_root / path.lstrip("/")
+        if path not in self._host_paths:
+            self._host_paths[path] = self._dev_root / path.lstrip("/")
+        return self._host_paths[path]

@@ -1,0 +1,30 @@
+"""The daemon of `plugwright run`: serves the resources of the operator's file."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plugwright import serve
+from plugwright.cli import logs
+from plugwright.config.reload import DaemonConfig
+from plugwright.sdk.run import log_start, run_until_stopped
+from plugwright.sdk.settings import Registration, Settings
+
+__all__ = ["configured", "serve_file"]
+
+
+def serve_file(values: Mapping[str, Any]) -> None:
+    """Until SIGTERM or SIGINT, with these values of the settings; `config` is the file."""
+    settings, path = configured(values), values["config"]
+    with logs.failure_in_log():
+        config = DaemonConfig(path, settings.state_dir)
+        log_start(config.plugins, config=str(path), sha256=config.state.sha256)
+        settings = replace(settings, cordons=config.cordons)
+        run_until_stopped(config.plugins, settings, config.reload, config.watching, serve.resource_driver)
+
+
+def configured(values: Mapping[str, Any]) -> Settings:
+    """The settings of these values; those of the log take effect."""
+    rest = {name: value for name, value in values.items() if name != "config"}
+    logs.configure(str(rest.pop("log_format")), str(rest.pop("log_level")))
+    return Settings(**{**rest, "registration": Registration(rest["registration"])})

@@ -1,0 +1,111 @@
+"""The settings of `plugwright run`, and its plain calls: flags of the table with their values, and variables.
+
+A daemon is called plainly on every node, and click costs it 1.2 MiB and a twentieth of its start; `cli.run` makes
+click's options of the same table. Whatever else is in a call, above all a mistake, is left to click and its words.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plugwright.cli import logs
+from plugwright.sdk.settings import Registration
+
+__all__ = ["CONFIG", "SETTINGS", "Kind", "RunSetting", "addresses", "plain_call", "seconds"]
+
+Kind = type[Path] | type[str] | type[float] | type[tuple[str, ...]] | tuple[str, ...]
+"""A path, a text, seconds, addresses, or the choices."""
+
+
+class RunSetting(NamedTuple):
+    """One setting: a flag, and the variables that set it too, the first that is not empty."""
+
+    flag: str
+    help: str | None
+    kind: Kind = Path
+    default: str | None = None  # as it would be written
+    shows_default: bool | str = False
+    metavar: str | None = None
+    variables: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def envvars(self) -> tuple[str, ...]:
+        return self.variables or (f"PLUGWRIGHT_{self.name.upper()}",)
+
+    def value(self, text: str | None) -> object:
+        """Of a text of this kind; `ValueError` for another."""
+        if text is None or self.kind is str:
+            return text
+        if isinstance(self.kind, tuple):
+            return self.kind[self.kind.index(text)]
+        if self.kind is float:
+            return seconds(text)
+        return Path(text) if self.kind is Path else addresses(text)
+
+
+CONFIG = RunSetting(
+    "--config", "The resources to serve.", default="/etc/plugwright/plugwright.yaml", shows_default=True
+)
+SETTINGS = (
+    RunSetting("--kubelet-dir", "The kubelet's directory.", default="/var/lib/kubelet", shows_default=True),
+    RunSetting("--device-plugins-dir", "Its device-plugins directory.  [default: under --kubelet-dir]"),
+    RunSetting("--registration", "Call the kubelet, or be found by its plugin watcher.",
+               tuple(mode.value for mode in Registration), "direct", shows_default=True),
+    RunSetting("--node-name", "This node in the API server, for resources that claims are served from.", str, "",
+               variables=("PLUGWRIGHT_NODE_NAME", "NODE_NAME")),
+    RunSetting("--pod-uid", "Of this pod, where a rolling update has two at a time.", str, "",
+               variables=("PLUGWRIGHT_POD_UID", "POD_UID")),
+    RunSetting("--kubeconfig", "The API server, for the same.  [default: that of the pod, then KUBECONFIG]"),
+    RunSetting("--state-dir", "Where cordons and the last good configuration are kept.", default="/var/lib/plugwright",
+               shows_default=True),
+    RunSetting("--control-socket", "Where `plugwright status` asks; mode 0600.",
+               default="/run/plugwright/control.sock", shows_default=True),
+    RunSetting("--listen", "Answer /healthz, /readyz and /metrics here.  [default: off]", str, "", metavar="HOST:PORT"),
+    RunSetting("--node-addresses",
+               "From where this node probes; `gateway` is the default gateway. Others never crowd it out.",
+               tuple[str, ...], "", metavar="ADDRESS,..."),
+    RunSetting("--tls-cert", "Certificate for --listen, read again when it changes.  [default: no TLS]"),
+    RunSetting("--tls-key", "Its key."),
+    RunSetting("--metrics-token-file", "/metrics takes the bearer token in this file.  [default: no token]"),
+    RunSetting("--watchdog", "End, with the lines of all threads, when the event loop hangs for this long.",
+               float, "0", shows_default="off", metavar="SECONDS"),
+    RunSetting("--log-format", None, logs.FORMATS, "human", shows_default=True),
+    RunSetting("--log-level", None, logs.LEVELS, "info", shows_default=True),
+)  # fmt: skip
+_FLAGS = {"-c": CONFIG, **{setting.flag: setting for setting in (CONFIG, *SETTINGS)}}
+
+
+def plain_call(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, object] | None:
+    """The values of all settings by name, of a call of `run` with these words; None if click must look at it."""
+    texts: dict[str, str] = {}
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, text = word.partition("=") if word.startswith("--") else (word, "", "")
+        text = text if equals else next(remaining, "-")
+        if flag not in _FLAGS or (not equals and text.startswith("-")):
+            return None
+        texts[_FLAGS[flag].name] = text
+    for setting in _FLAGS.values():
+        variable = next((environment[name] for name in setting.envvars if environment.get(name)), setting.default)
+        if variable is not None:
+            texts.setdefault(setting.name, variable)
+    try:
+        return {setting.name: setting.value(texts.get(setting.name)) for setting in _FLAGS.values()}
+    except ValueError:
+        return None
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """The words of `10.0.0.7,gateway`."""
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise ValueError(f"must be a number of seconds, 0 or more, got {text!r}")
+    return value
