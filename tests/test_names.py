@@ -4,13 +4,16 @@ The exceptions are modules that are the same thing in several packages, each wit
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "plugwright"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 Named = Iterable[tuple[str, str]]
+CLASS = re.compile(r"^ *class ", re.MULTILINE)  # other modules need no parser
 
 CLASSES: Mapping[str, str] = {
     # the CDI specification's words, always written cdi.Device, cdi.DeviceNode and cdi.Mount
@@ -68,11 +71,15 @@ def modules() -> Named:
         yield path.stem, str(path.relative_to(PACKAGE))
 
 
+@cache
 def classes() -> Named:
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                yield node.name, f"{path.relative_to(PACKAGE)}:{node.lineno}"
+    return [
+        (node.name, f"{path.relative_to(PACKAGE)}:{node.lineno}")
+        for path in MODULES
+        if CLASS.search(source := path.read_text())
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+    ]
 
 
 def used_twice(named: Named) -> dict[str, list[str]]:

@@ -40,7 +40,7 @@ def configured(node: MpsNode, **share: object) -> Node:
 
 
 def command(node: MpsNode, *more: object) -> list[str]:
-    flags = ["--interval", "0.05", "--program", node.control_program(), "--smi", node.smi_program()]
+    flags = ["--interval", "0.2", "--program", node.control_program(), "--smi", node.smi_program()]
     return python("-m", "plugwright", "mps", "run", "-c", Node(node.root).config, *flags, *more)
 
 

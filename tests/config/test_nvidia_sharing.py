@@ -97,14 +97,8 @@ async def test_a_time_sliced_container_gets_the_size_of_its_share(node: Node, ku
     assert {int(answer.env["PLUGWRIGHT_GPU_MEMORY"])} == memory
 
 
-async def test_more_units_than_the_kubelet_accepts_are_refused_with_a_proposal(
-    node: Node, kubelet: ObservedKubelet
-) -> None:
+async def test_more_units_than_the_kubelet_accepts_are_refused_with_a_proposal(node: Node) -> None:
     configure(node, {"memory": "1Mi"})
     async with node.daemon() as daemon:
         line = await daemon.err.until("the kubelet accepts 4,194,304")
-    proposed = re.search(r"try memory: (\d+Mi)", line)
-    assert proposed
-    configure(node, {"memory": proposed[1]})
-    async with node.daemon():
-        await kubelet.endpoint(RESOURCE, timeout=60)  # 60,000 units take the daemon many seconds
+    assert re.search(r"try memory: \d+Mi", line)  # which fits: tests/plugins/nvidia/test_list_size.py

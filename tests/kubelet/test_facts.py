@@ -9,6 +9,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def citations(path: Path) -> set[Fact]:
     return {fact for numbers in cited for fact in parsed(numbers)} & FACTS
 
 
+@cache
 def cited() -> dict[str, set[Fact]]:
     facts_by_file = {path.name: citations(path) for path in sorted(HERE.rglob("test_*.py"))}
     return {name: facts for name, facts in facts_by_file.items() if facts}

@@ -314,7 +314,7 @@ async def test_enormous_heads_neither_keep_a_probe_waiting_nor_grow_the_daemon(n
 async def test_ten_thousand_connections_cost_neither_probes_nor_descriptors(node: Node) -> None:
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         host, _, port = (await address_of(daemon)).rpartition(":")
-        held: deque[socket.socket] = deque(maxlen=300)
+        held: deque[socket.socket] = deque(maxlen=min(300, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100))
         try:
             for number in range(10_000):
                 if number == 500:  # by then every connection that is kept has been there

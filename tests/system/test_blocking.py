@@ -51,17 +51,20 @@ async def test_a_call_that_hangs_ends_at_its_limit(gate: threading.Event) -> Non
 async def test_stuck_calls_are_bounded_until_they_end(gate: threading.Event) -> None:
     calls = BlockingCalls("read", limit=0.01, most_stuck=2)
     begun: list[int] = []
+    both_begun = threading.Barrier(3)
 
     def hang() -> None:
-        begun.append(len(begun))
+        begun.append(0)
+        both_begun.wait(60)
         gate.wait()
 
     for _ in range(2):
         with pytest.raises(PluginError, match="did not end"):
             await calls.run(hang)
+    await asyncio.to_thread(both_begun.wait, 60)  # a call's limit may pass before its thread has run at all
     with pytest.raises(PluginError, match=r"^read not begun: 2 earlier ones have not ended$"):
         await calls.run(lambda: begun.append(2))
-    assert begun == [0, 1]
+    assert begun == [0, 0]
     gate.set()
     async with asyncio.timeout(60):
         while True:

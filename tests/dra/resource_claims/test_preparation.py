@@ -30,6 +30,19 @@ from plugwright.protocol import dra
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 ONE = f"{DRIVER}/claim={uid_of('one')}-st0"
+HURRIED = replace(QUICK, limit=2.0)
+
+
+@pytest.fixture
+def node(root: Path) -> ClaimNode:
+    """A claim is prepared whenever it can be, however busy the machine is."""
+    return ClaimNode.on(root, settings=PATIENT)
+
+
+@pytest.fixture
+def hurried(root: Path) -> ClaimNode:
+    """A claim that cannot be prepared is refused in seconds."""
+    return ClaimNode.on(root, settings=HURRIED)
 
 
 async def test_a_claim_is_prepared_for_its_containers(node: ClaimNode) -> None:
@@ -87,9 +100,9 @@ async def test_a_claim_that_cannot_be_prepared_is_refused_at_once(
     assert node.leftovers() == []
 
 
-async def test_claims_of_one_call_fail_each_for_itself(node: ClaimNode) -> None:
-    node.api.put(document("one"), document("two", result("st1")), document("three", result("st9")))
-    async with node.serving() as client:
+async def test_claims_of_one_call_fail_each_for_itself(hurried: ClaimNode) -> None:
+    hurried.api.put(document("one"), document("two", result("st1")), document("three", result("st9")))
+    async with hurried.serving() as client:
         answers = await client.prepare([claim("one"), claim("two"), claim("three"), claim("none")])
     assert [len(answers[uid_of(name)]) for name in ("one", "two")] == [1, 1]
     assert answers[uid_of("three")] == "device st9 is not on this node"
@@ -165,19 +178,19 @@ async def test_after_a_reboot_a_claim_is_prepared_again(node: ClaimNode) -> None
     assert edits(node, ONE).env == {"TAPES": "st0"}
 
 
-async def test_after_a_reboot_a_device_is_still_that_of_its_claim(node: ClaimNode) -> None:
-    node.api.put(document("one"), document("two"))
-    await node.prepare(claim("one"))
-    node = node.reboot("boot-2")
-    assert "is held by ResourceClaim default/one" in await node.prepare(claim("two"))
+async def test_after_a_reboot_a_device_is_still_that_of_its_claim(hurried: ClaimNode) -> None:
+    hurried.api.put(document("one"), document("two"))
+    await hurried.prepare(claim("one"))
+    hurried = hurried.reboot("boot-2")
+    assert "is held by ResourceClaim default/one" in await hurried.prepare(claim("two"))
 
 
-async def test_a_device_is_not_given_to_two_claims(node: ClaimNode) -> None:  # 6.2
-    node.api.put(document("one"), document("two"))
-    answers = await node.prepare(claim("one"), claim("two"))
+async def test_a_device_is_not_given_to_two_claims(hurried: ClaimNode) -> None:  # 6.2
+    hurried.api.put(document("one"), document("two"))
+    answers = await hurried.prepare(claim("one"), claim("two"))
     texts = [answer for answer in answers.values() if isinstance(answer, str)]
     assert texts == ["device st0 is held by ResourceClaim default/one until that is unprepared"]
-    assert node.drives.allocated == [["st0"]]
+    assert hurried.drives.allocated == [["st0"]]
 
 
 async def test_a_claim_that_waits_for_a_device_has_it_when_it_is_free(root: Path) -> None:  # 0.3
@@ -191,20 +204,20 @@ async def test_a_claim_that_waits_for_a_device_has_it_when_it_is_free(root: Path
     assert device.name == "st0"
 
 
-async def test_admin_access_sees_a_device_that_is_held(node: ClaimNode) -> None:  # 6.7
-    node.api.put(
+async def test_admin_access_sees_a_device_that_is_held(hurried: ClaimNode) -> None:  # 6.7
+    hurried.api.put(
         document("one"),
         document("monitor", result("st0", "all", adminAccess=True), result("st1", "all", adminAccess=True)),
         document("mixed", result("st0", "watch", adminAccess=True), result("st0", "own")),
         document("two", result("st1")),
     )
-    assert len(await node.prepare(claim("one"))) == 1
-    assert len(await node.prepare(claim("monitor"))) == 2
-    assert len(await node.prepare(claim("two"))) == 1
-    assert list(node.prepared.held()) == ["st0", "st1"]
-    assert "st0 is held by ResourceClaim default/one" in await node.prepare(claim("mixed"))
-    await node.unprepare(claim("monitor"))
-    assert node.drives.released == []
+    assert len(await hurried.prepare(claim("one"))) == 1
+    assert len(await hurried.prepare(claim("monitor"))) == 2
+    assert len(await hurried.prepare(claim("two"))) == 1
+    assert list(hurried.prepared.held()) == ["st0", "st1"]
+    assert "st0 is held by ResourceClaim default/one" in await hurried.prepare(claim("mixed"))
+    await hurried.unprepare(claim("monitor"))
+    assert hurried.drives.released == []
 
 
 async def test_admin_access_sees_a_device_that_fails_or_is_elsewhere(node: ClaimNode) -> None:
@@ -225,20 +238,20 @@ def shared(name: str, memory: str, share_id: str, device: str = "card") -> dict[
     return document(name, result(device, shareID=share_id, consumedCapacity={f"{DRIVER}/memory": memory}))
 
 
-async def test_claims_share_a_device_by_its_capacity(node: ClaimNode) -> None:
-    node.drives.add(Device("card", capacity={"memory": "40Gi"}, allow_multiple=True))
-    node.api.put(shared("one", "20Gi", "s-1"), shared("two", "10Gi", "s-2"), shared("three", "20Gi", "s-3"))
-    node.api.put(document("whole", result("card")))
-    (first,), (second,) = await node.prepare(claim("one")), await node.prepare(claim("two"))
+async def test_claims_share_a_device_by_its_capacity(hurried: ClaimNode) -> None:
+    hurried.drives.add(Device("card", capacity={"memory": "40Gi"}, allow_multiple=True))
+    hurried.api.put(shared("one", "20Gi", "s-1"), shared("two", "10Gi", "s-2"), shared("three", "20Gi", "s-3"))
+    hurried.api.put(document("whole", result("card")))
+    (first,), (second,) = await hurried.prepare(claim("one")), await hurried.prepare(claim("two"))
     assert (first.share_id, second.share_id) == ("s-1", "s-2")
-    assert [device.capacity["memory"].value for device in node.drives.given] == [20 * 2**30, 10 * 2**30]
-    assert [device.share_id for device in node.drives.given] == ["s-1", "s-2"]
-    assert "its claims would have 53687091200" in await node.prepare(claim("three"))
-    assert "card is held by ResourceClaim default/one" in await node.prepare(claim("whole"))
-    await node.unprepare(claim("one"))
-    assert node.drives.released[0].capacity["memory"].value == 20 * 2**30
-    assert node.drives.released[0].share_id == "s-1"
-    assert len(await node.prepare(claim("three"))) == 1
+    assert [device.capacity["memory"].value for device in hurried.drives.given] == [20 * 2**30, 10 * 2**30]
+    assert [device.share_id for device in hurried.drives.given] == ["s-1", "s-2"]
+    assert "its claims would have 53687091200" in await hurried.prepare(claim("three"))
+    assert "card is held by ResourceClaim default/one" in await hurried.prepare(claim("whole"))
+    await hurried.unprepare(claim("one"))
+    assert hurried.drives.released[0].capacity["memory"].value == 20 * 2**30
+    assert hurried.drives.released[0].share_id == "s-1"
+    assert len(await hurried.prepare(claim("three"))) == 1
 
 
 async def test_the_share_id_is_left_out_for_a_kubelet_of_v1beta1(node: ClaimNode) -> None:
@@ -277,13 +290,13 @@ async def test_a_claim_without_parameters_is_not_checked(node: ClaimNode) -> Non
     assert [len(answer) for answer in (await node.prepare(claim("one"), claim("two"))).values()] == [1, 1]
 
 
-async def test_an_unhealthy_device_is_refused_with_its_reason(node: ClaimNode) -> None:
-    node.drives.devices["st0"] = Device("st0").unhealthy("no tape", "empty")
-    node.api.put(document("one"))
-    assert await node.prepare(claim()) == "device st0 is Unhealthy: no tape"
+async def test_an_unhealthy_device_is_refused_with_its_reason(hurried: ClaimNode) -> None:
+    hurried.drives.devices["st0"] = Device("st0").unhealthy("no tape", "empty")
+    hurried.api.put(document("one"))
+    assert await hurried.prepare(claim()) == "device st0 is Unhealthy: no tape"
     tolerated = {"key": "plugwright.dev/unhealthy", "operator": "Exists", "effect": "NoSchedule"}
-    node.api.put(document("two", result(tolerations=[tolerated])))
-    assert len(await node.prepare(claim("two"))) == 1
+    hurried.api.put(document("two", result(tolerations=[tolerated])))
+    assert len(await hurried.prepare(claim("two"))) == 1
 
 
 async def test_a_device_that_the_other_api_has_is_waited_for_until_it_comes_back(root: Path) -> None:
@@ -313,19 +326,19 @@ async def test_an_api_server_that_is_away_is_asked_again_inside_the_call(root: P
     assert len(await waiting) == 1
 
 
-async def test_the_last_reason_is_in_the_error(node: ClaimNode) -> None:
-    node.api.away = True
+async def test_the_last_reason_is_in_the_error(hurried: ClaimNode) -> None:
+    hurried.api.away = True
     text = "ResourceClaim default/one cannot be read, the API server does not answer: connection refused"
-    assert await node.prepare(claim()) == text
+    assert await hurried.prepare(claim()) == text
 
 
-async def test_an_attempt_that_hangs_ends_with_the_call(node: ClaimNode) -> None:
+async def test_an_attempt_that_hangs_ends_with_the_call(hurried: ClaimNode) -> None:
     async def arrived(name: str) -> None:
         await asyncio.Event().wait()
 
-    node.drives.arrived = arrived
-    node.api.put(document())
-    assert await node.prepare(claim()) == f"not prepared within {QUICK.limit:g} s"
+    hurried.drives.arrived = arrived
+    hurried.api.put(document())
+    assert await hurried.prepare(claim()) == f"not prepared within {HURRIED.limit:g} s"
 
 
 async def test_a_device_node_that_is_not_there_is_no_success(root: Path) -> None:  # 2.8
@@ -339,17 +352,17 @@ async def test_a_device_node_that_is_not_there_is_no_success(root: Path) -> None
     assert len(await waiting) == 1
 
 
-async def test_a_plugin_that_fails_is_called_again_and_its_words_are_said(node: ClaimNode) -> None:
+async def test_a_plugin_that_fails_is_called_again_and_its_words_are_said(hurried: ClaimNode) -> None:
     def fail(devices: object) -> Allocation:
         raise PluginFailed("example.com/tape", "allocate", ValueError("jammed"))
 
-    node.drives.allocation = fail
-    node.api.put(document())
-    assert "allocate() of example.com/tape failed: ValueError: jammed" in await node.prepare(claim())
-    assert len(node.drives.allocated) > 1
-    assert node.cdi_files() == []
-    assert await node.unprepare(claim()) == ""
-    assert node.leftovers() == []
+    hurried.drives.allocation = fail
+    hurried.api.put(document())
+    assert "allocate() of example.com/tape failed: ValueError: jammed" in await hurried.prepare(claim())
+    assert len(hurried.drives.allocated) > 1
+    assert hurried.cdi_files() == []
+    assert await hurried.unprepare(claim()) == ""
+    assert hurried.leftovers() == []
 
 
 async def test_a_driver_that_fails_answers_all_the_same(node: ClaimNode, caplog: pytest.LogCaptureFixture) -> None:
@@ -420,14 +433,14 @@ async def test_a_claim_that_ended_is_looked_at_soon(node: ClaimNode) -> None:
     assert node.leftovers() == []
 
 
-async def test_a_device_of_a_claim_that_ended_is_free_for_the_next_at_once(node: ClaimNode) -> None:
-    node.api.put(reserved(document("one"), "a", "b"), document("two"))
-    await node.prepare(claim("one"))
-    assert await node.unprepare(claim("one")) == ""
-    assert "is held by ResourceClaim default/one" in await node.prepare(claim("two"))
-    node.api.remove("one")
-    assert len(await node.prepare(claim("two"))) == 1
-    assert [device.id for device in node.drives.released] == ["st0"]
+async def test_a_device_of_a_claim_that_ended_is_free_for_the_next_at_once(hurried: ClaimNode) -> None:
+    hurried.api.put(reserved(document("one"), "a", "b"), document("two"))
+    await hurried.prepare(claim("one"))
+    assert await hurried.unprepare(claim("one")) == ""
+    assert "is held by ResourceClaim default/one" in await hurried.prepare(claim("two"))
+    hurried.api.remove("one")
+    assert len(await hurried.prepare(claim("two"))) == 1
+    assert [device.id for device in hurried.drives.released] == ["st0"]
 
 
 async def test_a_claim_that_ended_is_the_kubelets_again_when_it_is_prepared(node: ClaimNode) -> None:
@@ -495,17 +508,17 @@ async def test_a_claim_that_is_prepared_while_it_is_looked_up_stays(root: Path) 
                 return await super().claim(namespace, name)
             self.away = False
             self.put(document())
-            assert len(await node.prepare(claim())) == 1
+            assert len(await hurried.prepare(claim())) == 1
             raise PeerRefused("NotFound", name)
 
-    node = ClaimNode(root, SlowDocuments(), Drives.on(root))
-    node.api.put(document())
-    node.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
-    await node.prepare(claim())
-    node.drives.allocation, node.api.away = None, True
-    await node.preparation.abandoned.undo()
-    assert list(node.prepared.held()) == ["st0"]
-    assert edits(node, ONE)
+    hurried = ClaimNode(root, SlowDocuments(), Drives.on(root))
+    hurried.api.put(document())
+    hurried.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    await hurried.prepare(claim())
+    hurried.drives.allocation, hurried.api.away = None, True
+    await hurried.preparation.abandoned.undo()
+    assert list(hurried.prepared.held()) == ["st0"]
+    assert edits(hurried, ONE)
 
 
 async def test_a_call_that_is_given_up_leaves_what_the_next_can_finish(root: Path) -> None:
@@ -543,51 +556,52 @@ async def test_hostile_names_are_refused_and_reach_no_path(root: Path, hostile: 
     assert node.leftovers() == []
 
 
-async def test_a_checkpoint_that_cannot_be_written_is_said_and_costs_no_device(node: ClaimNode) -> None:
-    node.plugin_dir.parent.mkdir(parents=True)
-    node.plugin_dir.write_text("a file where the directory should be")
-    node.api.put(document())
-    assert "plugins/tape.example.com" in await node.prepare(claim())
-    assert "plugins/tape.example.com" in await node.unprepare(claim())
-    assert node.drives.allocated == []
-    node.plugin_dir.unlink()
-    assert len(await node.prepare(claim())) == 1
+async def test_a_checkpoint_that_cannot_be_written_is_said_and_costs_no_device(hurried: ClaimNode) -> None:
+    hurried.plugin_dir.parent.mkdir(parents=True)
+    hurried.plugin_dir.write_text("a file where the directory should be")
+    hurried.api.put(document())
+    assert "plugins/tape.example.com" in await hurried.prepare(claim())
+    assert "plugins/tape.example.com" in await hurried.unprepare(claim())
+    assert hurried.drives.allocated == []
+    hurried.plugin_dir.unlink()
+    assert len(await hurried.prepare(claim())) == 1
 
 
-async def test_claims_left_behind_are_undone_when_they_are_gone(node: ClaimNode) -> None:  # 2.9
-    node.api.put(document("one"), document("two", result("st1")), document("three", result("st2")))
-    node.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+async def test_claims_left_behind_are_undone_when_they_are_gone(hurried: ClaimNode) -> None:  # 2.9
+    hurried.api.put(document("one"), document("two", result("st1")), document("three", result("st2")))
+    hurried.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
     for name in ("one", "two"):
-        assert "is not there" in await node.prepare(claim(name))
-    node.drives.allocation = None
-    assert len(await node.prepare(claim("three"))) == 1
-    assert list(node.prepared.held()) == ["st0", "st1", "st2"]
-    node = node.restart()
-    node.api.remove("one")
-    node.api.remove("three")  # it is prepared, so its pod may still run: the kubelet says when it ends
-    await node.preparation.abandoned.undo()
-    assert list(node.prepared.held()) == ["st1", "st2"]
-    assert [device.id for device in node.drives.released] == ["st0"]
-    node = node.reboot("boot-2")
-    await node.preparation.abandoned.undo()
-    assert list(node.prepared.held()) == ["st1"]
+        assert "is not there" in await hurried.prepare(claim(name))
+    hurried.drives.allocation = None
+    assert len(await hurried.prepare(claim("three"))) == 1
+    assert list(hurried.prepared.held()) == ["st0", "st1", "st2"]
+    hurried = hurried.restart()
+    hurried.api.remove("one")
+    hurried.api.remove("three")  # it is prepared, so its pod may still run: the kubelet says when it ends
+    await hurried.preparation.abandoned.undo()
+    assert list(hurried.prepared.held()) == ["st1", "st2"]
+    assert [device.id for device in hurried.drives.released] == ["st0"]
+    hurried = hurried.reboot("boot-2")
+    await hurried.preparation.abandoned.undo()
+    assert list(hurried.prepared.held()) == ["st1"]
 
 
 async def test_claims_left_behind_stay_while_the_api_server_is_away(
-    node: ClaimNode, caplog: pytest.LogCaptureFixture
+    hurried: ClaimNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
-    node.api.put(document())
-    await node.prepare(claim())
-    node.api.away = True
-    node = node.restart(settings=replace(QUICK, lookup=0.01))
-    running = asyncio.create_task(node.preparation.run())
-    await node.until(lambda: node.api.asked > 20)
-    assert list(node.prepared.held()) == ["st0"]
+    hurried.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    hurried.api.put(document())
+    await hurried.prepare(claim())
+    hurried.api.away = True
+    hurried = hurried.restart(settings=replace(QUICK, lookup=0.01))
+    asked = hurried.api.asked
+    running = asyncio.create_task(hurried.preparation.run())
+    await hurried.until(lambda: hurried.api.asked > asked + 10)
+    assert list(hurried.prepared.held()) == ["st0"]
     assert caplog.text.count("claims that were left behind not looked up") == 1
-    node.api.away = False
-    node.api.remove("one")
-    await node.until(lambda: not node.prepared.held())
+    hurried.api.away = False
+    hurried.api.remove("one")
+    await hurried.until(lambda: not hurried.prepared.held())
     running.cancel()
     await asyncio.wait((running,))
 
@@ -607,15 +621,15 @@ async def test_cdi_files_that_vanished_are_written_again_when_the_driver_starts(
     assert edits(node, ONE).env == {"TAPES": "st0"}
 
 
-async def test_one_claim_that_cannot_be_read_does_not_keep_others(node: ClaimNode) -> None:
-    node.api.put(document("one"), document("two", result("st1")))
-    node.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
-    await node.prepare(claim("one"), claim("two"))
-    node.api.unreadable = "one"
-    node.api.remove("two")
+async def test_one_claim_that_cannot_be_read_does_not_keep_others(hurried: ClaimNode) -> None:
+    hurried.api.put(document("one"), document("two", result("st1")))
+    hurried.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    await hurried.prepare(claim("one"), claim("two"))
+    hurried.api.unreadable = "one"
+    hurried.api.remove("two")
     with pytest.raises(ClaimWaits, match="ResourceClaim default/one cannot be read: nested too deep"):
-        await node.preparation.abandoned.undo()
-    assert list(node.prepared.held()) == ["st0"]
+        await hurried.preparation.abandoned.undo()
+    assert list(hurried.prepared.held()) == ["st0"]
 
 
 async def test_a_claim_that_is_prepared_asks_no_device_to_move(node: ClaimNode) -> None:

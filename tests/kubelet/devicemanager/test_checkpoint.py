@@ -22,7 +22,7 @@ from plugwright.system.files import FileCalls
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 KILLING = Path(__file__).with_name("killing.py")
-KILLS = int(os.environ.get("PLUGWRIGHT_KILLS", "200"))  # `make soak` asks for thousands
+KILLS = int(os.environ.get("PLUGWRIGHT_KILLS", "60"))  # `make soak` asks for thousands
 EMPTY = Checkpoint(entries=None, registered={})
 FULL = Checkpoint(
     entries=(PodDevicesEntry("pod", "main", "example.com/gpu", {0: ("g0",)}, b""),),

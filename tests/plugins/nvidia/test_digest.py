@@ -17,8 +17,8 @@ def test_a_digest_has_its_size_and_ignores_the_order(texts: list[str], size: int
 
 
 def test_different_texts_have_different_digests() -> None:
-    digests = {digest([f"LIMIT={number}", f"GPU-{number % 8}"]) for number in range(200_000)}
-    assert len(digests) == 200_000
+    digests = {digest([f"LIMIT={number}", f"GPU-{number % 8}"]) for number in range(50_000)}
+    assert len(digests) == 50_000
 
 
 def test_the_halves_of_a_digest_are_independent() -> None:

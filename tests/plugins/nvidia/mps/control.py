@@ -1,8 +1,7 @@
-"""A fake nvidia-cuda-mps-control: a daemon on a socket, and a client that sends commands to it.
+"""A fake of `nvidia-cuda-mps-control -f`: a daemon on a socket. `control_client` sends commands to it.
 
-Run as a program. `-f` is the daemon; without it, commands come on stdin, one in a line. Files beside the pipe directory
-cause faults: `refuse` (does not start), `hang` (accepts commands, never answers), `fault` (its servers are in fault).
-`start_server` starts a child that outlives a killed daemon.
+Run as a program. Files beside the pipe directory cause faults: `refuse` (does not start), `hang` (accepts commands,
+never answers), `fault` (its servers are in fault). `start_server` starts a child that outlives a killed daemon.
 """
 
 import os
@@ -99,19 +98,5 @@ def serve() -> None:
                     stream.flush()
 
 
-def send_commands() -> None:
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(str(SOCKET))
-        except OSError:
-            sys.exit("Cannot find MPS control daemon process")
-        for line in sys.stdin:
-            connection.sendall(line.encode())
-            answer = b""
-            while not answer.endswith(b"\0"):
-                answer += connection.recv(4096) or sys.exit("Broken pipe")
-            print(answer[:-1].decode())
-
-
 if __name__ == "__main__":
-    serve() if "-f" in sys.argv else send_commands()
+    serve()

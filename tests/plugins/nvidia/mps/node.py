@@ -45,7 +45,7 @@ class MpsNode:
     def settings(self) -> ProbeSettings:
         """With short intervals; tests wait for states and not for time."""
         return ProbeSettings(
-            interval=0.05,
+            interval=0.1,
             timeout=5.0,
             grace=5.0,
             longest_wait=0.1,
@@ -54,8 +54,10 @@ class MpsNode:
         )
 
     def control_program(self) -> str:
-        fake = Path(__file__).with_name("control.py")
-        return program(self.root / "nvidia-cuda-mps-control", f'exec {sys.executable} -S -E {fake} "$@"')
+        daemon, client = (Path(__file__).with_name(name) for name in ("control.py", "control_client.py"))
+        python = f"exec {sys.executable} -S -E"
+        script = f'[ $# = 0 ] && {python} {client}\n{python} {daemon} "$@"'
+        return program(self.root / "nvidia-cuda-mps-control", script)
 
     def smi_program(self) -> str:
         return program(self.root / "nvidia-smi", f'[ ! -e {self.root}/no-smi ] && echo "$@" >> {self.root}/smi')
