@@ -14,7 +14,8 @@ from tests.kubernetes import building
 from tests.kubernetes.building import Recipe
 from tests.kubernetes.client_programs import LONG
 from tests.kubernetes.control_plane import ControlPlane, control_plane
-from tests.kubernetes.test_join import CHART, joined, nodes_file
+from tests.kubernetes.joining import joined, nodes_file
+from tests.kubernetes.test_join import CHART
 
 NODES = "nodes:\n- name: bare\n  count: 2\n"
 TOLERATION = "tolerations[0].key=plugwright.dev/emulated,tolerations[0].operator=Exists"
