@@ -3,6 +3,8 @@
 import asyncio
 import ssl
 import stat
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -12,6 +14,7 @@ from cryptography import x509
 
 from plugwright.cluster import tls
 from plugwright.cluster.tls import Certificates
+from plugwright.errors import ClusterError
 
 
 def contents(certificates: Certificates) -> list[bytes]:
@@ -45,6 +48,19 @@ async def test_certificates_pass_strict_verification(tmp_path: Path) -> None:
         writer.close()
         await writer.wait_closed()
         await ended.wait()
+
+
+def test_the_libraries_that_make_certificates_are_not_loaded_by_the_cluster(tmp_path: Path) -> None:
+    code = "import pathlib, sys; from plugwright.cluster import tls; tls.obtain(pathlib.Path(sys.argv[1]));"
+    code += "print(*{'cryptography', 'trustme'} & sys.modules.keys())"
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert ended.stdout.split() == []
+
+
+def test_certificates_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match=r"cannot make certificates in .*file: .*(File exists|Not a directory)"):
+        tls.obtain(tmp_path / "file")
 
 
 def test_existing_certificates_are_used_again(tmp_path: Path) -> None:

@@ -70,5 +70,5 @@ async def test_nodes_that_are_gone_do_not_count_as_left_though_their_pods_take_t
             pod = lab.create("slow")
             registration = NodeRegistration(api, "test", leave_limit=1.0)
             assert await registration.leave([lab.node("node-1")], [pod]) == []
-            assert lab.store.objects(NODES.qualified) == []
+            assert not lab.store.objects(NODES.qualified)
             patience.set()
