@@ -508,17 +508,17 @@ async def test_a_claim_that_is_prepared_while_it_is_looked_up_stays(root: Path) 
                 return await super().claim(namespace, name)
             self.away = False
             self.put(document())
-            assert len(await hurried.prepare(claim())) == 1
+            assert len(await slow.prepare(claim())) == 1
             raise PeerRefused("NotFound", name)
 
-    hurried = ClaimNode(root, SlowDocuments(), Drives.on(root))
-    hurried.api.put(document())
-    hurried.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
-    await hurried.prepare(claim())
-    hurried.drives.allocation, hurried.api.away = None, True
-    await hurried.preparation.abandoned.undo()
-    assert list(hurried.prepared.held()) == ["st0"]
-    assert edits(hurried, ONE)
+    slow = ClaimNode(root, SlowDocuments(), Drives.on(root))
+    slow.api.put(document())
+    slow.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    await slow.prepare(claim())
+    slow.drives.allocation, slow.api.away = None, True
+    await slow.preparation.abandoned.undo()
+    assert list(slow.prepared.held()) == ["st0"]
+    assert edits(slow, ONE)
 
 
 async def test_a_call_that_is_given_up_leaves_what_the_next_can_finish(root: Path) -> None:
