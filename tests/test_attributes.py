@@ -37,7 +37,7 @@ def with_attribute(name: object, value: object = "x") -> Device:
     return Device("st0", attributes={name: value})  # type: ignore[dict-item]
 
 
-@steady
+@settings(steady, max_examples=40)  # of up to 32 attributes
 @given(st.dictionaries(st.one_of(C_IDENTIFIER, st.builds("{}/{}".format, DOMAIN, C_IDENTIFIER)), VALUES, max_size=32))
 def test_attributes_within_the_limits_are_taken_as_they_are(attributes: dict[str, object]) -> None:
     assert dict(Device("st0", attributes=attributes).attributes) == attributes

@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
+from tests.testing.projects import PYTEST
 
 from plugwright.cli.main import cli
 
@@ -22,8 +22,7 @@ def test_the_plugin_of_the_page_passes_the_test_of_the_page(tmp_path: Path) -> N
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(PYTEST, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
     assert "1 passed" in done.stdout, done.stdout
 
 

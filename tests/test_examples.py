@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE, ListingPlugin
+from tests.testing.projects import PYTEST
 
 from plugwright import Allocation, Registration, Settings, serving
 from tiny_kubelet import TinyKubelet
@@ -76,14 +77,7 @@ def test_the_demo_ends_well() -> None:
 
 def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: Path) -> None:
     project = shutil.copytree(ROOT / "examples" / "tape", tmp_path / "tape", ignore=shutil.ignore_patterns("__*"))
-    tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    tests = subprocess.run(PYTEST, cwd=project, capture_output=True, text=True, timeout=120, check=False)
     assert tests.returncode == 0, tests.stdout
     assert "7 passed" in tests.stdout
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.testing.projects import PYTEST
 
 from plugwright.cli.kubelet.command import kubelet
 
@@ -25,8 +26,7 @@ def outcome(project: Path, **tests: str) -> str:
     (project / "pytest.ini").write_text(INI)
     for name, text in tests.items():
         (project / f"{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False).stdout
+    return subprocess.run(PYTEST, cwd=project, capture_output=True, text=True, timeout=120, check=False).stdout
 
 
 def test_the_first_test_is_red(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from tests.deploy.rendered import CHART, helm_or_skip
+from tests.testing.projects import PYTEST
 
 from plugwright.cli.main import cli
 from plugwright.errors import PlugwrightError
@@ -39,7 +40,7 @@ def output(project: Path, *command: str) -> str:
 
 
 def test_the_project_passes_its_own_tests(project: Path) -> None:
-    assert "4 passed" in output(project, sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+    assert "4 passed" in output(project, *PYTEST)
 
 
 def test_the_project_passes_mypy_strict(project: Path) -> None:

@@ -78,7 +78,7 @@ class Clock:
 
 def quick_settings(**settings: object) -> KubeletSettings:
     """Settings with short timeouts for what must fail, and long ones for what must succeed on a busy machine."""
-    timing = Timing(dial=0.5, reconcile=0.02, retry=0.02, max_retry=0.1)
+    timing = Timing(dial=0.5, get_info=LIMIT, notify=LIMIT, reconcile=0.02, retry=0.02, max_retry=0.1)
     return KubeletSettings(**{"timing": timing, "timeout": LIMIT, **settings})  # type: ignore[arg-type]
 
 

@@ -284,4 +284,4 @@ def _listing(devices: dict[str, bool]) -> bytes:
 
 
 def test_no_device_is_granted_twice_or_lost_in_any_order() -> None:
-    run_state_machine_as_test(AnyOrder, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(AnyOrder, settings=settings(max_examples=40, stateful_step_count=25))

@@ -13,7 +13,7 @@ NAMES = st.sampled_from([b":path", b":method", b"te", b"content-type", b"grpc-ti
 FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=40)), max_size=8)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 60, 200, 4096])), max_size=12))
 def test_blocks_of_one_connection_mean_what_the_oracle_wrote(
     blocks: list[tuple[list[tuple[bytes, bytes]], bool, int | None]],

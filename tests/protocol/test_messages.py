@@ -119,7 +119,7 @@ def test_an_encoded_allocation_is_decoded_unchanged(allocation: Allocation) -> N
     assert decode_allocation(encode_allocation(allocation)) == allocation
 
 
-@steady
+@settings(steady, max_examples=30)  # each allocation is tried alone above
 @given(st.lists(ALLOCATIONS, max_size=3))
 def test_answers_keep_their_number_and_order(allocations: list[Allocation]) -> None:
     responses = pb.AllocateResponse.FromString(messages.encode_allocations(allocations)).container_responses

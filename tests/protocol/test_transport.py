@@ -300,6 +300,10 @@ async def test_bytes_of_any_kind_go_out_and_come_back_as_they_are(root: Path) ->
             await connection.call_encoded(ALLOCATE, b"\xff\xff")
 
 
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * CONNECTIONS_LIMIT + 150,
+    reason=f"needs {2 * CONNECTIONS_LIMIT + 150} file descriptors, for the two ends of more connections than the limit",
+)
 async def test_more_connections_than_the_limit_cost_the_oldest_that_is_idle(root: Path) -> None:
     service = Patient()
     async with served(root, service) as serving, connect_plugin(serving.path) as watching:

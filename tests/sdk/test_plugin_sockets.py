@@ -56,7 +56,7 @@ def in_a_minute() -> float:
     return time.time() + 60
 
 
-@examples(deadline=None)
+@examples(deadline=None, max_examples=40)
 @given(RESOURCES)
 def test_a_name_is_plain_and_fits_below_the_kubelets_directories(resource: str) -> None:
     paths = KubeletPaths.from_environment({})

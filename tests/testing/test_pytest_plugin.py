@@ -5,18 +5,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import dedent
 
-from tests.cli.processes import Ended, ended, python
+from tests.cli.processes import Ended, ended
+from tests.testing.projects import PYTEST
 
 PROGRAM = str(Path(__file__).parents[2] / "examples" / "tape" / "tape.py")
 CONFIGURED = "[pytest]\nasyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
-FLAGS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers")
 
 
 async def outcome(project: Path, mode: str, tests: str) -> Ended:
     """The result of `pytest` in a project with one file of tests."""
     (project / "pytest.ini").write_text(CONFIGURED.format(mode=mode))
     (project / "test_it.py").write_text(dedent(tests))
-    return await ended(python("-m", "pytest", *FLAGS, project))
+    return await ended([*PYTEST, "--strict-markers", str(project)])
 
 
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
@@ -83,7 +83,7 @@ async def test_failure_is_one_line_with_the_output_of_the_plugin(tmp_path: Path)
 async def test_fixtures_without_pytest_asyncio_name_the_extra(tmp_path: Path) -> None:
     (tmp_path / "pytest_asyncio.py").write_text("raise ImportError")
     (tmp_path / "test_it.py").write_text("def test_kubelet(kubelet): pass\ndef test_other(): pass\n")
-    command = python("-m", "pytest", *FLAGS, "-p", "no:asyncio", tmp_path)
+    command = [*PYTEST, "--strict-markers", "-p", "no:asyncio", str(tmp_path)]
     done = await ended(command, {"PYTHONPATH": str(tmp_path)})
     assert "1 passed, 1 error" in done.out, done
     assert "the fixture 'kubelet' needs pytest-asyncio: pip install 'plugwright[testing]'" in done.out

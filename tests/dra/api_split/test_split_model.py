@@ -358,5 +358,5 @@ class BalancedSplit(Split):
 
 TestSplit: Callable[..., object] = Split.TestCase
 TestBalancedSplit: Callable[..., object] = BalancedSplit.TestCase
-Split.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
-BalancedSplit.TestCase.settings = hypothesis_settings(max_examples=30, stateful_step_count=40, deadline=None)
+Split.TestCase.settings = hypothesis_settings(max_examples=40, stateful_step_count=40, deadline=None)
+BalancedSplit.TestCase.settings = hypothesis_settings(max_examples=20, stateful_step_count=40, deadline=None)

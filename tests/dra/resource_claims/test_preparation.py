@@ -508,17 +508,17 @@ async def test_a_claim_that_is_prepared_while_it_is_looked_up_stays(root: Path) 
                 return await super().claim(namespace, name)
             self.away = False
             self.put(document())
-            assert len(await hasty.prepare(claim())) == 1
+            assert len(await slow.prepare(claim())) == 1
             raise PeerRefused("NotFound", name)
 
-    hasty = ClaimNode(root, SlowDocuments(), Drives.on(root))
-    hasty.api.put(document())
-    hasty.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
-    await hasty.prepare(claim())
-    hasty.drives.allocation, hasty.api.away = None, True
-    await hasty.preparation.abandoned.undo()
-    assert list(hasty.prepared.held()) == ["st0"]
-    assert edits(hasty, ONE)
+    slow = ClaimNode(root, SlowDocuments(), Drives.on(root))
+    slow.api.put(document())
+    slow.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    await slow.prepare(claim())
+    slow.drives.allocation, slow.api.away = None, True
+    await slow.preparation.abandoned.undo()
+    assert list(slow.prepared.held()) == ["st0"]
+    assert edits(slow, ONE)
 
 
 async def test_a_call_that_is_given_up_leaves_what_the_next_can_finish(root: Path) -> None:

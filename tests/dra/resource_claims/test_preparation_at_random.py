@@ -170,5 +170,5 @@ class PreparationAtRandom(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-PreparationAtRandom.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+PreparationAtRandom.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 test_preparation_at_random = PreparationAtRandom.TestCase

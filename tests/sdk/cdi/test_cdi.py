@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugwright import Allocation, DeviceNode, InvalidValue, Mount
@@ -198,6 +198,7 @@ EDITS = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=40)  # of up to four devices with six kinds of edits
 @given(devices=st.dictionaries(NAMES, EDITS, min_size=1, max_size=4), common=EDITS)
 def test_every_spec_survives_the_file_and_its_order_does_not_matter(
     devices: dict[str, cdi.ContainerEdits], common: cdi.ContainerEdits
