@@ -1,4 +1,4 @@
-"""plugwright: the toolkit for Kubernetes device plugins.
+"""plugwright: the toolkit for devices on Kubernetes: device plugins and DRA drivers.
 
 The public names, loaded when they are first used: a program that only makes `Device` values loads no server.
 """

@@ -77,7 +77,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
-    """The toolkit for Kubernetes device plugins.
+    """The toolkit for devices on Kubernetes: device plugins and DRA drivers.
 
     \b
     plugwright run -c plugwright.yaml     serve the configured resources on this node
