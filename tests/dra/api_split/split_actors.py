@@ -217,7 +217,7 @@ async def served(
         yield made[0]
 
 
-async def until(driver: SplitDriver, accept: Callable[[ApiSplit], bool], seconds: float = 10.0) -> None:
+async def until(driver: SplitDriver, accept: Callable[[ApiSplit], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         await driver.split.placements.until(lambda _: accept(driver.split))
 

@@ -303,7 +303,7 @@ async def test_a_second_daemon_follows_the_first_and_then_decides(root: Path, tm
             with pytest.raises(ConfigError, match="not known yet"):
                 await second.split.move("st0", Api.DRA)
             await first.aclose()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await second.split.problem.until(lambda text: not text)
             await second.split.move("st0", Api.DRA)
             await phase(second, "st0", Phase.PUBLISHED)
