@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 _HISTORY = 8_000  # changes that a watcher may lag behind
-_UNPACKED = 500  # newest versions, which may be read again at once
+_UNPACKED = 3_000  # newest versions of a kind, which may be read again at once
+_REPLACED = 500  # of a kind that is read often: versions that are not the last, for those who watch
 _PODS = "pods"
 _READ_OFTEN = ("nodes", "leases.coordination.k8s.io")  # in every heartbeat: packed only once another version follows
 _in_order = attrgetter("namespace", "name")
@@ -136,7 +137,7 @@ class Store:
         self._objects: dict[str, dict[ObjectKey, StoredObject]] = {}
         self._bound: dict[str, dict[ObjectKey, StoredObject]] = {}  # the pods of every node
         self._history: deque[Change] = deque(maxlen=history)
-        self._newest: deque[tuple[str, StoredObject]] = deque()  # to be packed when there are enough newer ones
+        self._newest: dict[str, deque[StoredObject]] = {}  # of every kind; packed when there are enough newer ones
         self._unpacked = unpacked
         self._packed: dict[str, bytes] = {}  # the first object of every kind that was packed
         revision, saved = persistence.load() if persistence else (1, [])
@@ -232,15 +233,21 @@ class Store:
         if len(self._history) == self._history.maxlen:
             self._oldest = self._history[0].revision
         self._history.append(change)
-        self._pack_later(key.kind, before if key.kind in _READ_OFTEN else stored)
+        if key.kind in _READ_OFTEN:
+            self._pack_later(key.kind, before, min(_REPLACED, self._unpacked))
+        else:
+            self._pack_later(key.kind, stored, self._unpacked)
         self._revision.publish(revision)
         return written
 
-    def _pack_later(self, kind: str, stored: StoredObject | None) -> None:
-        if stored is not None:
-            self._newest.append((kind, stored))
-        if len(self._newest) > self._unpacked:
-            kind, oldest = self._newest.popleft()
+    def _pack_later(self, kind: str, version: StoredObject | None, unpacked: int) -> None:
+        """Packs the version once so many newer ones of its kind were written."""
+        if version is None:
+            return
+        newest = self._newest.setdefault(kind, deque())
+        newest.append(version)
+        if len(newest) > unpacked:
+            oldest = newest.popleft()
             oldest.pack(self._packed.setdefault(kind, oldest.json))
 
     def _replace(self, key: ObjectKey, before: StoredObject | None, after: StoredObject | None) -> None:

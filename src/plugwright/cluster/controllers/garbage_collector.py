@@ -35,15 +35,15 @@ class GarbageCollector:
             self._changed(key, content)
 
     def handle(self, change: Change) -> None:
-        key, content = change.key, change.object
+        key, content, before = change.key, change.object, change.before
         if change.type == "DELETED":
             self._index(key, None, content)
             for dependent in sorted(self._dependents.pop(content["metadata"]["uid"], ())):
                 self._collect(dependent)
             for reference in _references(content):
                 self._finish_owner(_owner_key(reference, key.namespace))
-        elif change.before is None or _relevant(change.before) != _relevant(content):
-            self._index(key, content, change.before)
+        elif before is None or _relevant(before) != _relevant(content):
+            self._index(key, content, before)
             self._changed(key, content)
 
     def next_due(self) -> datetime | None:
