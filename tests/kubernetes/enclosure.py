@@ -66,6 +66,7 @@ class Process:
             return self._entered.wait(limit)
         except subprocess.TimeoutExpired:
             self._send_if_alive(signal.SIGKILL)
+            self._entered.send_signal(signal.SIGCONT)  # nsenter has stopped with what it has started
             return self._entered.wait()
 
     def _send_if_alive(self, number: signal.Signals) -> None:

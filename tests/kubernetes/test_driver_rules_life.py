@@ -36,7 +36,9 @@ def test_a_driver_that_the_kubelet_cannot_call(drivers: RuleDrivers) -> None:
     old = drivers.processes["removes-successors-sockets"]
     drivers.start("removes-successors-sockets")
     drivers.published("removes-successors-sockets")
+    before = _unregistrations(drivers, "removes-successors-sockets")
     old.stop()
+    until("it is lost", lambda: _unregistrations(drivers, "removes-successors-sockets") > before)
     words = {
         **dict.fromkeys((*never, "removes-successors-sockets"), _UNKNOWN),
         **dict.fromkeys((*again, "leaves-sockets"), "Unavailable"),
@@ -115,6 +117,12 @@ def test_a_driver_that_takes_its_time(drivers: RuleDrivers) -> None:
     drivers.create(*drivers.claimed("rule-takes-its-time", "takes-its-time"))
     drivers.not_prepared({"rule-takes-its-time": "DeadlineExceeded"}, limit=90)
     drivers.processes["takes-its-time"].thaw()
+
+
+def _unregistrations(drivers: RuleDrivers, mutant: str) -> int:
+    """How often the kubelet has taken the driver from its list, which it does once a second."""
+    lines = drivers.cluster.kubelet.lines(f"{RuleDrivers.driver(mutant)}-reg.sock")
+    return sum("UnregisterPlugin" in line for line in lines)
 
 
 def _registration(cluster: Cluster, mutant: str) -> Path:
