@@ -174,7 +174,7 @@ class Ours:
 
     @staticmethod
     def _path(kind: str, name: str, namespace: str) -> ResourcePath:
-        (found,) = [each for each in KINDS if each.name == kind]
+        (found,) = [each for each in KINDS if each.name == kind and each.storage is each]
         return ResourcePath(found, namespace if found.namespaced else "", name)
 
 
