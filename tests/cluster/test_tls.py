@@ -93,3 +93,9 @@ def test_a_server_certificate_is_valid_for_a_year_by_name_and_address(tmp_path: 
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
     assert names.get_values_for_type(x509.IPAddress) == [IPv4Address("127.0.0.1")]
+
+
+def test_a_module_in_the_working_directory_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trustme.py").write_text("raise SystemExit('another trustme')\n")
+    monkeypatch.chdir(tmp_path)
+    assert tls.obtain(tmp_path / "certificates").key.exists()

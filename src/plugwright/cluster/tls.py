@@ -36,7 +36,8 @@ class Certificates:
 
 def obtain(directory: Path) -> Certificates:
     """The certificates in `directory` if they belong together and stay valid for a week; else new ones."""
-    command = [sys.executable, "-m", "plugwright.cluster.tls", str(directory)]
+    # -P: no module that happens to be in the working directory
+    command = [sys.executable, "-P", "-m", "plugwright.cluster.tls", str(directory)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         subprocess.run(command, check=True, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
