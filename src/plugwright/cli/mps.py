@@ -7,13 +7,11 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import click
 
 from plugwright.cli import logs
-from plugwright.cli.options import env_option
 from plugwright.config import schema
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
@@ -34,7 +32,14 @@ _DEFAULTS = ProbeSettings()
 _CONFIG = click.option("-c", "--config", "path", type=click.Path(path_type=Path), show_default=True, show_envvar=True,
                        default="/etc/plugwright/plugwright.yaml", envvar="PLUGWRIGHT_CONFIG",
                        help="The file of `plugwright run`.")  # fmt: skip
-_option = partial(env_option, prefix="PLUGWRIGHT_MPS_", show_default=True)
+
+
+def _option(flag: str, **settings: object) -> click.Option:
+    """An option that an environment variable sets too: `--interval` is PLUGWRIGHT_MPS_INTERVAL."""
+    variable = f"PLUGWRIGHT_MPS_{flag.removeprefix('--').upper()}"
+    return click.Option([flag], envvar=variable, show_envvar=True, show_default=True, **settings)  # type: ignore[arg-type]
+
+
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _PROBE_SETTINGS = [
     _option("--interval", type=_SECONDS, default=_DEFAULTS.interval, help="Seconds between two probes of a daemon."),

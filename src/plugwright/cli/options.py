@@ -1,4 +1,4 @@
-"""Values and flags of options: durations, and flags that an environment variable sets too."""
+"""Values of options: durations, moments and paths."""
 
 import re
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-__all__ = ["UncheckedPath", "duration", "env_option", "moment"]
+__all__ = ["UncheckedPath", "duration", "moment"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -33,9 +33,3 @@ def moment(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(f"a time must look like 2026-12-01T08:00Z, got {text!r}") from error
-
-
-def env_option(flag: str, prefix: str = "PLUGWRIGHT_", **settings: object) -> click.Option:
-    """An option that an environment variable sets too: `--kubelet-dir` is PLUGWRIGHT_KUBELET_DIR."""
-    variable = prefix + flag.removeprefix("--").replace("-", "_").upper()
-    return click.Option([flag], envvar=variable, show_envvar=True, **settings)  # type: ignore[arg-type]

@@ -230,13 +230,14 @@ class EmbeddedCluster:
             self._node_lifecycle.node_changed(change.object)
         if change.key.kind != PODS.qualified:
             return
-        node = self.nodes.get(str(change.object["spec"].get("nodeName")))
+        pod = change.object
+        node = self.nodes.get(str(pod["spec"].get("nodeName")))
         if node is None:
             return
         if change.type == "DELETED":
-            node.pod_deleted(change.object["metadata"]["uid"])
+            node.pod_deleted(pod["metadata"]["uid"])
         else:
-            node.pod_changed(change.object)
+            node.pod_changed(pod)
 
     def _node(self, name: str) -> EmulatedNode:
         if name not in self.nodes:

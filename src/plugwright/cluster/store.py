@@ -51,7 +51,10 @@ class ObjectKey:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`type` is the watch event's; `before` is the previous object, which selectors are compared with."""
+    """`type` is the watch event's; `before` is the previous object, which selectors are compared with.
+
+    Read each of them once: a packed one is unpacked every time.
+    """
 
     revision: int
     type: str

@@ -91,20 +91,20 @@ def _event(watch: Watch, change: Change) -> bytes:
     """Empty for a change that does not concern the watch; an object that no longer matches is deleted for it."""
     if change.key.kind != watch.kind.storage.qualified or (watch.namespace and change.key.namespace != watch.namespace):
         return b""
-    matched = change.before is not None and watch.matches(change.before)
-    matches = change.type != "DELETED" and watch.matches(change.object)
+    before, content = change.before, change.object
+    matched = before is not None and watch.matches(before)
+    matches = change.type != "DELETED" and watch.matches(content)
     if matches:
-        return watch.event("MODIFIED" if matched else "ADDED", watch.present(change.object))
-    if not matched:
+        return watch.event("MODIFIED" if matched else "ADDED", watch.present(content))
+    if before is None or not matched:
         return b""
-    deleted = change.object if change.type == "DELETED" else _as_it_matched(change)
+    deleted = content if change.type == "DELETED" else _at_version_of(content, before)
     return watch.event("DELETED", watch.present(deleted))
 
 
-def _as_it_matched(change: Change) -> Object:
-    """The object before the change, at the version of the change."""
-    before = change.before or {}
-    version = {"resourceVersion": change.object["metadata"]["resourceVersion"]}
+def _at_version_of(content: Object, before: Object) -> Object:
+    """The object as it matched, at the version of the change."""
+    version = {"resourceVersion": content["metadata"]["resourceVersion"]}
     return {**before, "metadata": {**before["metadata"], **version}}
 
 

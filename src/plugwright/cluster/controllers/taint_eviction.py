@@ -42,9 +42,9 @@ class TaintEvictionController:
     def handle(self, change: Change) -> None:
         deleted = change.type == "DELETED"
         if change.key.kind == NODES.qualified and not deleted:
-            before = _no_execute(change.before) if change.before else []
-            if _no_execute(change.object) != before:
-                self._node_changed(change.object)
+            node, before = change.object, change.before
+            if _no_execute(node) != (_no_execute(before) if before else []):
+                self._node_changed(node)
         elif change.key.kind == PODS.qualified:
             self._pod_changed(change.key, change.object, deleted)
 

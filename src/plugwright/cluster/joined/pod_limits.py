@@ -1,7 +1,7 @@
 """What of a pod's spec a joined node does not emulate, said by an event when the pod comes.
 
-The pod runs nevertheless: whoever uses such a node rehearses scheduling and devices, and a pod that waits for ever for
-a volume would keep them from it. Only with processes a volume that cannot be there keeps its containers waiting.
+The pod runs nevertheless: such nodes are for rehearsals of scheduling and devices, which a pod that waits for ever for
+a volume would end. Only with processes a volume that cannot be there keeps its containers waiting.
 """
 
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
@@ -12,7 +12,7 @@ __all__ = ["PodLimits", "not_emulated_here"]
 
 # Here not the kubelet's work, but that of the cluster's own scheduler and controllers.
 _OF_THE_CLUSTER = ("evictionResponders", "schedulingGroup")
-# In the embedded cluster nobody can ask for these, but in a real one.
+# The embedded API server has nothing that a pod could name here; a real one has.
 _OF_REAL_CLUSTERS = (
     "containers.volumeDevices",
     "ephemeralContainers",

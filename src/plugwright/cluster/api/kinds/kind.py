@@ -78,7 +78,7 @@ class Kind:
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
-    protection: str = ""  # what a client is told who deletes one of those
+    protection: str = ""  # the message of the refusal to delete one of those
     deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
 
