@@ -53,6 +53,7 @@ class SmallPlugin:
         self.changes, self.health = Directory(self.directory), Directory(root)
         self.stopped = Latest(False)
         self.registrations = 0
+        self.announcements = 0
         self.streams = Latest(0)
         self.lost = Latest(0)  # streams that the kubelet ended
 
@@ -162,6 +163,9 @@ class SmallPlugin:
         return sockets.listen(path, mode=self.socket_mode)
 
     async def announce(self) -> PluginInfo:
+        self.announcements += 1
+        if self.announcements == 1:
+            raise PeerRefused("UNAVAILABLE", "still starting")  # the kubelet asks again: no rule is broken by it
         return PluginInfo(self.resource)
 
     async def notify(self, registered: bool, error: str) -> None:

@@ -41,6 +41,6 @@ async def test_the_correct_plugin_keeps_the_rules_in_the_registry() -> None:
     verdicts = await runner.verify(
         small_plugin("", "--watched"), catalogue.select(["REG", "LST"]), VerifyOptions(limits=PATIENT)
     )
+    assert failures(verdicts) == []
     ids = {verdict.rule.id for verdict in verdicts if verdict.status is RuleStatus.PASS}
     assert {"REG-01", "REG-14", "REG-23", "REG-24", "LST-10"} <= ids
-    assert failures(verdicts) == []
