@@ -34,8 +34,9 @@ demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one f
 test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=4] [ARGS='-k watcher']
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-fuzz: $(READY) ## a million inputs to both sides of the wire: [INPUTS=1000000]
+fuzz: $(READY) ## a million inputs to both sides of the wire, and properties with examples at random: [INPUTS=1000000]
 	@PLUGWRIGHT_FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/python -m pytest --timeout 3000 tests/protocol/test_wire_fuzz.py
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m hypothesis --hypothesis-profile random
 
 test-wire: $(READY) build/h2spec build/interop ## the HTTP/2 standard's cases and Go's gRPC beside our wire (needs Go)
 	@PLUGWRIGHT_H2SPEC=$(CURDIR)/build/h2spec PLUGWRIGHT_INTEROP=$(CURDIR)/build/interop \

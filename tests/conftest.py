@@ -32,7 +32,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-hypothesis.settings.register_profile("plugwright", deadline=None)  # a busy machine is no defect
+# A busy machine is no defect, and two runs try the same: `--hypothesis-profile random` looks for what nobody has tried.
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.register_profile("plugwright", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("plugwright")
 
 QUICK = Timeouts(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0, burst=0.005)

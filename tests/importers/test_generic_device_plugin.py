@@ -188,6 +188,7 @@ class TestFlags:
         (FUSE.replace("name: fuse,", ""), "file:1: devices[0]: name must be two or more of a-z"),
         (FUSE.replace("/dev/fuse", "dev/fuse"), "paths[0].path: must be an absolute path without '..'"),
         (FUSE.replace("/dev/fuse", "/dev/../x"), "paths[0].path: must be an absolute path without '..'"),
+        (FUSE.replace("/dev/fuse", "'/dev/.\\./x'"), "paths[0].path: must be an absolute path without '..'"),
         (
             FUSE.replace("/dev/fuse", "'/dev/[a'"),
             "paths[0].path: must have complete character classes such as [a-z], got '/dev/[a'",

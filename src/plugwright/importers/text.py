@@ -90,11 +90,11 @@ def link_type(value: ConfigValue) -> str:
 def from_go_glob(value: ConfigValue) -> str:
     """The same pattern in our syntax; Go negates a class with `^` and escapes a character with `\\`."""
     text, pattern, position = value.string(), "", 0
-    if not text.startswith("/") or not text.strip("/") or ".." in text.split("/") or not text.isprintable():
-        raise value.error(f"must be an absolute path without '..', got {text!r}")
     while position < len(text):
         part, position = _from_go_part(value, text, position)
         pattern += "" if part == "*" and pattern.endswith("*") and not pattern.endswith("[*") else part
+    if not text.startswith("/") or not text.strip("/") or ".." in pattern.split("/") or not text.isprintable():
+        raise value.error(f"must be an absolute path without '..', got {text!r}")
     return pattern
 
 
