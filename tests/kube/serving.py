@@ -125,7 +125,7 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def requests_ended() -> None:
     """Returns when no thread of a client waits for an answer."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while any("request to the API server" in thread.name for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
 

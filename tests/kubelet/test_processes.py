@@ -95,6 +95,14 @@ async def test_the_command_finds_the_granted_environment_and_little_else(monkeyp
     assert names <= {"HOME", "HOSTNAME", "LANG", "PATH", "PWD", "TAPES", "TZ", "USER", "SHLVL", "_", "OLDPWD"}
 
 
+async def test_what_the_dynamic_linker_says_of_a_granted_preload_is_output() -> None:
+    granted = RunContainerOptions({"LD_PRELOAD": "/gone/limiter.so"}, (), (), {}, ())
+    codes, reports = await ended(started(shell("main", "echo here"), granted=granted))
+    assert codes == {"main": 0}
+    assert "/gone/limiter.so" in reports.lines[0]
+    assert reports.lines[-1] == "here"
+
+
 @pytest.mark.parametrize(
     ("text", "becomes"),
     [

@@ -51,7 +51,7 @@ async def healthy(inventory: Inventory, *ids: str) -> None:
         snapshot = inventory.latest.value
         return snapshot is not None and [key for key, device in snapshot.devices.items() if device.healthy] == [*ids]
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await inventory.latest.until(is_so)
 
 

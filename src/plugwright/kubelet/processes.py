@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from plugwright.errors import ContainerConfigError, PlugwrightError
 from plugwright.kubelet import sandbox
@@ -167,8 +167,7 @@ class ContainerProcess:
 
     async def _read_output(self, stream: asyncio.StreamReader, command: str, refusals: list[str]) -> None:
         lines = _lines(stream)
-        first_line = await anext(lines, None)  # none if it was killed before it could write it
-        problems = json.loads(first_line[0]) if first_line else []
+        problems = await self._problems(lines)
         refusals += [problem for problem, need in problems if need == sandbox.REQUIRED]
         if refusals:
             return
@@ -177,6 +176,15 @@ class ContainerProcess:
             self.report(StateChange("limited", self.about, problem))
         async for line, is_partial in lines:
             self.report(Output(self.about, line, is_partial))
+
+    async def _problems(self, lines: AsyncIterator[tuple[str, bool]]) -> list[tuple[str, str]]:
+        """What the sandbox could not do; the dynamic linker may write before it, such as of a plugin's LD_PRELOAD."""
+        async for line, is_partial in lines:
+            try:
+                return cast("list[tuple[str, str]]", json.loads(line))
+            except ValueError:
+                self.report(Output(self.about, line, is_partial))
+        return []  # it was killed before it could write them
 
 
 def _paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:

@@ -26,7 +26,7 @@ async def sending(api: ServedApi, mirror: Mirror | None = None) -> AsyncIterator
     outbox = Outbox(client, mirror, at_once=2)
     running = asyncio.create_task(outbox.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield outbox
     finally:
         running.cancel()

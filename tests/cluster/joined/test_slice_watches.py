@@ -27,7 +27,7 @@ def slice_of(node: str, name: str, devices: int = 1) -> dict[str, Any]:
 
 @asynccontextmanager
 async def watching(tmp_path: Path, *nodes: str) -> AsyncIterator[tuple[ServedApi, list[DriverClient]]]:
-    async with served_api(tmp_path) as api, asyncio.timeout(20):
+    async with served_api(tmp_path) as api, asyncio.timeout(60):
         client = api.client()
         async with SliceWatches(client) as watches:
             yield api, [DriverClient(client, watches, node) for node in nodes]

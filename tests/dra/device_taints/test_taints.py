@@ -61,7 +61,7 @@ async def controlled(
     controller = TaintController(inventory, settings, path, clock)
     running = asyncio.create_task(controller.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield controller
     finally:
         running.cancel()

@@ -77,7 +77,7 @@ async def test_the_call_for_options_ends_with_the_plugins_own_call(node: Kubelet
 async def test_the_stream_outlives_the_call_that_registered(node: Kubelet) -> None:  # 2.4
     plugin = ScriptedPlugin("a")
     async with device_plugin.serve(plugin, node.paths.device_plugins / "p.sock"):
-        await register(node, RegisterRequest(TAPE, "p.sock"), timeout=5)
+        await register(node, RegisterRequest(TAPE, "p.sock"), timeout=60)
         await node.allocatable(TAPE, 1)
         plugin.send("a", "b")
         assert await node.allocatable(TAPE, 2) == 2

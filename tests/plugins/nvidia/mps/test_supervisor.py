@@ -224,7 +224,7 @@ async def test_the_daemon_of_an_earlier_supervisor_is_ended_first(node: MpsNode,
     await _wait_for_socket(node)
     if hangs:
         node.fault(QUARTER, "hang").touch()
-    async with node.supervised([QUARTER], replace(node.settings, timeout=1.0)) as supervisor:
+    async with node.supervised([QUARTER], replace(node.settings, timeout=1.0 if hangs else 60.0)) as supervisor:
         async with asyncio.timeout(60):
             assert await left.wait() == (-9 if hangs else 0)
         node.fault(QUARTER, "hang").unlink(missing_ok=True)
