@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
+from tests import removal
 from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 
 from plugwright.sdk.settings import Settings, Timeouts
@@ -43,8 +44,9 @@ QUICK = Timeouts(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0
 @pytest.fixture
 def root() -> Iterator[Path]:
     """A kubelet's directory with a short path, whatever pytest's own is: a socket's path has at most 107 bytes."""
-    with TemporaryDirectory(prefix="k-", dir="/tmp") as made:
-        yield Path(made)
+    made = TemporaryDirectory(prefix="k-", dir="/tmp")
+    yield Path(made.name)
+    removal.remove(made)
 
 
 @pytest.fixture

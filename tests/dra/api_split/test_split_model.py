@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests import removal
 from tests.dra.api_split.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
 
 from plugwright import Device, Settings
@@ -329,7 +330,7 @@ class Split(RuleBasedStateMachine):
         finally:
             self.process.end()
             self.loop.close()
-            self.folder.cleanup()
+            removal.remove(self.folder)
 
     def everything_ends(self) -> None:
         """Then every device gets where it is to be."""

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests import removal
 from tests.dra.resource_claims.claim_node import ClaimNode, claim, document, edits, result
 
 from plugwright.dra.resource_claims.preparation import PreparationSettings
@@ -167,7 +168,7 @@ class PreparationAtRandom(RuleBasedStateMachine):
             assert self.node.leftovers() == []
             assert self.node.prepared.held() == {}
         self.runner.close()
-        self.directory.cleanup()
+        removal.remove(self.directory)
 
 
 PreparationAtRandom.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
