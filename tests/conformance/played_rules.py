@@ -32,7 +32,7 @@ PLUGIN_REASONS: Mapping[str, str] = {
     **dict.fromkeys(("ALO-04", "ALO-07", "ANS-10", "PRF-08"), _NEVER),
     **dict.fromkeys((f"FLT-0{number}" for number in range(1, 10)), _NEVER),
     **dict.fromkeys(("LST-10", "HOT-06"), _NEVER),
-    **dict.fromkeys(("ALO-05", "ALO-06", "ALO-11", "HOT-05", "FLT-11", "FLT-12", "FLT-13"), _RACE),
+    "ALO-11": _RACE,
     **dict.fromkeys(("ANS-12", "ALO-09", "PRF-06", "PRF-07", "END-03"), _NOBODY),
 }
 

@@ -1,7 +1,8 @@
 """A small device plugin without the SDK, which keeps every rule; with `--mutant NAME` it has one defect.
 
-The defects are in `mutants`, each a few lines that change this plugin. A file `fail-ID` in the root directory makes a
-device fail; kubelets up to 1.32 remove files from the device-plugins directory when they start.
+The defects are in `mutants`, each a few lines that change this plugin. Files in the root directory change its state
+(kubelets up to 1.32 remove those in the device-plugins directory when they start): `fail-ID` makes a device fail,
+`refuse-options` every GetDevicePluginOptions, and `hold-CALL-NAME` holds a call of example.com/NAME while it is there.
 """
 
 import argparse
@@ -45,6 +46,7 @@ class SmallPlugin:
     registered_options = options
     socket_mode: int | None = 0o600
     watched = False  # registers through plugins_registry
+    misses_kubelet = False  # notices neither a new kubelet.sock nor the end of a stream
 
     def __init__(self, root: Path) -> None:
         self.directory = root / "device-plugins"
@@ -85,13 +87,24 @@ class SmallPlugin:
 
     # the calls
 
+    async def released(self, call: str) -> None:
+        """Returns when nobody holds this call."""
+        holding = self.root / f"hold-{call}-{self.resource.rpartition('/')[2]}"
+        if holding.exists():
+            print(f"held: {call}", flush=True)
+        await self.health.ticks.until(lambda _: not holding.exists())
+
     async def get_options(self, _: pb.Empty) -> pb.DevicePluginOptions:
+        if (self.root / "refuse-options").exists():
+            raise PeerRefused("UNAVAILABLE", "still starting")
+        await self.released("options")
         return pb.DevicePluginOptions(
             pre_start_required=self.options.pre_start,
             get_preferred_allocation_available=self.options.preference,
         )
 
     async def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        await self.released("allocate")
         return pb.AllocateResponse(
             container_responses=[self.answer(list(container.devices_ids)) for container in request.container_requests]
         )
@@ -112,6 +125,7 @@ class SmallPlugin:
             raise PeerRefused("INVALID_ARGUMENT", f"not healthy devices, each once: {', '.join(ids)}")
 
     async def prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
+        await self.released("prefer")
         responses = [
             pb.ContainerPreferredAllocationResponse(
                 deviceIDs=self.choose(
@@ -131,6 +145,7 @@ class SmallPlugin:
         return [*request.required, *others][: request.size]
 
     async def pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+        await self.released("pre-start")
         self.check(request.devices_ids)
         return pb.PreStartContainerResponse()
 
@@ -192,14 +207,14 @@ class SmallPlugin:
         lost = self.lost.value
         async with transport.serve(path, self.bound(), listening_on=self.listen):
             await self.announced(name)
-            await first(
-                self.changes.changes_from("kubelet.sock", identity),
-                self.until_removed(name),
-                self.until_lost(lost),
-            )
+            notices = [self.until_removed(name)]
+            if not self.misses_kubelet:
+                notices += [self.changes.changes_from("kubelet.sock", identity), self.until_lost(lost)]
+            await first(*notices)
 
     async def announced(self, name: str) -> None:
         if not self.watched:
+            await self.released("register")
             await self.register(name)
 
     async def until_removed(self, name: str) -> None:
@@ -262,11 +277,13 @@ def main() -> None:
     parser.add_argument("--mutant", default="")
     parser.add_argument("--resource", default="")
     parser.add_argument("--watched", action="store_true", help="register through plugins_registry")
+    parser.add_argument("--misses-kubelet", action="store_true", help="notice only that the own socket is removed")
     arguments = parser.parse_args()
     kind: type[SmallPlugin] = SmallPlugin
     if arguments.mutant:
         kind = import_module("tests.conformance.mutants").MUTANTS[arguments.mutant].plugin
     kind.watched = kind.watched or arguments.watched
+    kind.misses_kubelet = arguments.misses_kubelet
     kind.resource = arguments.resource or kind.resource
     sys.exit(asyncio.run(kind(arguments.root).run()))
 

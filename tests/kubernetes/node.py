@@ -9,7 +9,7 @@ from tests.kubernetes.waiting import until
 from plugwright.protocol import checkpoint, pod_resources
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.protocol.pod_resources import HeldDevice
+from plugwright.protocol.pod_resources import AllocatableDevice, HeldDevice
 
 __all__ = ["Node"]
 
@@ -21,6 +21,7 @@ _STAMP = re.compile(r"[IWEF](\d{4} [\d:.]{15})")
 class Node:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._lines_before = len(cluster.kubelet.lines())
         self._paths = KubeletPaths.under(cluster.kubelet_dir)
 
     def resource(self, name: str) -> tuple[int, int] | None:
@@ -46,10 +47,16 @@ class Node:
         async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
             return await kubelet.held_devices(timeout=5)
 
+    async def allocatable(self) -> list[AllocatableDevice]:
+        """What the pod-resources API has of all plugins."""
+        async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
+            return await kubelet.allocatable(timeout=5)
+
     def panics(self) -> list[str]:
-        """Lines of the kubelet's log that tell of a crash; those that name kernel flags do not."""
+        """New lines of the kubelet's log that tell of a crash; those that name kernel flags do not."""
         words = ("panic:", "runtime error", "Observed a panic", "nil pointer dereference")
-        return [line for line in self._cluster.kubelet.lines() if any(word in line for word in words)]
+        lines = self._cluster.kubelet.lines()[self._lines_before :]
+        return [line for line in lines if any(word in line for word in words)]
 
     def kubelet_starts(self) -> list[float]:
         """When each kubelet so far began to listen for plugins, in seconds since 1970."""

@@ -126,7 +126,7 @@ class Pods:
         command: str = _STAY,
         env: Mapping[str, str] | None = None,
         image: str = BUSYBOX,
-        **spec: str,
+        **spec: object,
     ) -> Pod:
         """A pod of one container `main`, with so many of these resources and this shell command."""
         container: dict[str, Any] = {

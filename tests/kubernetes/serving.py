@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -83,11 +84,11 @@ class Plugins:
         place = self._place()
         return self._start(place.name, str(_SCRIPTS / f"{name}.py"), *map(str, arguments))
 
-    def mutant(self, name: str, resource: str) -> Process:
-        """The small plugin of the rules' tests, with one defect."""
-        root = str(self._cluster.kubelet_dir)
-        flags = ("--root", root, "--mutant", name, *(("--resource", resource) if resource else ()))
-        return self._start(self._place().name, str(_SMALL_PLUGIN), *flags)
+    def mutant(self, name: str, resource: str, *flags: str) -> Process:
+        """The small plugin of the rules' tests, with one defect or, without a name, with none."""
+        root = ("--root", str(self._cluster.kubelet_dir))
+        mutant = (*(("--mutant", name) if name else ()), *(("--resource", resource) if resource else ()))
+        return self._start(self._place().name, str(_SMALL_PLUGIN), *root, *mutant, *flags)
 
     def driver(self, name: str, mutant: str = "", node: str = NODE) -> Process:
         """The small driver of the rules' tests under this name, with one defect or none, on a node of this name."""
@@ -114,7 +115,8 @@ class Plugins:
         claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": node, "CDI_ROOT": cdi}  # of DRA drivers
         process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
-        until(f"{name} starts", lambda: process.pid)
+        with suppress(ProcessLookupError):  # one that has ended by itself has started, too
+            until(f"{name} starts", lambda: process.pid)
         return process
 
 

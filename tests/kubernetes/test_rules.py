@@ -8,57 +8,15 @@ import signal
 
 import pytest
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.enclosure import Process
 from tests.kubernetes.node import Node
-from tests.kubernetes.pods import Pods, event_texts, refusal
+from tests.kubernetes.pods import Pods
+from tests.kubernetes.rule_plugins import have, refused, resource, started, tell
 from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
 LONG = pytest.mark.skipif(
     os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
 )
-
-
-def resource(mutant: str) -> str:
-    return f"example.com/{mutant}"
-
-
-def started(plugins: Plugins, *mutants: str) -> dict[str, Process]:
-    return {mutant: plugins.mutant(mutant, resource(mutant)) for mutant in mutants}
-
-
-def have(cluster: Cluster, wanted: dict[str, tuple[int, int] | None]) -> None:
-    """Waits until the node has so many of the mutants' resources: capacity and allocatable."""
-
-    def found() -> dict[str, tuple[int, int] | None]:
-        status = cluster.node()["status"]
-        counts = ([status[kind].get(resource(mutant)) for kind in ("capacity", "allocatable")] for mutant in wanted)
-        return {
-            mutant: None if count[0] is None else (int(count[0]), int(count[1]))
-            for mutant, count in zip(wanted, counts, strict=True)
-        }
-
-    until(f"the node has {wanted}", lambda: found() == wanted, last=found)
-
-
-def tell(pods: Pods, reason: str, words: dict[str, str]) -> None:
-    """Waits until events of this reason have these words, by pod."""
-
-    def missing() -> dict[str, str]:
-        texts = event_texts(pods.kubectl, reason)
-        return {name: texts.get(name, "") for name, wanted in words.items() if wanted not in texts.get(name, "")}
-
-    until(f"{reason} of {sorted(words)}", lambda: not missing(), last=missing)
-
-
-def refused(pods: Pods, words: dict[str, str]) -> None:
-    """Waits until these pods are refused for good with these words."""
-
-    def missing() -> dict[str, str]:
-        texts = {name: str(refusal(pod)) for name, pod in pods.every().items()}
-        return {name: texts[name] for name, wanted in words.items() if wanted not in texts[name]}
-
-    until("they are refused", lambda: not missing(), last=missing)
 
 
 @pytest.mark.essential

@@ -3,8 +3,9 @@
 import asyncio
 import random
 
+from tests.conformance.mutants.listing import DropsFailed
 from tests.conformance.mutants.mutant import breaks
-from tests.conformance.plugin import BROKEN, IDS, SmallPlugin
+from tests.conformance.plugin import IDS, SmallPlugin
 
 from plugwright.errors import PeerRefused
 from plugwright.model import PreferenceRequest
@@ -50,15 +51,17 @@ class ResponsesReversed(SmallPlugin):
 
 
 @breaks("ALO-05")
-class AllocatesUnknown(SmallPlugin):
+class AllocatesUnknown(DropsFailed):
     def check(self, ids: list[str]) -> None:  # type: ignore[override]
-        super().check([device_id for device_id in ids if device_id in (*IDS, BROKEN)])
+        listed = {device.ID for device in self.devices()}
+        super().check([device_id for device_id in ids if device_id in listed])
 
 
 @breaks("ALO-06")
 class AllocatesUnhealthy(SmallPlugin):
     def check(self, ids: list[str]) -> None:  # type: ignore[override]
-        super().check([device_id for device_id in ids if device_id != BROKEN])
+        unhealthy = {device.ID for device in self.devices() if device.health == "Unhealthy"}
+        super().check([device_id for device_id in ids if device_id not in unhealthy])
 
 
 @breaks("ALO-07")
@@ -148,8 +151,9 @@ class StartsSlowly(SmallPlugin):
 
 
 @breaks("PST-04")
-class StartsUnknown(SmallPlugin):
+class StartsUnknown(DropsFailed):
     async def pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+        await self.released("pre-start")
         return pb.PreStartContainerResponse()
 
 
@@ -176,7 +180,7 @@ class PrefersTaken(SmallPlugin):
 @breaks("PRF-04")
 class IgnoresRequired(SmallPlugin):
     def choose(self, request: PreferenceRequest) -> list[str]:
-        return sorted(request.available)[: request.size]
+        return sorted(set(request.available) - set(request.required))[: request.size]
 
 
 @breaks("PRF-05")

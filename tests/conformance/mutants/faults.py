@@ -175,8 +175,9 @@ class LeaksCutAllocate(SmallPlugin):
             raise PeerRefused("RESOURCE_EXHAUSTED", "in use")
         self.taken |= ids
         await asyncio.sleep(1)  # longer than a busy machine takes to cut the call
+        response = await super().allocate(request)
         self.taken -= ids
-        return await super().allocate(request)
+        return response
 
 
 @breaks("FLT-12")
@@ -188,8 +189,9 @@ class LeaksCutPreference(SmallPlugin):
             raise PeerRefused("UNAVAILABLE", "busy")
         self.busy = True
         await asyncio.sleep(1)  # longer than a busy machine takes to cut the call
+        response = await super().prefer(request)
         self.busy = False
-        return await super().prefer(request)
+        return response
 
 
 @breaks("FLT-13")

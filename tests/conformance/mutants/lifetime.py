@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from tests.conformance.mutants.mutant import breaks
-from tests.conformance.plugin import SmallPlugin
+from tests.conformance.plugin import MOMENT, SmallPlugin
 
+from plugwright.errors import PeerRefused
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.system import sockets
 
@@ -43,36 +44,46 @@ class LeavesChild(SmallPlugin):
         return await super().run()
 
 
-class FixedName(SmallPlugin):
+@breaks("END-05", slow=True)
+class DiesOfLeftSocket(SmallPlugin):
     def socket_name(self) -> str:
         return "part.sock"
-
-
-@breaks("END-05", slow=True)
-class DiesOfLeftSocket(FixedName):
-    pass
 
 
 @breaks("END-06")
 class CleansDirectory(SmallPlugin):
     async def run(self) -> int:
-        for path in self.directory.iterdir():
-            if path.name not in ("kubelet.sock", "kubelet_internal_checkpoint") and not path.name.startswith("fail-"):
-                path.unlink()
+        for path in self.directory.glob("[!.]*"):  # a kubelet writes its checkpoint to a hidden file first
+            if path.name not in ("kubelet.sock", "kubelet_internal_checkpoint"):
+                path.unlink(missing_ok=True)
         return await super().run()
 
 
 @breaks("END-07")
-class RemovesSuccessorsSocket(FixedName):
+class RemovesSuccessorsSocket(SmallPlugin):
+    """It serves on one socket for as long as it lives, and registers that again when its stream is lost."""
+
+    def socket_name(self) -> str:
+        return "fixed.sock"
+
     def listen(self, path: Path) -> socket.socket:
         path.unlink(missing_ok=True)
         return super().listen(path)
 
-    async def until_removed(self, name: str) -> None:
-        await asyncio.Event().wait()
+    async def announced(self, name: str) -> None:
+        while True:
+            lost = self.lost.value
+            try:
+                await self.register(name)
+                await self.streams.until(bool)
+                print("connected", flush=True)
+                await self.until_lost(lost)
+            except PeerRefused as error:
+                print(error, flush=True)
+                await asyncio.sleep(MOMENT)  # before another attempt
 
     def on_signal(self) -> None:
-        (self.directory / "part.sock").unlink(missing_ok=True)
+        (self.directory / self.socket_name()).unlink(missing_ok=True)
         super().on_signal()
 
 

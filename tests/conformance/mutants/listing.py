@@ -89,7 +89,7 @@ class StreamHeldByDead(SmallPlugin):
 
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         self.opened += 1
-        if self.opened > self.registrations + 2:  # nobody frees a place
+        if self.opened > 2:  # nobody frees a place
             await asyncio.Event().wait()
         async for message in super().list_and_watch():
             yield message

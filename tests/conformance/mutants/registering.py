@@ -10,7 +10,7 @@ from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import SmallPlugin
 
 from plugwright.errors import PeerRefused, PlugwrightError
-from plugwright.model import Options
+from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import PluginInfo
@@ -62,6 +62,14 @@ class ServesAfterRegister(SmallPlugin):
             await self.changes.changes_from("kubelet.sock", identity)
 
 
+@breaks("REG-05", slow=True)
+class RegistersFirst(SmallPlugin):
+    async def serve_once(self) -> None:
+        await self.changes.appears("kubelet.sock")
+        self.registrations += 1
+        await self.register(self.socket_name())
+
+
 @breaks("REG-06", slow=True)
 class AbsoluteEndpoint(SmallPlugin):
     def endpoint(self, name: str) -> str:
@@ -91,13 +99,19 @@ class WithoutOptions(SmallPlugin):
 
 @breaks("REG-10")
 class OtherOptions(SmallPlugin):
-    registered_options = Options()
+    options = Options()
+
+    async def pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+        raise PeerRefused("INTERNAL", "called, though only Register announces it")
+
+    def choose(self, request: PreferenceRequest) -> list[str]:
+        raise PeerRefused("INTERNAL", "called, though only Register announces it")
 
 
 @breaks("REG-11")
 class EndsWithoutKubelet(SmallPlugin):
     async def run(self) -> int:
-        return await super().run() if (self.directory / "kubelet.sock").exists() else 0
+        return await super().run() if sockets.is_listening(self.directory / "kubelet.sock") else 0
 
 
 @breaks("REG-12", slow=True)

@@ -77,7 +77,10 @@ class ResponsesAreInOrder(Rule):
 class RefusesUnknown(Rule):
     id, level, facts = "ALO-05", Level.SHOULD, ("2.25", "8.11")
     title = "Allocate of a device that is not listed is refused"
-    why = "After a device was lost, the container starts without it, and finds out later than the kubelet."
+    why = (
+        "A device may be lost between the choice and the call. Kubelets from 1.34 on crash when they record one that "
+        "has left the list; before, the container starts without it."
+    )
     mend = "Look every id up in the current list, and return an error for an unknown one."
 
     async def check(self, verifier: Verifier) -> None:
@@ -255,7 +258,7 @@ class StartsContainersInTime(Rule):
 class RefusesUnknownStart(Rule):
     id, level, facts = "PST-04", Level.SHOULD, ("3.48",)
     title = "PreStartContainer of a device that is not listed is refused"
-    why = "A container would start with a device that was never prepared."
+    why = "The kubelet sends the devices on record, listed or not: the container would start with one that is gone."
     mend = "Return an error for an unknown id."
 
     async def check(self, verifier: Verifier) -> None:

@@ -91,9 +91,12 @@ class StartsAfterKill(Rule):
 
 
 class LeavesOthersAlone(Rule):
-    id, level, facts, alone = "END-06", Level.MUST, ("8.10",), True
+    id, level, facts, alone = "END-06", Level.MUST, ("1.32", "8.7"), True
     title = "Sockets and files of others in the directory are left alone"
-    why = "Other plugins live in the same directory; one whose socket is removed is out of service until it notices."
+    why = (
+        "Other plugins live in the same directory. Without its socket one that registers is refused after ten seconds; "
+        "one that is connected stays so, and registers again where it watches its socket."
+    )
     mend = "Remove only files that you have made."
 
     async def check(self, verifier: Verifier) -> None:
@@ -102,9 +105,12 @@ class LeavesOthersAlone(Rule):
 
 
 class LeavesSuccessorAlone(Rule):
-    id, level, facts, alone = "END-07", Level.MUST, ("2.22", "8.10"), True
+    id, level, facts, alone = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True
     title = "An instance that ends leaves its successor's socket alone"
-    why = "In an upgrade the old instance ends after the new one has registered; then nobody can reach the new one."
+    why = (
+        "In an upgrade the old instance ends after the new one has registered. Kubelets up to 1.36 cut the new one off "
+        "then, later ones have refused its socket, and none can dial it when it registers again."
+    )
     mend = "Use a socket name of its own for each process, and unlink only the file that you have made."
 
     async def check(self, verifier: Verifier) -> None:

@@ -96,9 +96,12 @@ class HealthIsKnown(Rule):
 
 
 class NumaNodesExist(Rule):
-    id, level, facts = "LST-07", Level.MUST, ("5.6", "8.16")
+    id, level, facts = "LST-07", Level.MUST, ("5.6", "5.16", "8.16")
     title = "NUMA nodes are 0 or more"
-    why = "sysfs writes -1 for no node; sent as it is, the topology manager finds no node that suits the device."
+    why = (
+        "sysfs writes -1 for no node. Sent as it is, no node suits the device: the topology policies restricted and "
+        "single-numa-node refuse every pod that asks for it."
+    )
     mend = "Leave the topology out where the node is not known."
 
     async def check(self, verifier: Verifier) -> None:

@@ -62,9 +62,12 @@ class PreferenceIsAvailable(Rule):
 
 
 class PreferenceIncludesRequired(Rule):
-    id, level, facts = "PRF-04", Level.MUST, ("3.23", "8.13")
+    id, level, facts = "PRF-04", Level.MUST, ("3.23", "3.29", "8.13")
     title = "A preference includes the devices that it must"
-    why = "They are taken already, from an init container or by NUMA alignment: the others must suit them."
+    why = (
+        "They are taken already, from an init container or by NUMA alignment, and stay so: of an answer without them "
+        "the kubelet takes arbitrary devices, and the choice is lost."
+    )
     mend = "Begin with must_include_deviceIDs."
 
     async def check(self, verifier: Verifier) -> None:

@@ -71,7 +71,10 @@ class SurvivesRestarts(Rule):
 class NoticesRemovedSocket(Rule):
     id, level, facts = "REG-17", Level.SHOULD, ("1.16", "8.7")
     title = "The plugin registers again when its own socket is removed"
-    why = "A kubelet that starts removes every socket; where kubelet.sock was missed, this is the only other notice."
+    why = (
+        "A kubelet that starts removes every socket; where the new kubelet.sock and the end of the stream were missed, "
+        "this is the only other notice."
+    )
     mend = "Watch your own socket as well, and serve and register again when it is gone."
 
     async def check(self, verifier: Verifier) -> None:
