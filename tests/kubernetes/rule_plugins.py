@@ -5,6 +5,7 @@ Each mutant has a resource of its own name: five devices, one of them unhealthy.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.enclosure import Process
@@ -12,7 +13,7 @@ from tests.kubernetes.pods import Pod, Pods, event_texts, refusal
 from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
-__all__ = ["have", "held", "logged", "marked", "refused", "resource", "started", "tell"]
+__all__ = ["have", "held", "logged", "marked", "refusals", "refused", "resource", "started", "tell"]
 
 
 def resource(mutant: str) -> str:
@@ -86,3 +87,11 @@ def refused(pods: Pods, words: dict[str, str]) -> None:
         return {name: texts[name] for name, wanted in words.items() if wanted not in texts[name]}
 
     until("they are refused", lambda: not missing(), last=missing)
+
+
+def refusals(pods: Pods, name: str, mutant: str) -> Iterator[str]:
+    """What the next pod of the mutant is refused with, and the next."""
+    for number in count():
+        pods.create(f"{name}-{number}", {resource(mutant): 1})
+        until("it is refused", lambda: refusal(pods.every()[f"{name}-{number}"]))  # noqa: B023
+        yield str(refusal(pods.every()[f"{name}-{number}"]))

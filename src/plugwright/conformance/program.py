@@ -26,6 +26,7 @@ __all__ = ["Program", "Target", "fill_in", "processor_demand", "start"]
 
 _KEPT = 64 * 1024  # bytes of output, the last ones
 _DRAIN = 0.2  # seconds for the last output of a program that has ended
+_GONE, _GONE_LOOK = 5.0, 0.01  # seconds for processes that were killed, and between two looks at them
 _LOOK, _SETTLED = 0.5, 0.1  # seconds between two looks at a program; the part of them that one may run that waits
 _LARGEST_FILE = 1 << 30
 _VARIABLE = "PLUGWRIGHT_VERIFY"
@@ -167,7 +168,11 @@ class Program(asyncio.SubprocessProtocol):
         self.stopping = True
         self.kill_all()
         await self.ends()
-        self.kill_all()  # what was forked meanwhile
+        with suppress(TimeoutError):  # what another user runs stays
+            async with asyncio.timeout(_GONE):
+                while self.processes():
+                    self.kill_all()  # what was forked meanwhile
+                    await asyncio.sleep(_GONE_LOOK)
 
     def kill_all(self) -> None:
         for pid in self.processes():
