@@ -197,9 +197,8 @@ async def test_facts_that_cannot_be_written_fail_discovery(settings: Settings, t
     tmp_path.joinpath("file").touch()
     mock = Mock("mock/gpu", MockOptions(count=1, facts=str(tmp_path / "file")))
     async with serving(mock, settings=settings) as daemon:
-        runtime = daemon.resource("mock/gpu")
-        await runtime.inventory.latest.until(lambda snapshot: snapshot is not None)
-        assert "discover() of mock/gpu failed: " in runtime.discovery.failing.value
+        reason = await daemon.resource("mock/gpu").discovery.failing.until(bool)
+        assert "discover() of mock/gpu failed: " in reason
 
 
 async def test_device_nodes_are_harmless(kubelet: ObservedKubelet, settings: Settings) -> None:
