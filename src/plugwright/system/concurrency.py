@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 __all__ = [
     "Backoff",
     "Latest",
+    "Rounds",
     "begin_in_thread",
     "call_in_loop",
     "cancel",
@@ -107,6 +108,26 @@ class Latest(Generic[T]):
         finally:
             if self._waiters and waiter in self._waiters:  # cancelled
                 self._waiters.remove(waiter)
+
+
+class Rounds:
+    """Moments that are `period` seconds apart, the first of them `phase` seconds after a multiple of the period.
+
+    They are the same for all that have the same two numbers: the event loop wakes up once for all of them.
+    """
+
+    __slots__ = ("_last", "_period", "_phase")
+
+    def __init__(self, period: float, phase: float = 0.0) -> None:
+        self._period, self._phase = period, phase
+        self._last = float("-inf")  # the number of the last round
+
+    async def next(self) -> None:
+        """Returns at the next of them; a round that has passed in the meantime is left out."""
+        now = asyncio.get_running_loop().time() - self._phase
+        # A timer may be early by the resolution of the clock: that is no other round.
+        self._last = max(self._last, now // self._period) + 1
+        await asyncio.sleep(self._last * self._period - now)
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

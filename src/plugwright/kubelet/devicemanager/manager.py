@@ -35,6 +35,7 @@ class DeviceManager:
     def __init__(self, context: KubeletContext, tasks: asyncio.TaskGroup) -> None:
         self.context = context
         self.endpoints = Endpoints(context, tasks, self)
+        self._tasks = tasks
         self.devices = DeviceStore()
         self.pod_devices = PodDevices()
         self.metrics = KubeletMetrics()
@@ -51,6 +52,8 @@ class DeviceManager:
         self.pod_devices = PodDevices(loaded.checkpoint.entries or ())
         self.devices.restore(registered)
         self.endpoints.restore(registered)
+        for endpoint in self.endpoints:
+            self._tasks.create_task(self._follow_stopped(endpoint))
         # A kubelet keeps the capacity of resources it does not know, and copies it to allocatable (10.11).
         self.node_status.update(
             {resource: DeviceCount(count.capacity, count.capacity) for resource, count in self.node_status.items()}
@@ -81,6 +84,16 @@ class DeviceManager:
         self.devices.mark_unhealthy(endpoint.resource)
         self.node_status[endpoint.resource] = self.devices.of(endpoint.resource).count
         self.context.record("stopped", endpoint.resource, reason)
+        self._tasks.create_task(self._follow_stopped(endpoint))
+
+    async def _follow_stopped(self, endpoint: Endpoint) -> None:
+        """Computes the node status every ten seconds as the kubelet does (7.12), until the endpoint is replaced.
+
+        While every plugin is connected, nothing in it would change.
+        """
+        while self.endpoints.get(endpoint.resource) is endpoint:
+            await asyncio.sleep(self.context.settings.timing.node_status)
+            self.get_capacity()
 
     def get_capacity(self) -> dict[str, DeviceCount]:
         """The node status; removes resources whose plugin has been gone for longer than the grace period (2.18)."""
