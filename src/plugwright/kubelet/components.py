@@ -65,4 +65,3 @@ async def running_components(
                 tasks.create_task(components.claims.drivers.wipe())
             tasks.create_task(components.watcher.run())
             yield components
-

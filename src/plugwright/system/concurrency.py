@@ -111,7 +111,7 @@ class Latest(Generic[T]):
 
 
 class Rounds:
-    """Moments that are `period` seconds apart, the first of them `phase` seconds after a multiple of the period.
+    """Moments that are `period` seconds apart, `phase` seconds after each multiple of the period.
 
     They are the same for all that have the same two numbers: the event loop wakes up once for all of them.
     """
@@ -124,10 +124,13 @@ class Rounds:
 
     async def next(self) -> None:
         """Returns at the next of them; a round that has passed in the meantime is left out."""
-        now = asyncio.get_running_loop().time() - self._phase
+        await asyncio.sleep(self.delay(asyncio.get_running_loop().time()))
+
+    def delay(self, now: float) -> float:
+        """The seconds until the next round, which the following call takes for the last."""
         # A timer may be early by the resolution of the clock: that is no other round.
-        self._last = max(self._last, now // self._period) + 1
-        await asyncio.sleep(self._last * self._period - now)
+        self._last = max(self._last, (now - self._phase) // self._period) + 1
+        return self._last * self._period + self._phase - now
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
