@@ -64,4 +64,5 @@ async def running_components(
             if context.profile.prepares_claims:
                 tasks.create_task(components.claims.drivers.wipe())
             tasks.create_task(components.watcher.run())
+            tasks.create_task(components.manager.update_node_status())
             yield components

@@ -27,6 +27,7 @@ from plugwright.kubelet.settings import KubeletContext
 from plugwright.model import Health
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.messages import ListedDevice
+from plugwright.system.concurrency import Latest
 
 __all__ = ["DeviceHealth", "DeviceManager", "devices_with_changed_health", "pod_device_health", "reported_health"]
 
@@ -35,11 +36,11 @@ class DeviceManager:
     def __init__(self, context: KubeletContext, tasks: asyncio.TaskGroup) -> None:
         self.context = context
         self.endpoints = Endpoints(context, tasks, self)
-        self._tasks = tasks
         self.devices = DeviceStore()
         self.pod_devices = PodDevices()
         self.metrics = KubeletMetrics()
         self.node_status = context.node_status
+        self._stops = Latest(0)  # of plugins, counted
         self.allocating: dict[str, frozenset[str]] = {}  # the devices of Allocate calls in progress, by resource
         self._checkpoint_file = CheckpointFile(context.paths.checkpoint, plain_lists=context.profile.reads_plain_lists)
 
@@ -52,8 +53,6 @@ class DeviceManager:
         self.pod_devices = PodDevices(loaded.checkpoint.entries or ())
         self.devices.restore(registered)
         self.endpoints.restore(registered)
-        for endpoint in self.endpoints:
-            self._tasks.create_task(self._follow_stopped(endpoint))
         # A kubelet keeps the capacity of resources it does not know, and copies it to allocatable (10.11).
         self.node_status.update(
             {resource: DeviceCount(count.capacity, count.capacity) for resource, count in self.node_status.items()}
@@ -84,14 +83,12 @@ class DeviceManager:
         self.devices.mark_unhealthy(endpoint.resource)
         self.node_status[endpoint.resource] = self.devices.of(endpoint.resource).count
         self.context.record("stopped", endpoint.resource, reason)
-        self._tasks.create_task(self._follow_stopped(endpoint))
+        self._stops.publish(self._stops.value + 1)
 
-    async def _follow_stopped(self, endpoint: Endpoint) -> None:
-        """Computes the node status every ten seconds as the kubelet does (7.12), until the endpoint is replaced.
-
-        While every plugin is connected, nothing in it would change.
-        """
-        while self.endpoints.get(endpoint.resource) is endpoint:
+    async def update_node_status(self) -> None:
+        """Computes it every ten seconds, as the kubelet does (7.12), while a plugin is gone: else nothing changes."""
+        while True:
+            await self._stops.until(lambda _: any(endpoint.stopped_at is not None for endpoint in self.endpoints))
             await asyncio.sleep(self.context.settings.timing.node_status)
             self.get_capacity()
 
