@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 __all__ = [
     "Backoff",
     "Latest",
-    "Rounds",
     "begin_in_thread",
     "call_in_loop",
     "cancel",
@@ -32,6 +31,7 @@ __all__ = [
     "first",
     "in_thread",
     "iterate_in_thread",
+    "keep_threads",
     "retrieve_exception",
     "single_error",
     "start",
@@ -41,7 +41,7 @@ __all__ = [
 
 T = TypeVar("T")
 _BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a machine that is very busy
-_IDLE_THREADS = 1  # that wait for the next call; more than these end
+_IDLE_THREADS = 1  # that wait for the next call, unless a program keeps more; others end
 
 
 class Latest(Generic[T]):
@@ -108,29 +108,6 @@ class Latest(Generic[T]):
         finally:
             if self._waiters and waiter in self._waiters:  # cancelled
                 self._waiters.remove(waiter)
-
-
-class Rounds:
-    """Moments that are `period` seconds apart, `phase` seconds after each multiple of the period.
-
-    They are the same for all that have the same two numbers: the event loop wakes up once for all of them.
-    """
-
-    __slots__ = ("_last", "_period", "_phase")
-
-    def __init__(self, period: float, phase: float = 0.0) -> None:
-        self._period, self._phase = period, phase
-        self._last = float("-inf")  # the number of the last round
-
-    async def next(self) -> None:
-        """Returns at the next of them; a round that has passed in the meantime is left out."""
-        await asyncio.sleep(self.delay(asyncio.get_running_loop().time()))
-
-    def delay(self, now: float) -> float:
-        """The seconds until the next round, which the following call takes for the last."""
-        # A timer may be early by the resolution of the clock: that is no other round.
-        self._last = max(self._last, (now - self._phase) // self._period) + 1
-        return self._last * self._period + self._phase - now
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -239,9 +216,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
     """Like `in_thread`, for a caller that does not wait at once, or not at all."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
-    idle = _idle_workers.get(loop)
-    if idle is None:
-        idle = _idle_workers[loop] = []
+    idle = _idle_workers.setdefault(loop, [])
     worker, is_new = (idle.pop(), False) if idle else (_Worker(name), True)
     begun = threading.Lock()  # taken once: by the thread when it begins, or when that is no longer expected
 
@@ -256,7 +231,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
         call_in_loop(loop, partial(end, finish))
 
     def end(finish: Callable[[], None]) -> None:
-        if len(idle) < _IDLE_THREADS:
+        if len(idle) < _kept_threads.get(loop, _IDLE_THREADS):
             idle.append(worker)
         finish()
 
@@ -269,6 +244,11 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
         outcome.add_done_callback(lambda _: giving_up.cancel())
     worker.calls.put(work)
     return outcome
+
+
+def keep_threads(count: int) -> None:
+    """So many threads wait for the next call of the running event loop, where it makes so many at once all the time."""
+    _kept_threads[asyncio.get_running_loop()] = count
 
 
 class _Worker:
@@ -291,6 +271,7 @@ def _work(calls: "SimpleQueue[Callable[[], None] | None]") -> None:
 
 # By event loop: a worker is given back there.
 _idle_workers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Worker]] = WeakKeyDictionary()
+_kept_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 
 
 async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:

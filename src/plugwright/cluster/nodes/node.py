@@ -27,7 +27,6 @@ from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, KubeletError, PeerGone
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.events import StateChange
-from plugwright.system.concurrency import Rounds
 
 __all__ = ["EmulatedNode", "NodeSettings"]
 
@@ -184,7 +183,7 @@ class EmulatedNode:
 
     async def _send_heartbeats(self) -> None:
         # Spread over the interval: a request would have to wait for the status rounds of all nodes at once.
-        rounds = Rounds(self.settings.heartbeat, self.settings.heartbeat * (self.identity.index % 64) / 64)
+        rounds = clock.Rounds(self.settings.heartbeat, self.settings.heartbeat * (self.identity.index % 64) / 64)
         while True:
             await rounds.next()
             self._renew_lease()

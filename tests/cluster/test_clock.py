@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.system.concurrency import Rounds
+from plugwright.cluster.clock import Rounds
 
 
 def test_rounds_are_a_period_apart_however_late_the_reader_is() -> None:
