@@ -5,6 +5,9 @@ share the machine with what is measured. The scheduler and the controllers have 
 the machine decides. `plugwright join` brings the nodes; with `--peer`, that program in turn, to nodes of the same
 shape which it finds in the API server. Requests are counted by the API server. CPU time is reported beside the time
 that passed: on a machine that does other work too, only the former compares.
+
+With `--claims` the devices are served by claims: a pod has a claim of a template, with one device. A peer's nodes get
+their ResourceSlices from here, and nobody prepares its claims.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +49,15 @@ _FLAGS = {
 _NAME = re.compile(rb'"metadata":\{"name":"([^"]+)"')
 _REQUESTS = re.compile(r"apiserver_request_total\{([^}]*)\} (\S+)")
 _TOLERATION = {"key": "plugwright.dev/emulated", "operator": "Exists"}
+_DRIVER = "gpu.mock"  # of the resource, where it is served by claims
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
     nodes: int
     idle: float  # seconds
+    claims: bool = False
 
     @property
     def batches(self) -> dict[str, int]:
@@ -69,8 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--peer", metavar="COMMAND", help="brings nodes to life too; {kubeconfig} in it is filled in; in turn with ours"
     )
+    parser.add_argument("--claims", action="store_true", help="devices are served by claims")
     options = parser.parse_args(arguments)
-    size = _QUICK if options.quick else _FULL
+    size = replace(_QUICK if options.quick else _FULL, claims=options.claims)
     programs: dict[str, Program] = {"ours": _join}
     if options.peer:
         programs["peer"] = lambda plane, size, log: _peer(options.peer, plane, size, log)
@@ -123,7 +130,9 @@ def _measure(program: Program, size: _Size) -> dict[str, float]:
             server, began = _Server(plane), time.perf_counter()
             with program(plane, size, log) as pid:
                 try:
-                    server.wait_for_nodes(size.nodes)
+                    server.wait_for_nodes(size)
+                    if size.claims:
+                        server.create_template()
                     return _measure_nodes(server, pid, size, time.perf_counter() - began)
                 except OSError as error:
                     raise SystemExit(f"bench: {error}\n{tail(log)}") from error
@@ -143,26 +152,39 @@ def _measure_nodes(server: "_Server", pid: int, size: _Size, up: float) -> dict[
     measured |= {name: count / node_minutes for name, count in written.items()}
     for batch, pods in size.batches.items():
         try:
-            measured |= _measure_pods(server, pid, pods, batch)
+            measured |= _measure_pods(server, pid, pods, _Batch(batch, _pod_spec(batch, size.claims)))
         except ProcessFailed as error:
             print(f"note: {error}", file=sys.stderr)
             return measured
     return {**measured, "pods_rss_mib": most_rss(pid)}
 
 
-def _measure_pods(server: "_Server", pid: int, pods: int, batch: str) -> dict[str, float]:
-    watched = _Watched(batch)
+def _pod_spec(batch: str, claims: bool) -> dict[str, object]:
+    container: dict[str, object] = {"name": "main", "image": "busybox:1"}
+    spec = {"containers": [container], "tolerations": [_TOLERATION]}
+    if batch == "device" and claims:
+        container["resources"] = {"claims": [{"name": "gpu"}]}
+        return {**spec, "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
+    container["resources"] = {"limits": {RESOURCE: "1"} if batch == "device" else {}}
+    return spec
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    name: str
+    spec: dict[str, object]  # of its pods
+
+
+def _measure_pods(server: "_Server", pid: int, pods: int, batch: _Batch) -> dict[str, float]:
+    watched = _Watched(batch.name)
     watcher = threading.Thread(target=watched.watch, args=(server, pods), daemon=True)
     watcher.start()
     watched.began.wait(_TIMEOUT)
-    limits = {RESOURCE: "1"} if batch == "device" else {}
-    container = {"name": "main", "image": "busybox:1", "resources": {"limits": limits}}
-    spec = {"containers": [container], "tolerations": [_TOLERATION]}
 
     def create(numbers: range) -> None:
         connection = server.connection()
         for number in numbers:
-            connection.ask("POST", PODS, {"metadata": {"name": f"{batch}-{number}"}, "spec": spec})
+            connection.ask("POST", PODS, {"metadata": {"name": f"{batch.name}-{number}"}, "spec": batch.spec})
 
     def play() -> None:
         threads = [threading.Thread(target=create, args=(range(n, pods, _CREATORS),)) for n in range(_CREATORS)]
@@ -177,13 +199,13 @@ def _measure_pods(server: "_Server", pid: int, pods: int, batch: str) -> dict[st
         raise ProcessFailed(f"of {pods} pods {len(watched.bound)} were bound and {len(watched.ready)} Ready")
     bound, ready = max(watched.bound.values()), max(watched.ready.values())
     return {
-        f"{batch}_bound_rate": pods / (bound - began),
-        f"{batch}_ready_rate": pods / (ready - began),
-        f"{batch}_lag_s": ready - bound,
-        f"{batch}_cpu_s": used.cpu,
-        f"{batch}_plane_cpu_s": used.plane_cpu,
-        f"{batch}_statuses": used.requests["pods/status"] / pods,
-        f"{batch}_events": used.requests["events"] / pods,
+        f"{batch.name}_bound_rate": pods / (bound - began),
+        f"{batch.name}_ready_rate": pods / (ready - began),
+        f"{batch.name}_lag_s": ready - bound,
+        f"{batch.name}_cpu_s": used.cpu,
+        f"{batch.name}_plane_cpu_s": used.plane_cpu,
+        f"{batch.name}_statuses": used.requests["pods/status"] / pods,
+        f"{batch.name}_events": used.requests["events"] / pods,
     }
 
 
@@ -251,20 +273,33 @@ class _Server:
                 counts["/".join(filter(None, (label["resource"], label["subresource"])))] += int(float(value))
         return counts
 
-    def wait_for_nodes(self, count: int) -> None:
+    def wait_for_nodes(self, size: _Size) -> None:
         end, connection = time.monotonic() + _TIMEOUT, self.connection()
         while time.monotonic() < end:
             nodes = json.loads(connection.ask("GET", "/api/v1/nodes"))["items"]
-            if sum(map(_is_usable, nodes)) == count:
+            usable = sum(_is_usable(node, size.claims) for node in nodes)
+            slices = json.loads(connection.ask("GET", _SLICES))["items"] if size.claims else ()
+            if usable == size.nodes and (not size.claims or len(slices) == size.nodes):
                 return
             time.sleep(_LOOK)
-        raise ProcessFailed(f"of {count} nodes {sum(map(_is_usable, nodes))} are Ready with their devices")
+        raise ProcessFailed(f"of {size.nodes} nodes {usable} are Ready with their devices")
+
+    def create_template(self) -> None:
+        """The class of the devices, and the template of the claims that ask for one."""
+        connection, api = self.connection(), "/apis/resource.k8s.io/v1"
+        selector = {"cel": {"expression": f"device.driver == '{_DRIVER}'"}}
+        connection.ask(
+            "POST", f"{api}/deviceclasses", {"metadata": {"name": _DRIVER}, "spec": {"selectors": [selector]}}
+        )
+        request = {"name": "gpu", "exactly": {"deviceClassName": _DRIVER}}
+        template = {"metadata": {"name": "one"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+        connection.ask("POST", f"{api}/namespaces/default/resourceclaimtemplates", template)
 
 
-def _is_usable(node: Any) -> bool:
+def _is_usable(node: Any, claims: bool) -> bool:
     taints = {taint["key"] for taint in node["spec"].get("taints") or ()}
     devices = node["status"].get("allocatable", {}).get(RESOURCE)
-    return _is_true(node) and devices == str(_DEVICES) and taints <= {_TOLERATION["key"]}
+    return _is_true(node) and (claims or devices == str(_DEVICES)) and taints <= {_TOLERATION["key"]}
 
 
 def _is_true(found: Any) -> bool:
@@ -275,7 +310,8 @@ def _is_true(found: Any) -> bool:
 @contextmanager
 def _join(plane: ControlPlane, size: _Size, log: Path) -> Iterator[int]:
     nodes = log.with_name("nodes.yaml")
-    resource = f"{{name: {RESOURCE}, mock: {{count: {_DEVICES}}}}}"
+    serve = "dra" if size.claims else "device-plugin"
+    resource = f"{{name: {RESOURCE}, mock: {{count: {_DEVICES}}}, serve: {serve}}}"
     nodes.write_text(f"nodes:\n  - {{name: bench, count: {size.nodes}, resources: [{resource}]}}\n")
     flags = ("--context", CONTEXT, "--kubeconfig", str(plane.kubeconfig), "-f", str(nodes))
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
@@ -291,11 +327,18 @@ def _peer(command: str, plane: ControlPlane, size: _Size, log: Path) -> Iterator
     argv = [word.replace("{kubeconfig}", str(plane.kubeconfig)) for word in shlex.split(command)]
     with started(argv, log) as process:
         connection = _Server(plane).connection()
-        amounts = {"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi", RESOURCE: str(_DEVICES)}
+        amounts = {"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+        amounts |= {} if size.claims else {RESOURCE: str(_DEVICES)}
         for number in range(size.nodes):
-            metadata = {"name": f"bench-{number + 1}", "labels": {"kubernetes.io/hostname": f"bench-{number + 1}"}}
+            name = f"bench-{number + 1}"
+            metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
             status = {"capacity": amounts, "allocatable": amounts}
             connection.ask("POST", "/api/v1/nodes", {"metadata": metadata, "status": status})
+            if size.claims:
+                devices = [{"name": f"mock-{device}"} for device in range(_DEVICES)]
+                pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+                spec = {"driver": _DRIVER, "nodeName": name, "pool": pool, "devices": devices}
+                connection.ask("POST", _SLICES, {"metadata": {"name": name}, "spec": spec})
         yield process.pid
 
 

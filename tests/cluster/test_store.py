@@ -150,6 +150,16 @@ def test_an_object_that_is_packed_is_read_as_it_was_written(kind: str) -> None:
     assert [*store.objects_at(2, kind)] == [written]
 
 
+def test_keys_and_versions_are_those_of_the_objects() -> None:
+    store = Store(unpacked=0)
+    for name in "ba":
+        store.create(key(name, kind="nodes"), thing(name))
+    changed = store.update(key("b", kind="nodes"), thing("b", spec=1))
+    assert store.keys("nodes") == (key("b", kind="nodes"), key("a", kind="nodes"))
+    assert store.version(key("b", kind="nodes")) == changed["metadata"]["resourceVersion"] == "4"
+    assert (store.version(key("c", kind="nodes")), store.keys("pods")) == (None, ())
+
+
 @pytest.mark.asyncio
 async def test_a_reader_that_is_behind_gets_packed_changes() -> None:
     store = Store(unpacked=0)

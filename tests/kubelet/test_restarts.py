@@ -265,7 +265,10 @@ async def test_stop_raises_every_error_that_has_ended_the_kubelet(root: Path) ->
             raise RuntimeError(f"no time, {failed}")
         return 0.0
 
-    # Both loops of the kubelet read the clock in every round of the event loop, so both fail in the same one.
+    async with Kubelet(root, quick_settings()) as before, registered(before, ScriptedPlugin("a")):
+        await before.allocatable(TAPE, 1)
+    # A resource without its plugin is looked at in every round of the event loop, and so is plugins_registry: both
+    # read the clock, and fail in the same round.
     kubelet = Kubelet(root, KubeletSettings(clock=clock, timing=Timing(node_status=0, reconcile=0)))
     await kubelet.start()
     is_broken = True

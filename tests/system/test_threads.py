@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from plugwright.system.concurrency import begin_in_thread, in_thread, iterate_in_thread
+from plugwright.system.concurrency import begin_in_thread, in_thread, iterate_in_thread, keep_threads
 
 
 @pytest.fixture
@@ -50,6 +50,18 @@ async def test_threads_that_were_needed_at_once_do_not_all_stay(let_go: threadin
     await asyncio.gather(*(in_thread("tape", barrier.wait) for _ in range(5)))
     while len(set(threading.enumerate()) - before) > 1:
         await asyncio.sleep(0.001)
+
+
+async def test_a_program_that_makes_many_calls_at_once_keeps_their_threads() -> None:
+    keep_threads(3)
+    barrier = threading.Barrier(3, timeout=60)
+
+    def thread() -> threading.Thread:
+        barrier.wait()
+        return threading.current_thread()
+
+    first, second = [{*await asyncio.gather(*(in_thread("tape", thread) for _ in range(3)))} for _ in range(2)]
+    assert first == second
 
 
 def test_an_idle_thread_ends_with_its_event_loop() -> None:

@@ -1,9 +1,10 @@
-"""Times as the Kubernetes API writes them."""
+"""Times as the Kubernetes API writes them, and the rounds of many nodes."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-__all__ = ["Clock", "micro_time", "now", "parse", "timestamp"]
+__all__ = ["Clock", "Rounds", "micro_time", "now", "parse", "timestamp"]
 
 Clock = Callable[[], datetime]
 
@@ -24,3 +25,26 @@ def micro_time(moment: datetime) -> str:
 
 def parse(text: str) -> datetime:
     return datetime.fromisoformat(text)
+
+
+class Rounds:
+    """Moments that are `period` seconds apart, `phase` seconds after each multiple of the period.
+
+    They are the same for all that have the same two numbers: the event loop wakes up once for all of them.
+    """
+
+    __slots__ = ("_last", "_period", "_phase")
+
+    def __init__(self, period: float, phase: float = 0.0) -> None:
+        self._period, self._phase = period, phase
+        self._last = float("-inf")  # the number of the last round
+
+    async def next(self) -> None:
+        """Returns at the next of them; a round that has passed in the meantime is left out."""
+        await asyncio.sleep(self.delay(asyncio.get_running_loop().time()))
+
+    def delay(self, now: float) -> float:
+        """The seconds until the next round, which the following call takes for the last."""
+        # A timer may be early by the resolution of the clock: that is no other round.
+        self._last = max(self._last, (now - self._phase) // self._period) + 1
+        return self._last * self._period + self._phase - now

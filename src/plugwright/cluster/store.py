@@ -34,9 +34,10 @@ __all__ = [
 
 _HISTORY = 8_000  # changes that a watcher may lag behind
 _UNPACKED = 3_000  # newest versions of a kind, which may be read again at once
-_REPLACED = 500  # of a kind that is read often: versions that are not the last, for those who watch
+_FEW_UNPACKED = 200  # of a kind that few read: enough for those who watch
+_FEW_READ = ("events", "leases.coordination.k8s.io", "nodes")
+_RENEWED = "leases.coordination.k8s.io"  # in every heartbeat: packed only once another version follows
 _PODS = "pods"
-_READ_OFTEN = ("nodes", "leases.coordination.k8s.io")  # in every heartbeat: packed only once another version follows
 _in_order = attrgetter("namespace", "name")
 
 
@@ -119,6 +120,8 @@ class ObjectLookup(Protocol):
 class ObjectReader(ObjectLookup, Protocol):
     """The objects that a node reads: those of this store, or the mirror of another API server."""
 
+    def version(self, key: ObjectKey) -> str | None: ...
+
     def require(self, key: ObjectKey) -> Object: ...
 
     def bound_pods(self, node: str) -> Sequence[Object]: ...
@@ -145,7 +148,7 @@ class Store:
         self._packed: dict[str, bytes] = {}  # the first object of every kind that was packed
         revision, saved = persistence.load() if persistence else (1, [])
         for key, content in saved:
-            self._replace(key, None, StoredObject(content))
+            self._replace(key, None, StoredObject(content, content["metadata"]["resourceVersion"]))
         self._revision = Latest(revision)
         self._oldest = revision  # the history begins after it
 
@@ -159,6 +162,15 @@ class Store:
     def get(self, key: ObjectKey) -> Object | None:
         stored = self._objects.get(key.kind, {}).get(key)
         return None if stored is None else stored.content
+
+    def version(self, key: ObjectKey) -> str | None:
+        """The resource version of the object, which is not unpacked for it."""
+        stored = self._objects.get(key.kind, {}).get(key)
+        return None if stored is None else stored.version
+
+    def keys(self, kind: str) -> Sequence[ObjectKey]:
+        """Of all objects of a kind, in the order of their creation."""
+        return tuple(self._objects.get(kind, ()))
 
     def require(self, key: ObjectKey) -> Object:
         """As `get`, and raises NotFound."""
@@ -194,9 +206,9 @@ class Store:
     def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
         """`expected` is the resource version that the writer read; empty overwrites any."""
         stored = self._require(key)
-        before = stored.content
-        if expected and expected != before["metadata"]["resourceVersion"]:
+        if expected and expected != stored.version:
             raise VersionConflict(key)
+        before = stored.content
         if _differ_by_version_alone(before, content):
             return before
         return self._write("MODIFIED", key, content, stored)
@@ -227,8 +239,9 @@ class Store:
 
     def _write(self, event: str, key: ObjectKey, content: Object, before: StoredObject | None) -> Object:
         revision = self.revision + 1
-        written = {**content, "metadata": {**content["metadata"], "resourceVersion": str(revision)}}
-        stored = StoredObject(written)
+        version = str(revision)
+        written = {**content, "metadata": {**content["metadata"], "resourceVersion": version}}
+        stored = StoredObject(written, version)
         change = Change(revision, event, key, stored, before)
         if self._persistence:
             self._persistence.save(change)
@@ -236,22 +249,21 @@ class Store:
         if len(self._history) == self._history.maxlen:
             self._oldest = self._history[0].revision
         self._history.append(change)
-        if key.kind in _READ_OFTEN:
-            self._pack_later(key.kind, before, min(_REPLACED, self._unpacked))
-        else:
-            self._pack_later(key.kind, stored, self._unpacked)
+        self._pack_later(key.kind, before if key.kind == _RENEWED else stored)
         self._revision.publish(revision)
         return written
 
-    def _pack_later(self, kind: str, version: StoredObject | None, unpacked: int) -> None:
-        """Packs the version once so many newer ones of its kind were written."""
+    def _pack_later(self, kind: str, version: StoredObject | None) -> None:
+        """Packs the version once there are enough newer ones of its kind."""
         if version is None:
             return
         newest = self._newest.setdefault(kind, deque())
         newest.append(version)
-        if len(newest) > unpacked:
+        if len(newest) > (min(_FEW_UNPACKED, self._unpacked) if kind in _FEW_READ else self._unpacked):
             oldest = newest.popleft()
-            oldest.pack(self._packed.setdefault(kind, oldest.json))
+            if kind not in self._packed:
+                self._packed[kind] = oldest.json
+            oldest.pack(self._packed[kind])
 
     def _replace(self, key: ObjectKey, before: StoredObject | None, after: StoredObject | None) -> None:
         if after is None:

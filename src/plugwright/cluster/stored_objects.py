@@ -5,7 +5,7 @@ twentieth of its memory or less, and the garbage collector does not go through i
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -21,11 +21,12 @@ _decode = msgspec.json.Decoder(Object).decode
 
 
 class StoredObject:
-    """One version of an object."""
+    """One version of an object; `version` is its resource version."""
 
-    __slots__ = ("_content", "_dictionary")
+    __slots__ = ("_content", "_dictionary", "version")
 
-    def __init__(self, content: Object) -> None:
+    def __init__(self, content: Object, version: str) -> None:
+        self.version = version
         self._content: Object | bytes = content
         self._dictionary = b""
 
@@ -55,6 +56,9 @@ class StoredObjects(Sequence[Object]):
     def raw(self) -> list[msgspec.Raw]:
         """As parts of a JSON document that msgspec encodes: none is unpacked for it."""
         return [msgspec.Raw(stored.json) for stored in self._stored]
+
+    def __iter__(self) -> Iterator[Object]:
+        return (stored.content for stored in self._stored)
 
     def __len__(self) -> int:
         return len(self._stored)

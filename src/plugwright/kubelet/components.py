@@ -64,12 +64,5 @@ async def running_components(
             if context.profile.prepares_claims:
                 tasks.create_task(components.claims.drivers.wipe())
             tasks.create_task(components.watcher.run())
-            tasks.create_task(_update_node_status(components.manager))
+            tasks.create_task(components.manager.update_node_status())
             yield components
-
-
-async def _update_node_status(manager: DeviceManager) -> None:
-    # The node status is computed every ten seconds, which also removes resources whose plugin is gone (7.12).
-    while True:
-        await asyncio.sleep(manager.context.settings.timing.node_status)
-        manager.get_capacity()

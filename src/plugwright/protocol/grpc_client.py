@@ -10,6 +10,7 @@ from plugwright.protocol.grpc import BrokenExchange, GrpcError, MessageReader, S
 from plugwright.protocol.hpack import Field, encode
 from plugwright.protocol.http2 import Http2Connection
 from plugwright.protocol.http2_sending import Stream
+from plugwright.system.concurrency import Latest
 
 __all__ = ["GrpcClientConnection"]
 
@@ -38,11 +39,11 @@ class GrpcClientConnection(Http2Connection):
 
     def __init__(self, limit: int | None) -> None:
         super().__init__()
-        self.lost = asyncio.Event()
+        self.lost = Latest(False)
         self._limit = limit
         self._next = 1
         self._heads: dict[str, bytes] = {}
-        self._turns: deque[asyncio.Future[None]] = deque()  # of calls that wait for another to end
+        self._turns: list[asyncio.Future[None]] = []  # of calls that wait for another to end
 
     async def unary(self, path: str, message: bytes, timeout: float | None) -> bytes:
         """The one reply; `GrpcError` or `BrokenExchange` if there is none. `timeout` is sent; the caller keeps it."""
@@ -117,7 +118,7 @@ class GrpcClientConnection(Http2Connection):
         self._hang_up_if_idle()
 
     def on_lost(self, streams: list[Stream], reason: str) -> None:
-        self.lost.set()
+        self.lost.publish(True)
         for call in streams:
             assert isinstance(call, _ClientCall)
             call.error = BrokenExchange(reason)
@@ -182,7 +183,7 @@ class GrpcClientConnection(Http2Connection):
 
     def _next_turn(self) -> None:
         if self._turns:
-            turn = self._turns.popleft()
+            turn = self._turns.pop(0)
             if not turn.done():
                 turn.set_result(None)
         self._hang_up_if_idle()

@@ -4,7 +4,6 @@ The decoder is complete: dynamic table, Huffman, size updates. The encoder write
 reads: our own headers are constant and are encoded once.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
 __all__ = ["Decoder", "Field", "HeadersTooLarge", "HpackError", "encode"]
@@ -48,7 +47,7 @@ class Decoder:
     def __init__(self, limit: int) -> None:
         self.version = 0  # changes with every change of the dynamic table: a block means the same while it does not
         self._limit = limit
-        self._table: deque[Field] = deque()
+        self._table: list[Field] = []  # the newest first; at most 128, and mostly none
         self._size = 0
         self._maximum = TABLE_SIZE
 
@@ -99,7 +98,7 @@ class Decoder:
 
     def _insert(self, field: Field) -> None:
         self.version += 1
-        self._table.appendleft(field)
+        self._table.insert(0, field)
         self._size += _weight(field)
         self._evict()
 

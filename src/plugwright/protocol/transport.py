@@ -202,7 +202,7 @@ class Connection:
     async def lost(self) -> None:
         """Returns when the connection that `dial` or a call has made is over."""
         if self._client is not None:
-            await self._client.lost.wait()
+            await self._client.lost.until(bool)
 
     def close(self) -> None:
         if self._client is not None:

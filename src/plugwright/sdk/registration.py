@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "plugwright-"
 _KUBELET = "kubelet.sock"
+_REMOVED = "our socket was removed"  # as the kubelet does with every socket in this directory when it starts (1.16)
 _STEADY = 60.0  # the end of a stream that lasted this long is a first loss again
 _NEW_SOCKET = 1.0  # a process may be about to listen on a socket younger than this
 
@@ -223,17 +224,19 @@ class ResourceRegistration:
 
     async def _socket_replaced(self, served: SocketFile, kubelet: Identity) -> str:
         """Returns when either socket is no longer the one that the other side knows."""
-        return await first(self._kubelet_restarted(kubelet), self._socket_removed(served))
 
-    async def _kubelet_restarted(self, kubelet: Identity) -> str:
-        await self._directory.changes_from(_KUBELET, kubelet)
+        def is_restarted() -> bool:
+            return self._directory.identity(_KUBELET) not in (kubelet, None)
+
+        await self._directory.ticks.until(lambda _: is_restarted() or not served.exists())
+        if not is_restarted():
+            return _REMOVED
         self._timing.lost_stream.reset()
         return f"{_KUBELET} was created again"
 
     async def _socket_removed(self, served: SocketFile) -> str:
-        # The kubelet removes every socket in this directory when it starts (1.16).
         await self._directory.ticks.until(lambda _: not served.exists())
-        return "our socket was removed"
+        return _REMOVED
 
     async def _stream_lost(self, before: int) -> str:
         """Returns when the kubelet, having opened a stream after the first `before`, has had none for a while."""

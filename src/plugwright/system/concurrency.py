@@ -31,6 +31,7 @@ __all__ = [
     "first",
     "in_thread",
     "iterate_in_thread",
+    "keep_threads",
     "retrieve_exception",
     "single_error",
     "start",
@@ -40,7 +41,7 @@ __all__ = [
 
 T = TypeVar("T")
 _BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a machine that is very busy
-_IDLE_THREADS = 1  # that wait for the next call; more than these end
+_IDLE_THREADS = 1  # that wait for the next call, unless a program keeps more; others end
 
 
 class Latest(Generic[T]):
@@ -215,9 +216,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
     """Like `in_thread`, for a caller that does not wait at once, or not at all."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
-    idle = _idle_workers.get(loop)
-    if idle is None:
-        idle = _idle_workers[loop] = []
+    idle = _idle_workers.setdefault(loop, [])
     worker, is_new = (idle.pop(), False) if idle else (_Worker(name), True)
     begun = threading.Lock()  # taken once: by the thread when it begins, or when that is no longer expected
 
@@ -232,7 +231,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
         call_in_loop(loop, partial(end, finish))
 
     def end(finish: Callable[[], None]) -> None:
-        if len(idle) < _IDLE_THREADS:
+        if len(idle) < _kept_threads.get(loop, _IDLE_THREADS):
             idle.append(worker)
         finish()
 
@@ -245,6 +244,11 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
         outcome.add_done_callback(lambda _: giving_up.cancel())
     worker.calls.put(work)
     return outcome
+
+
+def keep_threads(count: int) -> None:
+    """So many threads wait for the next call of the running event loop, where it makes so many at once all the time."""
+    _kept_threads[asyncio.get_running_loop()] = count
 
 
 class _Worker:
@@ -267,6 +271,7 @@ def _work(calls: "SimpleQueue[Callable[[], None] | None]") -> None:
 
 # By event loop: a worker is given back there.
 _idle_workers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Worker]] = WeakKeyDictionary()
+_kept_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 
 
 async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:

@@ -3,7 +3,7 @@
 import httpx2
 import pytest
 import yaml
-from tests.cluster.api.serving import TOKEN, Api, container, pod, populated, server
+from tests.cluster.api.serving import TOKEN, Api, container, pod, populated, served, server
 
 from plugwright.cluster.api import requests
 from plugwright.cluster.api.app import application
@@ -11,7 +11,7 @@ from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.store import Store
 
-PODS_PATH = "/api/v1/namespaces/default/pods"
+PODS_PATH, MAPS_PATH = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 
@@ -25,6 +25,18 @@ async def test_a_list_is_sorted_and_has_the_revision(api: Api, store: Store) -> 
     listed = await api("GET", "/api/v1/pods")
     assert (listed.body["kind"], listed.names) == ("PodList", ["a", "b", "c"])
     assert listed.body["metadata"] == {"resourceVersion": str(store.revision)}
+
+
+async def test_a_list_of_a_megabyte_is_read_whole_over_a_socket(store: Store) -> None:
+    texts = {name: name * 2**18 for name in "abcd"}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with served(store) as url, httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        api = Api(client)
+        for name, text in texts.items():
+            created = await api("POST", MAPS_PATH, {"metadata": {"name": name}, "data": {"text": text}})
+            assert created.code == 201
+        listed = await api("GET", MAPS_PATH)
+    assert {item["metadata"]["name"]: item["data"]["text"] for item in listed.body["items"]} == texts
 
 
 async def test_a_missing_object_is_not_found(api: Api) -> None:

@@ -132,3 +132,16 @@ def test_a_deleted_node_has_an_event() -> None:
     lab.later(1)
     messages = [event["message"] for event in lab.store.objects(EVENTS.qualified)]
     assert "Node n1 event: Removing Node n1 from Controller" in messages
+
+
+def test_a_node_that_was_deleted_and_created_between_two_rounds_is_another_one() -> None:
+    lab = Lab()
+    lab.add()
+    lab.later(1)
+    lab.writer.delete(ResourcePath(NODES, "", "n1"), DeleteOptions())
+    created = lab.writer.create(ResourcePath(NODES, "", "n1"), node_object("n1"), "kubelet")
+    lab.controller.node_changed(created)
+    lab.later(1)
+    assert lab.event_reasons() == ["RegisteredNode", "RemovingNode", "RegisteredNode"]
+    uids = [event["involvedObject"]["uid"] for event in lab.store.objects(EVENTS.qualified)]
+    assert uids[0] == uids[1] != uids[2] == created["metadata"]["uid"]

@@ -25,6 +25,16 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     assert mirror.require(KEY)["status"]["phase"] == "Running"
 
 
+def test_the_version_is_the_servers() -> None:
+    mirror = Mirror()
+    assert mirror.version(KEY) is None
+    mirror.created(KEY, pod(0))
+    assert mirror.version(KEY) == ""
+    mirror.received(KEY, pod(10))
+    mirror.changed(KEY, {"status": {"phase": "Running"}})
+    assert mirror.version(KEY) == "10"
+
+
 def test_a_write_shows_until_the_server_has_it_and_survives_what_the_server_sends_before() -> None:
     mirror = Mirror()
     mirror.received(KEY, pod(1))

@@ -37,7 +37,7 @@ from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.serve import needs_driver
 from plugwright.system import directories, garbage, json_lines
-from plugwright.system.concurrency import single_error
+from plugwright.system.concurrency import keep_threads, single_error
 from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
 
@@ -131,6 +131,7 @@ class _Program:
 
     async def run(self, ready: Ready) -> None:
         stop, api = asyncio.Event(), ApiClient(self.server, at_once=_AT_ONCE)
+        keep_threads(_AT_ONCE)
         with stop_on_signals(stop), ExitStack() as pauses:
             async with AsyncExitStack() as stack:
                 stack.callback(api.close)

@@ -16,6 +16,7 @@ __all__ = [
     "Fields",
     "added",
     "changed",
+    "contains",
     "difference",
     "intersection",
     "is_granular",
@@ -58,6 +59,13 @@ def union(one: Fields, other: Fields) -> Fields:
     for name in _children(one).keys() & _children(other).keys():
         children[name] = union(one[name], other[name])
     return _node(children, is_member(one) or is_member(other)) or {}
+
+
+def contains(one: Fields, other: Fields) -> bool:
+    """Whether all of `other` is in `one`."""
+    if is_member(other) and not is_member(one):
+        return False
+    return all(name in one and contains(one[name], inner) for name, inner in _children(other).items())
 
 
 def difference(one: Fields, other: Fields) -> Fields | None:
@@ -175,6 +183,8 @@ def changed(of: ObjectType, before: Object, after: Object) -> tuple[Fields, Fiel
 
 
 def _changed(field: Field, before: object, after: object) -> tuple[Fields, Fields]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        before, after = _different(before, after), _different(after, before)
     old = {name: (inner_field, inner) for name, inner_field, inner in _parts(field, before)}
     now, gone = Fields(), Fields()
     for name, inner_field, inner in _parts(field, after):
@@ -192,3 +202,8 @@ def _changed(field: Field, before: object, after: object) -> tuple[Fields, Field
             now[name] = {}
     gone |= {name: added(inner_field, inner) for name, (inner_field, inner) in old.items()}
     return now, gone
+
+
+def _different(one: Object, other: Object) -> Object:
+    """The members that the other has not, or not with the same value: few of them are when an object is written."""
+    return {name: value for name, value in one.items() if name not in other or other[name] != value}

@@ -63,7 +63,8 @@ def after_update(of: ObjectType, before: Object | None, after: Object, author: A
             own = fields or {}
         elif fields and (rest := field_sets.difference(fields, changed) if changed else fields):
             others.append({**entry, "fieldsV1": rest})
-    own = field_sets.union(own, changed) if own and changed else own or changed
+    if changed and not (own and field_sets.contains(own, changed)):
+        own = field_sets.union(own, changed) if own else changed
     return _in_order([*others, *([author.entry(str(after.get("apiVersion")), own)] if own else [])])
 
 

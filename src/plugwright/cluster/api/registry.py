@@ -298,7 +298,8 @@ def _field_errors(path: ResourcePath, before: Object | None, after: Object) -> I
         yield from kind.validate_status(after)
         return
     metadata = after["metadata"]
-    yield from validation.validate_metadata(metadata, kind.name_errors)
+    if before is None or metadata != before["metadata"]:
+        yield from validation.validate_metadata(metadata, kind.name_errors)
     yield from kind.validate(after)
     if before is None:
         yield from kind.validate_create(after)

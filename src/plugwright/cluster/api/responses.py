@@ -11,6 +11,7 @@ import msgspec
 import yaml
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from plugwright.cluster.api import printers
 from plugwright.cluster.api.errors import StatusError, status_object
@@ -42,6 +43,7 @@ _MEDIA_TYPES = {
     _YAML: _YAML,
     kubernetes_objects.MEDIA_TYPE: kubernetes_objects.MEDIA_TYPE,
 }
+_PIECE = 2**17  # octets
 _ACCEPTED = f"application/json, {_YAML}, {kubernetes_objects.MEDIA_TYPE}"
 
 
@@ -128,7 +130,18 @@ def encoded(request: Request, content: Object, code: int = 200) -> Response:
 
 
 def json(content: Object, code: int = 200) -> Response:
-    return Response(_encode_json(content), code, media_type="application/json")
+    return _PiecewiseResponse(_encode_json(content), code, media_type="application/json")
+
+
+class _PiecewiseResponse(Response):
+    """Sent as fast as the client reads: a large list is not copied as a whole into the buffers of the connection."""
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for begin in range(0, len(self.body), _PIECE):
+            end = begin + _PIECE
+            more = end < len(self.body)
+            await send({"type": "http.response.body", "body": self.body[begin:end], "more_body": more})
 
 
 def _encode_json(content: Object) -> bytes:

@@ -28,10 +28,12 @@ class GarbageCollector:
 
     def resync(self) -> None:
         self._dependents.clear()
-        stored = [(key, content) for kind in KINDS for key, content in self._objects(kind.qualified)]
-        for key, content in stored:
+        relevant = []  # of all objects, which are unpacked one by one
+        for key, content in (stored for kind in KINDS for stored in self._objects(kind.qualified)):
             self._index(key, content, None)
-        for key, content in stored:
+            if any(_relevant(content)):
+                relevant.append((key, content))
+        for key, content in relevant:
             self._changed(key, content)
 
     def handle(self, change: Change) -> None:

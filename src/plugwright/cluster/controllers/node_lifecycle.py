@@ -43,7 +43,7 @@ class NodeLifecycleController:
         self._client = client
         self._settings = settings
         self._node_events = EventRecorder(client, EventSource("node-controller", manager=_MANAGER))
-        self._registered: dict[str, Object] = {}  # the nodes that are known, by their uid
+        self._registered: dict[str, Object] = {}  # references to the nodes that are known, by name
         self._last_round = client.now()
 
     async def run(self) -> None:
@@ -64,19 +64,18 @@ class NodeLifecycleController:
 
     def check_nodes(self) -> None:
         """Marks and taints the nodes that are silent now."""
-        now = self._client.now()
-        nodes = self._client.store.objects(NODES.qualified)
-        silent = [node for node in nodes if self._is_silent(node, now)]
+        now, store = self._client.now(), self._client.store
+        nodes = {key.name: key for key in store.keys(NODES.qualified)}
+        silent = [key for key in nodes.values() if self._is_silent(key, now)]
         # While every node is silent, the controller itself may be cut off: no pods are evicted then.
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
-        for node in nodes:
-            self._record_registration(node)
-        present = {node["metadata"]["uid"] for node in nodes}
-        for uid in self._registered.keys() - present:
-            self._record_removal(self._registered.pop(uid))
-        for node in silent:
+        for name in nodes.keys() - self._registered.keys():
+            self._record_registration(store.require(nodes[name]))
+        for name in self._registered.keys() - nodes.keys():
+            self._record_removal(self._registered.pop(name))
+        for key in silent:
             with suppress(ClusterError, StatusError, *MALFORMED):
-                self._handle_silent(node, now, effects)
+                self._handle_silent(store.require(key), now, effects)
 
     def node_changed(self, node: Object) -> None:
         """Adds and removes the taints that follow from a node's conditions and its `unschedulable`, at once."""
@@ -102,20 +101,25 @@ class NodeLifecycleController:
             ours = [known.get(effect) or {**new, "effect": effect} for effect in effects]
             self._set_taints(node, [*others, *ours])
 
-    def _is_silent(self, node: Object, now: datetime) -> bool:
+    def _is_silent(self, node: ObjectKey, now: datetime) -> bool:
+        store = self._client.store
         try:
-            lease = self._client.store.get(ObjectKey(LEASES.qualified, _LEASES_NAMESPACE, node["metadata"]["name"]))
-            renewed = ((lease or {}).get("spec") or {}).get("renewTime") or node["metadata"]["creationTimestamp"]
+            lease = store.get(ObjectKey(LEASES.qualified, _LEASES_NAMESPACE, node.name)) or {}
+            renewed = (lease.get("spec") or {}).get("renewTime") or store.require(node)["metadata"]["creationTimestamp"]
             return (now - clock.parse(renewed)).total_seconds() > self._settings.grace
         except MALFORMED:
             return False
 
     def _record_registration(self, node: Object) -> None:
         uid, name = node["metadata"]["uid"], node["metadata"]["name"]
-        if uid not in self._registered:
-            self._registered[uid] = _reference(node)
-            text = f"Node {name} event: Registered Node {name} in Controller"
-            self._node_events.record(node, EventRecord("RegisteredNode", text))
+        known = self._registered.get(name)
+        if known is not None and known["metadata"]["uid"] == uid:
+            return
+        if known is not None:
+            self._record_removal(known)
+        self._registered[name] = _reference(node)
+        text = f"Node {name} event: Registered Node {name} in Controller"
+        self._node_events.record(node, EventRecord("RegisteredNode", text))
 
     def _record_removal(self, node: Object) -> None:
         name = node["metadata"]["name"]

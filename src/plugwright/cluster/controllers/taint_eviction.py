@@ -33,18 +33,19 @@ class TaintEvictionController:
         self._client = client
         self._recorder = EventRecorder(client, EventSource("taint-eviction-controller", manager=_MANAGER))
         self._evictions: dict[ObjectKey, _Eviction] = {}
+        self._tainted: dict[str, list[Object]] = {}  # the NoExecute taints of the nodes that have some
 
     def resync(self) -> None:
+        self._tainted.clear()
         for node in self._client.store.objects(NODES.qualified):
-            if _no_execute(node):
-                self._node_changed(node)
+            self._node_changed(node["metadata"]["name"], _no_execute(node))
 
     def handle(self, change: Change) -> None:
         deleted = change.type == "DELETED"
-        if change.key.kind == NODES.qualified and not deleted:
-            node, before = change.object, change.before
-            if _no_execute(node) != (_no_execute(before) if before else []):
-                self._node_changed(node)
+        if change.key.kind == NODES.qualified and deleted:
+            self._tainted.pop(change.key.name, None)
+        elif change.key.kind == NODES.qualified:
+            self._node_changed(change.key.name, _no_execute(change.object))
         elif change.key.kind == PODS.qualified:
             self._pod_changed(change.key, change.object, deleted)
 
@@ -60,8 +61,12 @@ class TaintEvictionController:
                 self._evict(key, pod)
             self._evictions.pop(key, None)
 
-    def _node_changed(self, node: Object) -> None:
-        name, taints = node["metadata"]["name"], _no_execute(node)
+    def _node_changed(self, name: str, taints: list[Object]) -> None:
+        before = self._tainted.pop(name, [])
+        if taints:
+            self._tainted[name] = taints
+        if taints == before:
+            return
         for pod in self._client.store.bound_pods(name):
             self._process(_key(pod), pod, taints)
 
@@ -69,8 +74,7 @@ class TaintEvictionController:
         if deleted:
             self._cancel(key)
             return
-        node = self._client.store.get(ObjectKey(NODES.qualified, "", pod["spec"].get("nodeName") or ""))
-        if node is not None and (taints := _no_execute(node)):
+        if taints := self._tainted.get(pod["spec"].get("nodeName") or ""):
             self._process(key, pod, taints)
 
     def _process(self, key: ObjectKey, pod: Object, taints: list[Object]) -> None:

@@ -43,7 +43,7 @@ class _Entry:
 
 
 class Mirror:
-    """`get`, `require` and `objects` are those of the embedded cluster's store."""
+    """`get`, `version`, `require` and `objects` are those of the embedded cluster's store."""
 
     def __init__(self) -> None:
         self._entries: dict[str, OrderedDict[ObjectKey, _Entry]] = {}
@@ -52,6 +52,11 @@ class Mirror:
     def get(self, key: ObjectKey) -> Object | None:
         entry = self._entry(key)
         return entry.content if entry is not None else None
+
+    def version(self, key: ObjectKey) -> str | None:
+        """The resource version on the server; empty while it has none."""
+        entry = self._entry(key)
+        return None if entry is None else str((entry.server or {}).get("metadata", {}).get("resourceVersion", ""))
 
     def require(self, key: ObjectKey) -> Object:
         found = self.get(key)

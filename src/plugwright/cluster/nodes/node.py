@@ -74,7 +74,7 @@ class EmulatedNode:
         self._served: set[str] = set()
         self._cordoned = False
         self._reported_at = float("-inf")
-        self._unchanged: tuple[Object | None, PluginResources | None] = None, None  # what a round found nothing new in
+        self._unchanged: tuple[str | None, PluginResources | None] = None, None  # what a round found nothing new in
         self._pods: NodePods | None = None
 
     @property
@@ -183,11 +183,11 @@ class EmulatedNode:
 
     async def _send_heartbeats(self) -> None:
         # Spread over the interval: a request would have to wait for the status rounds of all nodes at once.
-        await asyncio.sleep(self.settings.heartbeat * (self.identity.index % 64) / 64)
+        rounds = clock.Rounds(self.settings.heartbeat, self.settings.heartbeat * (self.identity.index % 64) / 64)
         while True:
+            await rounds.next()
             self._renew_lease()
             self._update_status()
-            await asyncio.sleep(self.settings.heartbeat)
 
     def _register(self) -> None:
         path = self._path
@@ -210,19 +210,20 @@ class EmulatedNode:
 
     def _update_status(self) -> None:
         """One status round; does nothing while the Node object does not exist."""
-        node = self._client.store.get(self._path.key)
-        if node is None:
+        version = self._client.store.version(self._path.key)
+        if version is None:
             return
         resources, now = self._plugin_resources(), asyncio.get_running_loop().time()
         is_due = now - self._reported_at >= self.settings.report
-        if node is self._unchanged[0] and resources == self._unchanged[1] and not is_due:
+        if (version, resources) == self._unchanged and not is_due:
             return  # as in the last round, which had nothing to write
+        node = self._client.store.require(self._path.key)
         self._record_cordon(bool(node["spec"].get("unschedulable")))
         before = node.get("status") or {}
         status = node_status.updated_status(before, self.identity, resources, self._client.stamp())
         self._served = set(resources.served)
         if node_status.differs_only_in_heartbeats(before, status) and not is_due:
-            self._unchanged = node, resources
+            self._unchanged = version, resources
             return
         self._reported_at = now
         path = ResourcePath(NODES, "", self.name, "status")
