@@ -118,7 +118,7 @@ class Trial:
 async def trial(misbehaving: MisbehavingKubelet, settings: Settings) -> AsyncIterator[Trial]:
     misbehaving.watch_lists = False
     async with asyncio.timeout(100), Trial(misbehaving, settings).running() as trial:
-        await trial.requested(1)
+        await until(lambda: trial.service.metrics.registrations["ok"] == 1)
         yield trial
 
 
