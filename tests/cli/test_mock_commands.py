@@ -22,9 +22,10 @@ def node(root: Path) -> Node:
 
 @asynccontextmanager
 async def gpus_and_nics(kubelet: ObservedKubelet, settings: Settings, node: Node) -> AsyncIterator[ObservedEndpoint]:
-    """Two mock GPUs, whose endpoint it is, and two mock NICs."""
+    """Two mock GPUs, whose endpoint it is, and two mock NICs; one that is removed stays listed until it is seen."""
     mocks = [Mock(resource, MockOptions(count=2)) for resource in ("mock/gpu", "mock/nic")]
-    async with serving(*mocks, settings=replace(settings, control_socket=node.control)):
+    patient = replace(settings, control_socket=node.control, timeouts=replace(settings.timeouts, departed=60))
+    async with serving(*mocks, settings=patient):
         await kubelet.endpoint("mock/nic", 2)
         yield await kubelet.endpoint("mock/gpu", 2)
 
