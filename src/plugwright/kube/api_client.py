@@ -181,6 +181,14 @@ class _Connection:
         self._is_abandoned = False
         self.call: asyncio.Future[Any] | None = None  # of the thread that uses it, or did
 
+    def using(self, function: Callable[[], T]) -> T:
+        """In the thread, which closes a connection that was abandoned meanwhile: the event loop may have ended."""
+        try:
+            return function()
+        finally:
+            if self._is_abandoned:
+                self._close()
+
     def exchange(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
         """The code of the answer, and its document or, for a refusal, its text."""
         is_used = self._http is not None
@@ -271,7 +279,7 @@ async def _in_thread(
 ) -> T:
     """The function's result; `ended` is called when its thread is free again, which may be later."""
     try:
-        call = concurrency.begin_in_thread("request to the API server", function)
+        call = concurrency.begin_in_thread("request to the API server", lambda: connection.using(function))
     except RuntimeError as error:  # no thread can be started
         ended()
         raise PeerGone(f"no thread for a request to the API server: {error}") from error

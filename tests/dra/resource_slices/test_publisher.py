@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kube.serving import ServedApi, served_api
+from tests.kube.serving import ServedApi, requests_ended, served_api
 
 from plugwright.cluster.api.kinds import NODES, RESOURCE_SLICES
 from plugwright.cluster.store import ObjectKey, Store
@@ -306,10 +306,13 @@ async def test_an_api_server_without_claims_is_said() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
         port = server.sockets[0].getsockname()[1]
-        publisher = SlicePublisher(ApiClient(ApiServer(f"http://127.0.0.1:{port}", Credentials())), DRIVER, "node")
+        api = ApiClient(ApiServer(f"http://127.0.0.1:{port}", Credentials()))
+        publisher = SlicePublisher(api, DRIVER, "node")
         running = asyncio.create_task(publisher.run())
         await reached(publisher, PublisherState.AWAY)
         await cancel(running)
+        await requests_ended()
+        api.close()
     assert (
         publisher.status.value.reason == "the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on"
     )
