@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,27 @@ class Node:
         await self.api.delete(SLICES)
 
 
+class OvertakenApi(ApiClient):
+    """An answer to a creation comes when the watch has already said that the slice was deleted again."""
+
+    is_overtaken = True
+
+    async def create(self, path: str, body: Document, **query: str) -> Document:
+        answer = await super().create(path, body, **query)
+        if not self.is_overtaken:
+            await self.delete(f"{path}/{answer['metadata']['name']}")
+            async with asyncio.timeout(LIMIT):
+                while not self.is_overtaken:
+                    await asyncio.sleep(0.001)
+        return answer
+
+    async def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]:
+        async with aclosing(super().watch(path, resource_version, **query)) as changes:
+            async for kind, document in changes:
+                yield kind, document
+                self.is_overtaken |= kind == "DELETED"
+
+
 async def reached(publisher: SlicePublisher, state: PublisherState) -> None:
     async with asyncio.timeout(LIMIT):
         await publisher.status.until(lambda status: status.state is state)
@@ -132,6 +154,19 @@ async def test_wiped_slices_are_back_soon_and_once(node: Node) -> None:
     await settled(node)
     assert len([request for request in node.served.requests if request.startswith("POST")]) == 6
     assert publisher.status.value.state is PublisherState.PUBLISHED
+
+
+async def test_a_slice_deleted_before_its_creation_is_answered_is_back(node: Node) -> None:
+    server = ApiServer.in_cluster(node.served.environment, node.served.directory)
+    assert server is not None
+    api = OvertakenApi(server)
+    publisher = node.start(api)
+    publisher.content.publish(gpus(1))
+    await reached(publisher, PublisherState.PUBLISHED)
+    api.is_overtaken = False
+    publisher.content.publish(gpus(200))
+    await node.until(lambda: api.is_overtaken and len(node.devices) == 200)
+    api.close()
 
 
 async def test_a_watch_that_has_expired_is_begun_again(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ class KnownSlices:
         if uid in self._removed:
             return False
         if kind == "DELETED":
-            return self.slices.pop(uid, None) is not None
+            self.removed(uid)  # also of one whose creation is not answered yet
+            return True
         if uid in self.slices and not _is_newer(document, self.slices[uid]):
             return False
         self.slices[uid] = _trimmed(document)
@@ -50,7 +51,8 @@ class KnownSlices:
     def answered(self, sent: Document, answer: Document) -> frozenset[str]:
         """Takes in the answer to a request of ours; the fields that did not come back as they were sent."""
         uid, spec = str(answer["metadata"]["uid"]), answer["spec"]
-        self.slices[uid] = _trimmed(answer)
+        if uid not in self._removed and (uid not in self.slices or _is_newer(answer, self.slices[uid])):
+            self.slices[uid] = _trimmed(answer)  # else the watch has overtaken it
         self.accepted.pop(uid, None)
         timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
         wanted, there = comparable(timed), comparable(spec)
@@ -61,7 +63,7 @@ class KnownSlices:
 
     def removed(self, uid: str) -> None:
         self.slices.pop(uid, None)
-        self._removed.add(uid)  # the watch may still be behind
+        self._removed.add(uid)  # the watch or an answer may still be behind
 
 
 class DroppedFields:
