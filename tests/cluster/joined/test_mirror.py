@@ -25,6 +25,17 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     assert mirror.require(KEY)["status"]["phase"] == "Running"
 
 
+def test_an_answer_does_not_bring_back_what_the_watch_has_removed() -> None:
+    mirror = Mirror()
+    mirror.received(KEY, pod(10))
+    mirror.answered(KEY, pod(11, "Running"))
+    assert mirror.require(KEY)["status"]["phase"] == "Running"
+    mirror.removed(KEY)
+    mirror.answered(KEY, pod(12, "Running"))
+    assert mirror.get(KEY) is None
+    assert mirror.bound_pods("a") == []
+
+
 def test_the_version_is_the_servers() -> None:
     mirror = Mirror()
     assert mirror.version(KEY) is None

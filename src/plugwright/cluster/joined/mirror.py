@@ -92,6 +92,11 @@ class Mirror:
         if key.kind == PODS.qualified:
             self._bound.setdefault(str(content["spec"].get("nodeName")), set()).add(key)
 
+    def answered(self, key: ObjectKey, content: Object) -> None:
+        """Takes the answer to a change of ours, unless the watch has overtaken it: the object may be gone."""
+        if self.on_server(key) is not None:
+            self.received(key, content)
+
     def created(self, key: ObjectKey, content: Object) -> None:
         """An object of ours that the server does not have yet."""
         entries = self._entries.setdefault(key.kind, OrderedDict())

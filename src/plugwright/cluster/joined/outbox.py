@@ -218,7 +218,7 @@ class Outbox:
             writes.changes[subresource] = {**parts, **writes.changes.get(subresource, {})}
             raise
         writes.conflicts = 0
-        self._mirror.received(key, after)
+        self._mirror.answered(key, after)
         self._mirror.sent(key, parts)
 
     async def _is_same(self, key: ObjectKey, writes: _Writes) -> bool:
@@ -231,7 +231,7 @@ class Outbox:
             raise PeerRefused("NotFound", f"{key.name} is another object now")
         if writes.conflicts > _CONFLICTS:
             return False
-        self._mirror.received(key, found)
+        self._mirror.answered(key, found)
         return True
 
     def _refused(self, key: ObjectKey, writes: _Writes, error: PeerRefused | MalformedMessage) -> None:
