@@ -1,6 +1,5 @@
 """The plugin of NVIDIA GPUs on a simulated machine: its lists while faults occur, and its allocations."""
 
-import asyncio
 import threading
 from pathlib import Path
 
@@ -276,21 +275,20 @@ async def test_shares_larger_than_every_gpu_are_refused() -> None:
 
 
 async def test_gpus_of_a_driver_that_hangs_are_unhealthy() -> None:
-    stuck = asyncio.Event()
+    goes_on = threading.Event()
 
     class Hanging(SimulatedDriver):
         def read(self) -> GpuSnapshot:
             if self.reads:
-                asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result()
+                goes_on.wait(60)
             return super().read()
 
-    loop = asyncio.get_running_loop()
     plugin = resource(GpuMonitor(Hanging("t4"), PollIntervals(retry=0.02, read_timeout=0.05)))
     async with listing(plugin) as lists:
         first, *_ = await lists.first()
         await report_xid(plugin, lists, first, 48)
         await lists.reason(first, "has not answered")
-        stuck.set()
+        goes_on.set()
         await lists.reason(first, "waiting for a reset")  # a driver that hangs is not a reset
 
 
