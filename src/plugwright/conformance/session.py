@@ -199,6 +199,11 @@ class Session:
             return None
         return RegisteredPlugin(resource, endpoint.socket, endpoint.options, devices)
 
+    @property
+    def registered_names(self) -> set[str]:
+        """The resources of all Register calls."""
+        return {registration.request.resource for registration in self.registrations}
+
     async def restart_kubelet(self, limit: float = 0.0) -> list[RegisteredPlugin]:
         """Restarts the kubelet and waits until every resource is listed again."""
         resources, mark = {plugin.resource for plugin in self.plugins()}, self.mark

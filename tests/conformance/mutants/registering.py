@@ -189,8 +189,10 @@ class RenamesItself(SmallPlugin):
     async def register(self, name: str) -> None:
         if self.registrations > 1:
             own, self.resource = self.resource, f"example.com/part-{self.registrations}"
-            await super().register(name)
-            self.resource = own
+            try:
+                await super().register(name)
+            finally:
+                self.resource = own
         await super().register(name)
 
 
