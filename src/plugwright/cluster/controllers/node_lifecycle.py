@@ -69,9 +69,9 @@ class NodeLifecycleController:
         silent = [key for key in nodes.values() if self._is_silent(key, now)]
         # While every node is silent, the controller itself may be cut off: no pods are evicted then.
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
-        for name in nodes.keys() - self._registered.keys():
+        for name in sorted(nodes.keys() - self._registered.keys()):
             self._record_registration(store.require(nodes[name]))
-        for name in self._registered.keys() - nodes.keys():
+        for name in sorted(self._registered.keys() - nodes.keys()):
             self._record_removal(self._registered.pop(name))
         for key in silent:
             with suppress(ClusterError, StatusError, *MALFORMED):
