@@ -8,6 +8,7 @@ from plugwright.conformance.rule import RuleNotApplicable, RuleViolated
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.kubelet.events import Call
 from plugwright.model import PreferenceRequest, some
 from plugwright.protocol import messages
 from plugwright.protocol.messages import AllocateResponse, ListedDevice
@@ -20,6 +21,7 @@ __all__ = [
     "check_alive",
     "check_devices",
     "expect",
+    "expect_answers",
     "expect_list",
     "outcome",
     "prefer",
@@ -35,6 +37,12 @@ def expect(kept: object, expected: str, seen: str) -> None:
     """Raises RuleViolated unless `kept`."""
     if not kept:
         raise RuleViolated(expected, seen)
+
+
+def expect_answers(calls: Iterable[Call]) -> None:
+    """The last call of each resource counts: the kubelet repeats one that a program in its start does not answer."""
+    failed = [call.outcome for call in {call.resource: call for call in calls}.values() if call.outcome != "OK"]
+    expect(not failed, "an answer", failed[0] if failed else "")
 
 
 async def with_devices(verifier: Verifier, count: int = 1) -> list[RegisteredPlugin]:

@@ -224,12 +224,9 @@ class ResourceRegistration:
 
     async def _socket_replaced(self, served: SocketFile, kubelet: Identity) -> str:
         """Returns when either socket is no longer the one that the other side knows."""
-
-        def is_restarted() -> bool:
-            return self._directory.identity(_KUBELET) not in (kubelet, None)
-
-        await self._directory.ticks.until(lambda _: is_restarted() or not served.exists())
-        if not is_restarted():
+        directory = self._directory
+        await directory.ticks.until(lambda _: directory.has_changed_from(_KUBELET, kubelet) or not served.exists())
+        if not directory.has_changed_from(_KUBELET, kubelet):
             return _REMOVED
         self._timing.lost_stream.reset()
         return f"{_KUBELET} was created again"

@@ -72,7 +72,10 @@ class Directory:
 
     async def changes_from(self, name: str, identity: Identity | None) -> None:
         """Returns when there is such a file and it is another one than `identity`."""
-        await self.ticks.until(lambda _: self.identity(name) not in (identity, None))
+        await self.ticks.until(lambda _: self.has_changed_from(name, identity))
+
+    def has_changed_from(self, name: str, identity: Identity | None) -> bool:
+        return self.identity(name) not in (identity, None)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:

@@ -14,13 +14,13 @@ from typing import Any
 from plugwright.cluster.api.kinds import EVENTS, PODS
 from plugwright.cluster.store import NotFound, Object, ObjectKey
 
-__all__ = ["Mirror", "is_newer"]
+__all__ = ["Mirror"]
 
 _EVENTS = 4096  # of ours, whose repetition can be counted
 _SHORT = 64  # characters of a string that other objects may have too
 
 
-def is_newer(content: Object, than: Object | None) -> bool:
+def _is_newer(content: Object, than: Object | None) -> bool:
     """Whether the server wrote it later: answers and watches overtake each other."""
     if than is None or content["metadata"].get("uid") != than["metadata"].get("uid"):
         return True
@@ -82,7 +82,7 @@ class Mirror:
     def received(self, key: ObjectKey, content: Object) -> None:
         """Takes what the server has, unless it is older than what is known. Another object loses our writes."""
         entry = self._entries.setdefault(key.kind, OrderedDict()).setdefault(key, _Entry())
-        if not is_newer(content, entry.server):
+        if not _is_newer(content, entry.server):
             return
         if entry.server is not None and entry.server["metadata"].get("uid") != content["metadata"].get("uid"):
             self.removed(key)

@@ -38,21 +38,15 @@ class KnownSlices:
     def change(self, kind: str, document: Document) -> bool:
         """A change from the watch: whether it was not known yet."""
         uid = str(document["metadata"]["uid"])
-        if uid in self._removed:
-            return False
-        if kind == "DELETED":
-            self.removed(uid)  # also of one whose creation is not answered yet
-            return True
-        if uid in self.slices and not _is_newer(document, self.slices[uid]):
-            return False
-        self.slices[uid] = _trimmed(document)
+        if kind != "DELETED" or uid in self._removed:
+            return self._take(document)
+        self.removed(uid)  # also of one whose creation is not answered yet
         return True
 
     def answered(self, sent: Document, answer: Document) -> frozenset[str]:
         """Takes in the answer to a request of ours; the fields that did not come back as they were sent."""
         uid, spec = str(answer["metadata"]["uid"]), answer["spec"]
-        if uid not in self._removed and (uid not in self.slices or _is_newer(answer, self.slices[uid])):
-            self.slices[uid] = _trimmed(answer)  # else the watch has overtaken it
+        self._take(answer)
         self.accepted.pop(uid, None)
         timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
         wanted, there = comparable(timed), comparable(spec)
@@ -64,6 +58,14 @@ class KnownSlices:
     def removed(self, uid: str) -> None:
         self.slices.pop(uid, None)
         self._removed.add(uid)  # the watch or an answer may still be behind
+
+    def _take(self, document: Document) -> bool:
+        """Whether it is news: the watch and the answers overtake each other."""
+        uid = str(document["metadata"]["uid"])
+        if uid in self._removed or (uid in self.slices and not _is_newer(document, self.slices[uid])):
+            return False
+        self.slices[uid] = _trimmed(document)
+        return True
 
 
 class DroppedFields:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from plugwright.conformance.asking import expect
+from plugwright.conformance.asking import expect, expect_answers
 from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, devices_in, prepare, some_devices
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
@@ -173,9 +173,7 @@ class TakesStatus(DriverRule):
         calls = [call for call in (await verifier.start()).kubelet.calls if call.method == "NotifyRegistrationStatus"]
         if not calls:
             raise RuleNotApplicable("NotifyRegistrationStatus was not called")
-        last = {call.resource: call.outcome for call in calls}  # the kubelet repeats one that was not answered
-        failed = [outcome for outcome in last.values() if outcome != "OK"]
-        expect(not failed, "an answer", failed[0] if failed else "")
+        expect_answers(calls)
 
 
 class SocketsArePrivate(DriverRule):
