@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import http.client
 import json
 import socket
 import ssl
@@ -122,6 +123,26 @@ async def test_a_watch_that_is_left_leaves_no_thread_behind(api: ApiClient) -> N
     with pytest.raises(asyncio.CancelledError):
         await reading
     await requests_ended()
+
+
+async def test_a_request_that_is_abandoned_before_it_connects_is_not_sent(served: ServedApi) -> None:
+    abandoned = threading.Event()
+
+    class LateServer(ApiServer):
+        def connection(self, timeout: float) -> http.client.HTTPConnection:
+            abandoned.wait(60)
+            return super().connection(timeout)
+
+    server = LateServer.in_cluster(served.environment, served.directory)
+    assert server is not None
+    asking = asyncio.create_task(ApiClient(server).get(MAPS))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    abandoned.set()
+    await requests_ended()
+    assert served.requests == []
 
 
 async def test_a_watch_from_an_old_version_has_expired() -> None:

@@ -268,6 +268,8 @@ class _Connection:
     def _opened(self) -> http.client.HTTPConnection:
         if self._http is None:
             self._http = self._server.connection(self._limit)
+        if self._is_abandoned:  # before its thread had begun: nothing is sent
+            raise PeerGone(f"the request to {self._server.url} was abandoned")
         return self._http
 
 
