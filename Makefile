@@ -7,7 +7,6 @@ READY  := .venv/.ready
 PROTOS := $(sort $(shell find src -name '*.proto'))
 PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
-JOBS   ?= 4
 # Tests start hundreds of processes: where byte code is not kept, each of them compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -31,12 +30,12 @@ $(READY): pyproject.toml uv.lock
 demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one fails, the stale resource goes
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=4] [ARGS='-k watcher']
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=6] [ARGS='-k watcher']
+	@$(BIN)/python -m pytest -n $(or $(JOBS),6) --dist worksteal $(ARGS)
 
 fuzz: $(READY) ## a million inputs to both sides of the wire, and properties with examples at random: [INPUTS=1000000]
 	@PLUGWRIGHT_FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/python -m pytest --timeout 3000 tests/protocol/test_wire_fuzz.py
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m hypothesis --hypothesis-profile random
+	@$(BIN)/python -m pytest -n $(or $(JOBS),4) --dist worksteal -m hypothesis --hypothesis-profile random
 
 test-wire: $(READY) build/h2spec build/interop ## the HTTP/2 standard's cases and Go's gRPC beside our wire (needs Go)
 	@PLUGWRIGHT_H2SPEC=$(CURDIR)/build/h2spec PLUGWRIGHT_INTEROP=$(CURDIR)/build/interop \
@@ -53,18 +52,18 @@ soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=500
 	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
 
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
-	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
+	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),4) $(ARGS)
 
 # Without PEER our own plugins and DRA drivers. PEER is a command with {dir}, {root} or {socket}.
 verify: $(READY) ## the contract test on our own plugins and drivers, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
 ifeq ($(PEER),)
-	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $$((2 * $(JOBS))) --timeout 600 tests/conformance/test_own_plugins.py tests/conformance/test_own_drivers.py $(ARGS)
+	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $(or $(JOBS),8) --timeout 600 tests/conformance/test_own_plugins.py tests/conformance/test_own_drivers.py $(ARGS)
 else
 	@$(BIN)/plugwright verify $(if $(KUBELET),--kubelet $(KUBELET)) $(ARGS) -- $(PEER)
 endif
 
 verify-mutants: $(READY) ## every mutant of the small plugins and driver, in Python and Go, is caught by its rule; the correct ones keep all
-	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance $(ARGS)
+	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(or $(JOBS),4) --timeout 600 tests/conformance $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest --timeout 3000 tests/kubernetes $(ARGS)
