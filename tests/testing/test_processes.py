@@ -66,8 +66,8 @@ async def test_placeholders_are_filled_in(node: Kubelet) -> None:
 
 
 async def test_process_that_never_lists_is_an_error_with_its_output(root: Path) -> None:
-    async with Kubelet(root / "k", KubeletSettings(timeout=0.5)) as kubelet:
-        with pytest.raises(PluginError, match=f"did not list {TAPE} within 0.5 s; it wrote 'no drive\\\\n'"):
+    async with Kubelet(root / "k", KubeletSettings(timeout=3)) as kubelet:
+        with pytest.raises(PluginError, match=f"did not list {TAPE} within 3 s; it wrote 'no drive\\\\n'"):
             async with plugin_process(kubelet, ["sh", "-c", "echo no drive; exec sleep 600"], TAPE):
                 pass
 
