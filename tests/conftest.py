@@ -82,12 +82,12 @@ def inotify() -> None:
 def no_file_descriptor_is_left_open() -> Iterator[None]:
     before = _descriptors()
     yield
-    if _newer_than(before):
+    if left := _newer_than(before):
         gc.collect()  # slow, and only needed for what is held by a cycle
-    end = time.monotonic() + _CLOSING
-    while _newer_than(before) and time.monotonic() < end:
-        time.sleep(0.01)  # a thread that was abandoned closes what it has, and may not have had its turn
-    assert not _newer_than(before), "left open"
+        end = time.monotonic() + _CLOSING
+        while (left := _newer_than(before)) and time.monotonic() < end:
+            time.sleep(0.01)  # a thread that was abandoned closes what it has, and may not have had its turn
+    assert not left, "left open"
 
 
 def _newer_than(before: dict[str, str]) -> dict[str, str]:

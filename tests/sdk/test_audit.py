@@ -107,7 +107,7 @@ async def test_a_kubelet_that_cannot_be_asked_is_one_warning(
 
 
 async def test_a_daemon_that_ends_does_not_wait_for_pods(kubelet: ObservedKubelet, settings: Settings) -> None:
-    async with asyncio.timeout(40):  # the question would come after 2 s, the last after 42
+    async with asyncio.timeout(20):  # the question would come after 2 s, the last after 42
         async with serving(ListingPlugin(), settings=replace(settings, timeouts=replace(settings.timeouts, audit=60))):
             tape = await kubelet.endpoint(TAPE, 2)
             await tape.client.allocate(["st0"])

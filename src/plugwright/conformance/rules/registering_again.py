@@ -160,7 +160,7 @@ class NoticesLostStream(Rule):
 class OutlivesKubelet(Rule):
     id, level, facts = "REG-25", Level.MUST, ("2.15",)
     title = "The program runs on while there is no kubelet"
-    why = "A kubelet may be down for minutes during an upgrade; whoever ends meanwhile must be started again first."
+    why = "A kubelet may be down for minutes in an upgrade; a plugin that ends meanwhile must be started again first."
     mend = "Take a lost connection for an event, and wait for the next kubelet."
 
     async def check(self, verifier: Verifier) -> None:
