@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-dir", type=Path, required=True)
     parser.add_argument("-resource", default="")
-    for name, default in (("calls", 0), ("warmup", 50), ("restarts", 0)):
+    for name, default in (("registrations", 1), ("calls", 0), ("warmup", 50), ("restarts", 0)):
         parser.add_argument(f"-{name}", type=int, default=default)
     for name, text in (("timeout", "30s"), ("downtime", "100ms"), ("budget", "0s"), ("hold", "0s")):
         parser.add_argument(f"-{name}", type=_seconds, default=_seconds(text))
@@ -83,7 +83,8 @@ async def _registered(
     if first:
         _emit("listening", at_ns=time.monotonic_ns())
     async with asyncio.timeout(options.timeout):
-        request, arrived = await kubelet.arrivals.get()
+        for _ in range(options.registrations):
+            request, arrived = await kubelet.arrivals.get()
         took = (arrived - kubelet.created) / 1000
         plugin = await life.enter_async_context(device_plugin.connect(options.dir / request.endpoint))
         if first:

@@ -17,13 +17,19 @@ from pathlib import Path
 from bench.client import Client, Events, number
 from bench.processes import ProcessFailed, memory, started, switches, switches_between, threads
 
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, encode
+
 __all__ = ["OURS", "Plan", "Program", "Sample", "parse_program", "scenarios"]
 
 Sample = dict[str, float]
 Scenario = Callable[[Client], Sample]
 BASE_COUNT = 10
 SETTLE_SECONDS = 1.0
-CONFIG = "resources:\n  - name: mock/gpu\n    mock: {{count: {count}}}\n"
+STEADY_SECONDS = 12.0  # after which a daemon has stopped to watch its own start
+CONFIG = "resources:\n"
+RESOURCE = "  - name: mock/gpu{suffix}\n    mock: {{count: {count}}}\n"
+MANY_RESOURCES = 20
+CHECKPOINT_ENTRIES = 2_100  # about 0.9 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,12 @@ class Program:
     @property
     def scales(self) -> bool:
         """Whether it can be told how many devices to offer."""
-        return any("{config}" in word or "{count}" in word for word in self.argv)
+        return self.is_configured or any("{count}" in word for word in self.argv)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether it reads the configuration."""
+        return any("{config}" in word for word in self.argv)
 
     def filled(self, root: Path, count: int) -> list[str]:
         values = {
@@ -79,15 +90,18 @@ def scenarios(plan: Plan, program: Program) -> dict[str, Scenario]:
     """The scenarios of one repeat by name, in their order."""
     found: dict[str, Scenario] = {
         "serving": partial(_serving, plan, program),
+        "idle": partial(_idling, plan, program),
         "restarts": partial(_restarts, plan, program),
     }
     if program.scales:
         found |= {f"{count:,} devices": partial(_listing, program, count) for count in plan.lists}
+    if program.is_configured:
+        found[f"{MANY_RESOURCES} resources"] = partial(_many_resources, program)
     return found
 
 
 def _serving(plan: Plan, program: Program, client: Client) -> Sample:
-    """Start, list, Allocate calls, then idle with the stream open."""
+    """Start, list, Allocate calls, then memory with the stream open."""
     with _session(program, client, BASE_COUNT, ["-calls", str(plan.calls)]) as session:
         sample = {"start_ms": session.start_ms}
         sample["list_first_us"] = number(session.events.expect("list"), "us")
@@ -97,10 +111,18 @@ def _serving(plan: Plan, program: Program, client: Client) -> Sample:
         _idle(session, SETTLE_SECONDS)
         sample |= _memory_of(session.pid, "serving")
         sample["threads"] = threads(session.pid)
+    return sample
+
+
+def _idling(plan: Plan, program: Program, client: Client) -> Sample:
+    """The stream open and nothing allocated: after an allocation a daemon may have to ask who got it."""
+    with _session(program, client, BASE_COUNT, []) as session:
+        session.events.expect("list")
+        session.events.expect("holding")
+        _idle(session, STEADY_SECONDS)
         before = switches(session.pid)
         _idle(session, plan.idle_seconds)
-        sample["idle_switches"] = switches_between(before, switches(session.pid))
-    return sample
+        return {"idle_switches": switches_between(before, switches(session.pid))}
 
 
 def _restarts(plan: Plan, program: Program, client: Client) -> Sample:
@@ -128,14 +150,43 @@ def _listing(program: Program, count: int, client: Client) -> Sample:
         }
 
 
+def _many_resources(program: Program, client: Client) -> Sample:
+    """The start on a node that is full of pods: until the last of the resources is registered."""
+    flags = ["-registrations", str(MANY_RESOURCES)]
+    with _session(program, client, BASE_COUNT, flags, resources=MANY_RESOURCES) as session:
+        return {"many_resources_start_ms": session.start_ms}
+
+
+def _config(count: int, resources: int) -> str:
+    suffixes = [""] if resources == 1 else [f"-{number}" for number in range(resources)]
+    return CONFIG + "".join(RESOURCE.format(suffix=suffix, count=count) for suffix in suffixes)
+
+
+def _checkpoint() -> bytes:
+    """As a kubelet writes it on a node where other plugins' devices are allocated."""
+    devices, answer = {-1: ("device-0", "device-1")}, b"x" * 180
+    entries = tuple(
+        PodDevicesEntry(f"00000000-0000-4000-8000-{number:012}", "main", "example.com/other", devices, answer)
+        for number in range(CHECKPOINT_ENTRIES)
+    )
+    return encode(Checkpoint(entries, {"example.com/other": ("device-0", "device-1")}))
+
+
 @contextmanager
-def _session(program: Program, client: Client, count: int, flags: Sequence[str]) -> Iterator[Session]:
-    """The client's socket is there before the program starts; both are gone when the block is left."""
+def _session(
+    program: Program, client: Client, count: int, flags: Sequence[str], *, resources: int = 1
+) -> Iterator[Session]:
+    """The client's socket is there before the program starts; both are gone when the block is left.
+
+    With several `resources` there is a checkpoint too.
+    """
     with tempfile.TemporaryDirectory(prefix="pwb-") as name:
         root = Path(name)
         plugins = root / "device-plugins"
         plugins.mkdir()
-        (root / "config.yaml").write_text(CONFIG.format(count=count))
+        (root / "config.yaml").write_text(_config(count, resources))
+        if resources > 1:
+            (plugins / "kubelet_internal_checkpoint").write_bytes(_checkpoint())
         client_log, program_log = root / "client.log", root / "program.log"
         argv = [*client.argv, "-dir", str(plugins), "-hold", "600s", *flags]
         with started(argv, client_log, piped=True) as kubelet:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from bench.scenarios import MANY_RESOURCES
+
 __all__ = ["Bar", "Row", "Samples", "records", "render", "rows_for"]
 
 Samples = Mapping[str, Sequence[float]]
@@ -66,7 +68,8 @@ def rows_for(restarts: int, idle_seconds: float, lists: Sequence[int]) -> list[R
             Row(f"{count:,} devices: RSS", f"list_{count}_rss_mib", "MiB"),
             Row(f"{count:,} devices: start → registered", f"list_{count}_start_ms", "ms"),
         ]
-    return rows
+    many = f"{MANY_RESOURCES} resources, checkpoint of 0.9 MB: start → registered"
+    return [*rows, Row(many, "many_resources_start_ms", "ms", Bar(400))]
 
 
 def render(rows: Sequence[Row], ours: Samples, peer: Samples | None) -> str:
