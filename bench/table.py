@@ -51,7 +51,7 @@ def rows_for(restarts: int, idle_seconds: float, lists: Sequence[int]) -> list[R
     rows = [
         Row("Allocate p50", "allocate_p50_us", "µs", Bar(1.5, ratio=True, moonshot=1.1), 0),
         Row("Allocate p99", "allocate_p99_us", "µs", Bar(1.5, ratio=True, moonshot=1), 0),
-        Row("RSS while serving", "serving_rss_mib", "MiB", Bar(24)),
+        Row("RSS while serving", "serving_rss_mib", "MiB", Bar(22.9)),
         Row("PSS while serving", "serving_pss_mib", "MiB"),
         Row("USS while serving", "serving_uss_mib", "MiB"),
         Row("threads", "threads", "", digits=0),
