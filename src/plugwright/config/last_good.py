@@ -27,6 +27,8 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class LastGood:
+    """The last configuration that could be used."""
+
     config: Config
     loaded: float  # when it was read from the operator's file
 

@@ -86,6 +86,8 @@ def _texts(value: _Value | tuple[_Value, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
+    """The operator's file, read and checked."""
+
     resources: Sequence[ResourceEntry[Any]] = ()
     host: HostSettings = field(default_factory=HostSettings)
     cordons: tuple[CordonEntry, ...] = ()

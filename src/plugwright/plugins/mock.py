@@ -67,6 +67,8 @@ class MockOptions(FamilySettings, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _MockDevice:
+    """The number of a device, and its fault if it has one."""
+
     index: int
     fault: str = ""
     code: str = ""

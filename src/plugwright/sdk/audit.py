@@ -34,6 +34,8 @@ Held = Mapping[tuple[str, str], HeldDevice]  # by resource and device id
 
 @dataclass(slots=True, eq=False)
 class _PendingAllocation:
+    """An allocation whose pod is not known yet."""
+
     resource: str
     device_ids: Sequence[str]
     questions: int = 0  # that were asked in vain

@@ -37,6 +37,8 @@ _BUFFER = 256 * 1024  # a machine that boots sends many in a row
 
 @dataclass(frozen=True, slots=True)
 class Uevent:
+    """What the kernel says about one device that came, went or changed."""
+
     action: str
     path: str
     subsystem: str

@@ -12,6 +12,8 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 @dataclass(slots=True)
 class ResourceMetrics:
+    """What is counted of one resource since the daemon's start."""
+
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # (method, outcome)
     durations: dict[str, Histogram] = field(default_factory=dict)
     registrations: Counter[str] = field(default_factory=Counter)  # by outcome

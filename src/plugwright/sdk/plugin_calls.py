@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Step:
+    """Plugin code that runs on the event loop now."""
+
     code: str
     thread: int
     since: float

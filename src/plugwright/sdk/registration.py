@@ -63,6 +63,8 @@ class RegistrationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationStatus:
+    """Where a registration stands, since when, and why."""
+
     state: RegistrationState
     since: float
     reason: str = ""

@@ -25,6 +25,8 @@ _LONGEST_LOOK = 30.0  # seconds between two looks at an empty directory
 
 @dataclass(frozen=True, slots=True)
 class _Look:
+    """The directory as it was found."""
+
     inode: int = 0  # 0: there is no directory
     is_deleted: bool = False
     is_empty: bool = True
