@@ -23,8 +23,8 @@ from bench.scenarios import OURS, Plan, Program, parse_program, scenarios
 
 __all__ = ["main"]
 
-FULL = Plan(calls=2000, restarts=50, restart_seconds=30, idle_seconds=10, lists=(10, 1_000, 60_000))
-QUICK = Plan(calls=200, restarts=5, restart_seconds=10, idle_seconds=2, lists=(10, 1_000))
+FULL = Plan(calls=2000, restarts=50, restart_seconds=30, idle_seconds=10, lists=(10, 1_000, 60_000), resources=20)
+QUICK = Plan(calls=200, restarts=5, restart_seconds=10, idle_seconds=2, lists=(10, 1_000), resources=20)
 FULL_REPEATS, QUICK_REPEATS = 5, 1
 
 EPILOG = """\
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
     facts = _machine()
     client = choose(options.client)
     samples = _measure(plan, programs, client, repeats)
-    rows = table.rows_for(plan.restarts, plan.idle_seconds, plan.lists)
+    rows = table.rows_for(plan.restarts, plan.idle_seconds, plan.lists, plan.resources)
     peer = samples.get("peer")
     print(_heading(facts, client, programs, repeats))
     print(table.render(rows, samples["ours"], peer))

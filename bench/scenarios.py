@@ -18,6 +18,7 @@ from bench.client import Client, Events, number
 from bench.processes import ProcessFailed, memory, started, switches, switches_between, threads
 
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, encode
+from plugwright.protocol.paths import KubeletPaths
 
 __all__ = ["OURS", "Plan", "Program", "Sample", "parse_program", "scenarios"]
 
@@ -25,10 +26,7 @@ Sample = dict[str, float]
 Scenario = Callable[[Client], Sample]
 BASE_COUNT = 10
 SETTLE_SECONDS = 1.0
-STEADY_SECONDS = 12.0  # after which a daemon has stopped to watch its own start
-CONFIG = "resources:\n"
-RESOURCE = "  - name: mock/gpu{suffix}\n    mock: {{count: {count}}}\n"
-MANY_RESOURCES = 20
+STEADY_SECONDS = 12.0  # after which a daemon no longer watches its own start
 CHECKPOINT_ENTRIES = 2_100  # about 0.9 MB
 
 
@@ -71,6 +69,7 @@ class Plan:
     restart_seconds: float
     idle_seconds: float
     lists: tuple[int, ...]
+    resources: int  # of one daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def scenarios(plan: Plan, program: Program) -> dict[str, Scenario]:
     if program.scales:
         found |= {f"{count:,} devices": partial(_listing, program, count) for count in plan.lists}
     if program.is_configured:
-        found[f"{MANY_RESOURCES} resources"] = partial(_many_resources, program)
+        found[f"{plan.resources} resources"] = partial(_many_resources, plan, program)
     return found
 
 
@@ -150,16 +149,16 @@ def _listing(program: Program, count: int, client: Client) -> Sample:
         }
 
 
-def _many_resources(program: Program, client: Client) -> Sample:
+def _many_resources(plan: Plan, program: Program, client: Client) -> Sample:
     """The start on a node that is full of pods: until the last of the resources is registered."""
-    flags = ["-registrations", str(MANY_RESOURCES)]
-    with _session(program, client, BASE_COUNT, flags, resources=MANY_RESOURCES) as session:
+    flags = ["-registrations", str(plan.resources)]
+    with _session(program, client, BASE_COUNT, flags, resources=plan.resources) as session:
         return {"many_resources_start_ms": session.start_ms}
 
 
 def _config(count: int, resources: int) -> str:
-    suffixes = [""] if resources == 1 else [f"-{number}" for number in range(resources)]
-    return CONFIG + "".join(RESOURCE.format(suffix=suffix, count=count) for suffix in suffixes)
+    entries = [f"  - name: mock/gpu-{number}\n    mock: {{count: {count}}}\n" for number in range(resources)]
+    return "".join(["resources:\n", *entries])
 
 
 def _checkpoint() -> bytes:
@@ -186,7 +185,7 @@ def _session(
         plugins.mkdir()
         (root / "config.yaml").write_text(_config(count, resources))
         if resources > 1:
-            (plugins / "kubelet_internal_checkpoint").write_bytes(_checkpoint())
+            KubeletPaths(root, plugins).checkpoint.write_bytes(_checkpoint())
         client_log, program_log = root / "client.log", root / "program.log"
         argv = [*client.argv, "-dir", str(plugins), "-hold", "600s", *flags]
         with started(argv, client_log, piped=True) as kubelet:

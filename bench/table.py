@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.scenarios import MANY_RESOURCES
-
 __all__ = ["Bar", "Row", "Samples", "records", "render", "rows_for"]
 
 Samples = Mapping[str, Sequence[float]]
@@ -47,7 +45,7 @@ class Row:
     digits: int = 1
 
 
-def rows_for(restarts: int, idle_seconds: float, lists: Sequence[int]) -> list[Row]:
+def rows_for(restarts: int, idle_seconds: float, lists: Sequence[int], resources: int) -> list[Row]:
     rows = [
         Row("Allocate p50", "allocate_p50_us", "µs", Bar(1.5, ratio=True, moonshot=1.1), 0),
         Row("Allocate p99", "allocate_p99_us", "µs", Bar(1.5, ratio=True, moonshot=1), 0),
@@ -68,7 +66,7 @@ def rows_for(restarts: int, idle_seconds: float, lists: Sequence[int]) -> list[R
             Row(f"{count:,} devices: RSS", f"list_{count}_rss_mib", "MiB"),
             Row(f"{count:,} devices: start → registered", f"list_{count}_start_ms", "ms"),
         ]
-    many = f"{MANY_RESOURCES} resources, checkpoint of 0.9 MB: start → registered"
+    many = f"{resources} resources, checkpoint of 0.9 MB: start → registered"
     return [*rows, Row(many, "many_resources_start_ms", "ms", Bar(400))]
 
 
