@@ -4,8 +4,8 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
-PROTOS := $(sort $(shell find src -name '*.proto'))
-PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
+PROTOS := $(sort $(wildcard tests/proto/*.proto))
+PROTOC  = $(BIN)/python -m grpc_tools.protoc -I . --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 # Tests start hundreds of processes: where byte code is not kept, each of them compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -95,10 +95,10 @@ check-proto: $(READY)
 	@rm -rf build/proto && mkdir -p build/proto
 	@$(PROTOC) --python_out=build/proto --mypy_out=quiet:build/proto $(PROTOS)
 	@cd build/proto && find . -type f | sort | while read -r file; do \
-	  cmp "$$file" "../../src/$$file" || { echo "generated code is not what 'make proto' makes" >&2; exit 1; }; done
+	  cmp "$$file" "../../$$file" || { echo "generated code is not what 'make proto' makes" >&2; exit 1; }; done
 
-proto: $(READY) ## the protobuf code anew, after a change to a .proto
-	@$(PROTOC) --python_out=src --mypy_out=quiet:src $(PROTOS)
+proto: $(READY) ## the protobuf code of the tests again, after a change to a .proto
+	@$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 # Measured as it is installed on a node: without the tools of development, which change what libraries load.
 # PEER=yardstick is the smallest Go plugin there can be (bench/yardstick), where no other is at hand.

@@ -10,15 +10,9 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 LINE = re.compile(r"( *)([\w/]+)/(?: +(\S.*))?")
 
 
-def is_generated(package: Path) -> bool:
-    """Whether there is nothing but the protobuf compiler's code in it."""
-    modules = [path for path in package.rglob("*.py") if path.name != "__init__.py"]
-    return all(path.name.endswith("_pb2.py") for path in modules)
-
-
 def packages() -> set[str]:
     directories = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
-    return {str(package.relative_to(ROOT)) for package in directories if not is_generated(package)}
+    return {str(package.relative_to(ROOT)) for package in directories}
 
 
 def mapped() -> dict[str, str]:

@@ -33,7 +33,7 @@ HEADINGS = {
     re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
     for heading in re.findall(r"^##+ (.+)$", TEXT, re.MULTILINE)
 }
-SOURCES = sorted(path for path in (ROOT / "src").rglob("*.py") if not path.name.endswith("_pb2.py"))
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests" / "kubelet").rglob("*.py"))
 PAGES = [
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if path != PAGE),

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "plugwright"
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 Named = Iterable[tuple[str, str]]
 CLASS = re.compile(r"^ *class ", re.MULTILINE)  # other modules need no parser
 

@@ -18,12 +18,12 @@ from chaos.rig import Rig, emulated_rig
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
+from tests.proto import podresources_v1_pb2 as pod_pb
 
 from plugwright.errors import PlugwrightError
 from plugwright.plugins.mock import Mock
 from plugwright.protocol import checkpoint, device_plugin, messages, pod_resources
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.podresources.v1 import podresources_pb2 as pod_pb
 from plugwright.protocol.transport import Unary
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings

@@ -18,12 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a program of its own
 
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 from tests.protobuf_methods import Method, streaming, unary
 
 from plugwright.errors import PeerRefused, PlugwrightError
 from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import registration, transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.system import sockets
 from plugwright.system.concurrency import Latest, first

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
@@ -14,7 +15,6 @@ from plugwright.kubelet.events import Call, Finding, StateChange
 from plugwright.model import Allocation, Options, PreferenceRequest, natural_order
 from plugwright.protocol import checkpoint, device_plugin, messages, registration
 from plugwright.protocol.checkpoint import Checkpoint
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.system.concurrency import Latest

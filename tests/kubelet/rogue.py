@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from google.protobuf.message import Message
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 from tests.protobuf_methods import Method, streaming, unary
 
 from plugwright.kubelet import Kubelet
 from plugwright.protocol import registration, transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Bound
 from plugwright.system.concurrency import Latest

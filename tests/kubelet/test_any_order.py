@@ -15,13 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from tests.kubelet.rogue import Hanging, Rogue, allocate, always, registered
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import KubeletError, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.events import StateChange
 from plugwright.protocol import checkpoint
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.testing import pod_requesting
 
 T = TypeVar("T")

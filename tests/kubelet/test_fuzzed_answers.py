@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kubelet.rogue import TAPE, Rogue, allocate, always, options, registered
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import PodRefused
 from plugwright.kubelet import Kubelet, Pod
 from plugwright.kubelet.events import StateChange
 from plugwright.model import natural_order
 from plugwright.protocol import checkpoint
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.testing import pod_requesting
 
 IDS = tuple(f"st{n}" for n in range(6))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.kubelet.rogue import TAPE, Hanging, Rogue, allocate, always, granting, listing, options, register, registered
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import ContainerWaiting, KubeletError, PeerGone, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, Timing
 from plugwright.protocol import checkpoint
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.transport import MESSAGE_LIMIT
 from plugwright.testing import pod_requesting
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kubelet.actors import PluginCall
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import PeerRefused
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.protocol import device_plugin, messages, registration
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import RegisterRequest
 

@@ -1,10 +1,10 @@
 """Allocations as the kubelet's checkpoint keeps them, and read back as values of the model."""
 
 from tests.plugin_client import to_allocation
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.model import Allocation
 from plugwright.protocol import messages
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 
 __all__ = ["decode_allocation", "encode_allocation"]
 

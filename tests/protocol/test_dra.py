@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.proto import draplugin_v1_pb2 as v1
+from tests.proto import draplugin_v1beta1_pb2 as v1beta1
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import dra, transport
 from plugwright.protocol.dra import Claim, PreparedDevice
-from plugwright.protocol.draplugin.v1 import draplugin_pb2 as v1
-from plugwright.protocol.draplugin.v1beta1 import draplugin_pb2 as v1beta1
 
 CLAIM = Claim("ns", "c", "u-1")
 CLAIMS_ON_THE_WIRE = b"\x0a\x0c\x0a\x02ns\x12\x03u-1\x1a\x01c"

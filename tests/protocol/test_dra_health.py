@@ -6,11 +6,11 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from tests.proto import drahealth_v1_pb2 as pb
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import dra_health, transport
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
-from plugwright.protocol.drahealth.v1 import drahealth_pb2 as pb
 
 FINE = ReportedHealth("node", "gpu-0", HealthStatus.HEALTHY, updated=1)
 LOST = ReportedHealth("node", "gpu-0", HealthStatus.UNHEALTHY, "fell off the bus", updated=2, timeout=60)

@@ -5,14 +5,14 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
+from tests.proto import pluginregistration_v1_pb2 as watcher_pb
 from tests.protocol.allocations import decode_allocation, encode_allocation
 
 from plugwright.errors import InvalidValue, ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Health, Mount, Options, PreferenceRequest
 from plugwright.protocol import messages, transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.messages import ListedDevice
-from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy the machine is
 

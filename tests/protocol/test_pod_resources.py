@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.proto import podresources_v1_pb2 as pb
 from tests.protobuf_methods import Method, call
 from tests.protocol.held_devices import serve_held_devices
 
@@ -22,7 +23,6 @@ from plugwright.protocol.pod_resources import (
     HeldDevice,
     PodResources,
 )
-from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Unary
 from plugwright.system import sockets
 

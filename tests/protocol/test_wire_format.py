@@ -6,12 +6,12 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
+from tests.proto import pluginregistration_v1_pb2 as watcher_pb
 
 from plugwright.errors import MalformedMessage
 from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import messages, registration, wire_format
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.observed_kubelet import ObservedKubelet
+from tests.proto.deviceplugin_v1beta1_pb2 import AllocateResponse
 from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Allocation, Device, Plugin, Settings, Timeouts, serving
 from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
-from plugwright.protocol.deviceplugin.v1beta1.deviceplugin_pb2 import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.exclusivity import Exclusivity

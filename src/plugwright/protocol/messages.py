@@ -1,4 +1,4 @@
-"""Model values to messages of the device plugin API and back; the numbers of their fields are in deviceplugin.proto.
+"""Model values to messages of the device plugin API and back; the field numbers are deviceplugin_v1beta1.proto's.
 
 Towards the kubelet, values of `model` are encoded, which refuse what could never work. What comes from a plugin is
 decoded into values of its own, unchecked: the kubelet passes ids, paths and permissions on as they are.

@@ -2,7 +2,7 @@
 
 As much of it as the kubelet's APIs have: texts, integers, booleans, and messages inside messages. A field that an API
 does not know, or that has another kind than it should, is skipped, as protobuf does. Which number means what is
-`messages`, `registration` and `pod_resources`; the `.proto` files have them all.
+`messages`, `registration` and `pod_resources`; the `.proto` files of tests/proto list them all.
 """
 
 from plugwright.errors import MalformedMessage

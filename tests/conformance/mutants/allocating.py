@@ -6,11 +6,11 @@ import random
 from tests.conformance.mutants.listing import DropsFailed
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import IDS, SmallPlugin
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import PeerRefused
 from plugwright.model import PreferenceRequest
 from plugwright.protocol import transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 
 Response = pb.ContainerAllocateResponse
 

@@ -2,8 +2,7 @@
 
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import SmallPlugin
-
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 Response = pb.ContainerAllocateResponse
 

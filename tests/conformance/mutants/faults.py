@@ -10,11 +10,11 @@ from google.protobuf.message import Message
 from tests import protobuf_methods
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import SmallPlugin
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 from tests.protobuf_methods import Method, unary
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.grpc_server import GrpcServerConnection
 
 Response = pb.ContainerAllocateResponse

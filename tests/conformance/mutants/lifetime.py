@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import MOMENT, SmallPlugin
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import PeerRefused
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.system import sockets
 
 Response = pb.ContainerAllocateResponse

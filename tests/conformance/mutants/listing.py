@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import IDS, SmallPlugin
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.system import sockets
 
 Response = pb.ContainerAllocateResponse

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import SmallPlugin
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 
 from plugwright.errors import PeerRefused, PlugwrightError
 from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import PluginInfo
 from plugwright.system import sockets
 

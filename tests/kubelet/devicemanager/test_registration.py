@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.kubelet.actors import OTHER, TAPE, ScriptedPlugin, quick_settings, register, registered
+from tests.proto import deviceplugin_v1beta1_pb2 as pb
 from tests.protobuf_methods import Method, call
 
 from plugwright.errors import PeerRefused, PeerSilent
@@ -12,7 +13,6 @@ from plugwright.kubelet import Kubelet
 from plugwright.kubelet.metrics import MetricName
 from plugwright.model import Options
 from plugwright.protocol import device_plugin, transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.testing import pod_requesting
 
