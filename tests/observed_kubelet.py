@@ -16,7 +16,7 @@ from plugwright.kubelet.devicemanager import endpoints
 from plugwright.kubelet.events import Call, Event, StateChange
 from plugwright.kubelet.settings import Timing
 from plugwright.model import Device, Options
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["ObservedEndpoint", "ObservedKubelet", "RegisteredPlugin", "observed_kubelet"]
 

@@ -15,7 +15,7 @@ from plugwright import Settings, serving
 from plugwright.config import schema
 from plugwright.errors import PeerRefused
 from plugwright.protocol.pod_resources import HeldDevice
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import pod_requesting
 
 NIC = {"count": 1}

@@ -25,7 +25,7 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 from plugwright.protocol.registration import PluginInfo
 from plugwright.system import sockets
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 LEASE = 4  # seconds

@@ -26,8 +26,9 @@ from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import registration, transport
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.system import sockets
-from plugwright.system.concurrency import Latest, first
+from plugwright.system.concurrency import first
 from plugwright.system.inotify import Directory
+from plugwright.system.latest import Latest
 
 SERVICE = "/v1beta1.DevicePlugin"
 RESOURCE = "example.com/part"

@@ -20,7 +20,7 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import Api, Split
 from plugwright.serve import serving
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting, running
 from plugwright.testing.harness import PluginKubelet
 

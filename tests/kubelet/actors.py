@@ -17,7 +17,7 @@ from plugwright.protocol import checkpoint, device_plugin, messages, registratio
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = [
     "LIMIT",

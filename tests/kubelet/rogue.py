@@ -12,7 +12,7 @@ from plugwright.kubelet import Kubelet
 from plugwright.protocol import registration, transport
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Bound
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["TAPE", "Hanging", "Rogue", "always", "granting", "listing", "options", "register", "registered"]
 

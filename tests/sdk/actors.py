@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from plugwright import Allocation, Device, Plugin
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["TAPE", "ListingPlugin", "LogRecorder", "recorded_log"]
 

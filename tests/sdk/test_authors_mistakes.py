@@ -17,7 +17,7 @@ from plugwright.errors import PlugwrightError, PodRefused
 from plugwright.sdk import cdi
 from plugwright.sdk.logs import HumanFormatter
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import KubeletSettings, pod_requesting, running
 
 TAPE = "example.com/tape"

@@ -21,7 +21,7 @@ from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 TAPE = "example.com/tape"

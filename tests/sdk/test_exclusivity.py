@@ -21,7 +21,7 @@ from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import pod_requesting, running
 
 WHOLE, SHARED = "example.com/gpu", "example.com/gpu-shared"

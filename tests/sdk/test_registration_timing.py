@@ -17,8 +17,9 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.registration import RegistrationTiming, ResourceRegistration
 from plugwright.sdk.service import PluginService
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system.concurrency import Backoff
 from plugwright.system.inotify import Directory
+from plugwright.system.latest import Latest
 
 AT_ONCE, NEVER = 0.0, 3600.0
 

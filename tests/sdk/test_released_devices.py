@@ -15,7 +15,7 @@ from tests.sdk.actors import TAPE, ListingPlugin, LogRecorder, recorded_log
 from plugwright import Allocation, Device, Settings, Timeouts, serving
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.released_devices import free_devices
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import pod_requesting, running
 
 OFTEN = Settings(timeouts=Timeouts(holders=0.3))

@@ -20,7 +20,7 @@ from plugwright.errors import PeerGone
 from plugwright.protocol import transport
 from plugwright.sdk.cordons import Cordon
 from plugwright.sdk.daemon import Daemon
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 TAPE = "example.com/tape"
 LIMIT = 60  # seconds that any fact here may take on a slow machine

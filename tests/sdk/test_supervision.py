@@ -16,7 +16,7 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.status import ResourceStatus
 from plugwright.sdk.supervision import Part, ResourceSupervisor, RestartTiming
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 DISK = "example.com/disk"
 

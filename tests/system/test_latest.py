@@ -2,7 +2,7 @@
 
 import asyncio
 
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 
 async def test_a_reader_gets_the_present_value() -> None:

@@ -20,7 +20,7 @@ from plugwright.cluster.api.errors import bad_request
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Object
 from plugwright.kubelet.pod_table import RunContainerOptions
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = [
     "ContainerLogWriter",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from plugwright.cluster.stored_objects import Object, StoredObject, StoredObjects
 from plugwright.errors import ClusterError
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = [
     "AlreadyExists",

@@ -26,7 +26,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Limits, Settings
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["DryDevice", "DryReport", "DryResource", "dry_run"]

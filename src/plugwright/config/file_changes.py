@@ -14,8 +14,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.system.concurrency import Latest, in_thread
+from plugwright.system.concurrency import in_thread
 from plugwright.system.inotify import Directory
+from plugwright.system.latest import Latest
 
 __all__ = ["SETTLE", "LookupDirectory", "file_changes", "lookup_directories"]
 

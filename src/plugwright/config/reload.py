@@ -25,7 +25,8 @@ from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
-from plugwright.system.concurrency import Backoff, Latest, begin_in_thread, in_thread, single_error
+from plugwright.system.concurrency import Backoff, begin_in_thread, in_thread, single_error
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["CurrentConfig", "DaemonConfig", "replace_plugins"]

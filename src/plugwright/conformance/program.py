@@ -20,7 +20,7 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["Program", "Target", "fill_in", "processor_demand", "start"]
 

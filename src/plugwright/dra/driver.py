@@ -43,7 +43,8 @@ from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.serve_settings import Api, DriverState
 from plugwright.sdk.settings import Settings
-from plugwright.system.concurrency import Backoff, Latest, in_thread
+from plugwright.system.concurrency import Backoff, in_thread
+from plugwright.system.latest import Latest
 
 __all__ = ["Driver", "find_api_server"]
 

@@ -27,8 +27,9 @@ from plugwright.protocol.registration import PluginInfo
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.registration import RegistrationReport, RegistrationState, is_stale_socket
 from plugwright.system import sockets
-from plugwright.system.concurrency import Backoff, Latest, first
+from plugwright.system.concurrency import Backoff, first
 from plugwright.system.inotify import Directory
+from plugwright.system.latest import Latest
 from plugwright.system.sockets import SocketFile
 
 __all__ = ["DriverRegistration", "DriverServices", "DriverSockets", "RunningCalls"]

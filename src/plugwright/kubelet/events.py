@@ -15,7 +15,7 @@ from itertools import islice
 
 from plugwright.errors import KubeletFindings, PeerGone, PlugwrightError
 from plugwright.protocol.messages import ListedDevice
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["Call", "Event", "EventLog", "Finding", "Findings", "StateChange"]
 

@@ -18,8 +18,8 @@ from plugwright.kubelet.metrics import KubeletMetrics, MetricName
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol import registration
 from plugwright.protocol.registration import PluginInfo, PluginInfoClient
-from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import WatchedDirectories
+from plugwright.system.latest import Latest
 
 __all__ = ["PluginHandler", "PluginWatcher"]
 

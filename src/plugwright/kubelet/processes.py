@@ -24,7 +24,8 @@ from plugwright.kubelet.expansion import expand_references
 from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.system import processes
-from plugwright.system.concurrency import Latest, first
+from plugwright.system.concurrency import first
+from plugwright.system.latest import Latest
 
 __all__ = ["STOP_GRACE", "ApplyCdi", "ContainerProcess", "Output", "Report", "run", "without_cdi"]
 

@@ -30,7 +30,7 @@ from plugwright.sdk.device_family import (
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["FAMILY", "Links", "Mock", "MockFamily", "MockOptions", "linked"]
 

@@ -10,7 +10,7 @@ from plugwright.protocol.grpc import BrokenExchange, GrpcError, MessageReader, S
 from plugwright.protocol.hpack import Field, encode
 from plugwright.protocol.http2 import Http2Connection
 from plugwright.protocol.http2_sending import Stream
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["GrpcClientConnection"]
 

@@ -17,7 +17,7 @@ from plugwright.protocol import grpc_errors
 from plugwright.protocol.grpc_client import GrpcClientConnection
 from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
 from plugwright.system import sockets
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.system.sockets import SocketFile
 
 __all__ = [

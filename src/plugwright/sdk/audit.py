@@ -15,7 +15,8 @@ from pathlib import Path
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import HeldDevice
-from plugwright.system.concurrency import Latest, cancel
+from plugwright.system.concurrency import cancel
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["AllocationAudit"]

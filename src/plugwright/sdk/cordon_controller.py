@@ -18,7 +18,8 @@ from plugwright.sdk.cordons import Cordon, CordonRule, Cordons
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import CordonStatus
-from plugwright.system.concurrency import Backoff, Latest, begin_in_thread, in_thread, retrieve_exception
+from plugwright.system.concurrency import Backoff, begin_in_thread, in_thread, retrieve_exception
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["CordonController", "utc"]

@@ -39,8 +39,9 @@ from plugwright.sdk.socket_directory import watch_for_replacement
 from plugwright.sdk.status import ConfigState
 from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
-from plugwright.system.concurrency import Latest, cancel_within, single_error
+from plugwright.system.concurrency import cancel_within, single_error
 from plugwright.system.inotify import Directory
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["Daemon", "DriverFactory", "ResourceRuntime"]

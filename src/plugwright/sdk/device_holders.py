@@ -12,7 +12,7 @@ from pathlib import Path
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.protocol import pod_resources
 from plugwright.sdk.kubelet_checkpoint import Held, KubeletCheckpoint
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["DeviceHolders", "Holders", "ResourceHolders"]

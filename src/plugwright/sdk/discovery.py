@@ -11,7 +11,8 @@ from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system.concurrency import Backoff
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["Discovery"]

@@ -25,7 +25,8 @@ from plugwright.protocol import messages, pod_resources
 from plugwright.protocol.checkpoint import PodDevicesEntry
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.concurrency import Latest, in_thread
+from plugwright.system.concurrency import in_thread
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["Exclusivity"]

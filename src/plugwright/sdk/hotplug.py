@@ -22,8 +22,8 @@ from pathlib import Path
 
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.system.blocking import BlockingCalls
-from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import WatchedDirectories, nearest_directory
+from plugwright.system.latest import Latest
 
 __all__ = ["Hotplug", "HotplugSource", "HotplugTiming", "Uevent", "open_uevent_socket", "parse", "receive"]
 

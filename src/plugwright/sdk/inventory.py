@@ -18,7 +18,7 @@ from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.status import shown
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["DeviceSources", "Inventory", "Snapshot", "compose"]
 

@@ -36,6 +36,7 @@ from plugwright.sdk.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import ListPacer
 from plugwright.system import concurrency
+from plugwright.system.latest import Latest
 
 __all__ = ["PluginCalls", "PluginThreads", "StallDetector", "ThreadLimits"]
 
@@ -185,7 +186,7 @@ class PluginThreads:
     """
 
     def __init__(self, resource: str, limits: ThreadLimits | None = None) -> None:
-        self.blocked: concurrency.Latest[Mapping[str, str]] = concurrency.Latest({})
+        self.blocked = Latest[Mapping[str, str]]({})
         self._resource, self._limits = resource, limits or ThreadLimits()
         self._given_up: dict[str, list[_ThreadCall]] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}

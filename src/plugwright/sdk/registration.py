@@ -27,8 +27,9 @@ from plugwright.sdk.plugin import supported_options
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings, Timeouts
 from plugwright.system import sockets
-from plugwright.system.concurrency import Backoff, Latest, first
+from plugwright.system.concurrency import Backoff, first
 from plugwright.system.inotify import Directory, Identity
+from plugwright.system.latest import Latest
 from plugwright.system.sockets import SocketFile
 
 __all__ = [

@@ -22,7 +22,7 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["ReleasedDevices", "free_devices"]

@@ -16,7 +16,7 @@ from plugwright.sdk.device_holders import ResourceHolders
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["RemovedDevices"]

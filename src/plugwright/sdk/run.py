@@ -22,7 +22,8 @@ from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
 from plugwright.system import garbage
-from plugwright.system.concurrency import Latest, cancel
+from plugwright.system.concurrency import cancel
+from plugwright.system.latest import Latest
 from plugwright.system.systemd import Systemd
 from plugwright.version import __version__
 

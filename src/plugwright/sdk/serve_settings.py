@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from plugwright.errors import ConfigError
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["Api", "DriverState", "ResourceDriver", "ServeSettings", "Split", "TaintSettings"]
 

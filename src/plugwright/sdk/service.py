@@ -25,7 +25,7 @@ from plugwright.sdk.plugin import Plugin, fewest_numa_nodes, supported_options, 
 from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.plugin_checks import preference_problem
 from plugwright.sdk.settings import Settings
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["PluginService", "StreamCounts"]

@@ -15,7 +15,8 @@ from typing import Any
 
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.settings import Settings
-from plugwright.system.concurrency import Backoff, Latest, cancel_within, retrieve_exception, single_error
+from plugwright.system.concurrency import Backoff, cancel_within, retrieve_exception, single_error
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["Part", "ResourceSupervisor", "RestartTiming"]

@@ -1,7 +1,4 @@
-"""Tools for the event loop: the latest value with a wake-up, the first of several, threads, the wait before a retry.
-
-`Latest` is the only wake-up of the tree: one writer publishes, readers see the latest value. There is no queue: a
-reader that was busy sees the latest value and not those it missed, and one that has left costs nothing.
+"""Tools for the event loop: tasks, the first of several, threads, the wait before a retry. Wake-ups are in `latest`.
 
 Threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process from
 ending. Python cannot stop a thread, so one that hangs stays until the process ends. One that has finished a call waits
@@ -12,7 +9,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -23,7 +20,6 @@ from weakref import WeakKeyDictionary
 
 __all__ = [
     "Backoff",
-    "Latest",
     "begin_in_thread",
     "call_in_loop",
     "cancel",
@@ -42,72 +38,6 @@ __all__ = [
 T = TypeVar("T")
 _BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a machine that is very busy
 _IDLE_THREADS = 1  # that wait for the next call, unless a program keeps more; others end
-
-
-class Latest(Generic[T]):
-    """A value that readers can wait on. There are dozens for every node of a cluster, so one takes little memory."""
-
-    __slots__ = ("_callbacks", "_value", "_version", "_waiters")
-
-    def __init__(self, value: T) -> None:
-        self._callbacks: tuple[Callable[[], object], ...] = ()
-        self._value = value
-        self._version = 0
-        self._waiters: list[asyncio.Future[None]] | None = None
-
-    @property
-    def value(self) -> T:
-        return self._value
-
-    def publish(self, value: T) -> None:
-        self._value = value
-        self._version += 1
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
-        for callback in self._callbacks:
-            callback()
-
-    def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Calls `callback` after each publication, until the returned function is called."""
-        self._callbacks = (*self._callbacks, callback)
-        return partial(self._unsubscribe, callback)
-
-    def _unsubscribe(self, callback: Callable[[], object]) -> None:
-        callbacks = list(self._callbacks)
-        callbacks.remove(callback)
-        self._callbacks = tuple(callbacks)
-
-    def publish_if_changed(self, value: T) -> None:
-        if value != self._value:
-            self.publish(value)
-
-    async def changes(self) -> AsyncIterator[T]:
-        """The value now, and then the latest one whenever the reader has not seen it."""
-        seen = -1
-        while True:
-            if seen == self._version:
-                await self._publication()
-            seen = self._version
-            yield self._value
-
-    async def until(self, accept: Callable[[T], bool]) -> T:
-        """The first value that `accept` is true for, the present one included."""
-        while not accept(self._value):
-            await self._publication()
-        return self._value
-
-    async def _publication(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if self._waiters and waiter in self._waiters:  # cancelled
-                self._waiters.remove(waiter)
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from plugwright.system.concurrency import Latest
 from plugwright.system.inotify_api import Event, Inotify, Mask
+from plugwright.system.latest import Latest
 
 __all__ = ["Directory", "Identity", "WatchedDirectories", "nearest_directory", "settled_changes"]
 

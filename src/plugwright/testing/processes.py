@@ -12,7 +12,8 @@ from pathlib import Path
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import Kubelet
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.system.concurrency import Latest, first
+from plugwright.system.concurrency import first
+from plugwright.system.latest import Latest
 from plugwright.testing import harness
 
 __all__ = ["PluginProcess", "plugin_process"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from plugwright.errors import KubeletError, PeerRefused
 from plugwright.kubelet.dra.resource_api import ResourceClaim
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing.claim_requests import AllocatedResult, RequestedClaim, claim_document, is_satisfied
 
 __all__ = ["ResourceApiServer"]

@@ -17,7 +17,7 @@ from plugwright.kubelet import Kubelet
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import Api, DriverState, ServeSettings, Split
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = [
     "DRIVER",

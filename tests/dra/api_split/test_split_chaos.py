@@ -24,7 +24,8 @@ from plugwright.kubelet.pod_table import Pod
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import Api, Split
-from plugwright.system.concurrency import Latest, cancel
+from plugwright.system.concurrency import cancel
+from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting
 from plugwright.testing.harness import PluginKubelet, kubelet_root
 from plugwright.testing.resource_api_server import ResourceApiServer

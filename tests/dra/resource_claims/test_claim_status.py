@@ -14,7 +14,7 @@ from plugwright import Device, Plugin
 from plugwright.dra.resource_claims.claim_status import ClaimStatus, status_patch
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.errors import PeerGone, PeerRefused
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting
 from plugwright.testing import running as running_plugin
 

@@ -15,7 +15,7 @@ from plugwright.kubelet import Kubelet, Phase, Pod
 from plugwright.kubelet.dra.resource_api import ClaimTable, ResourceClaim
 from plugwright.protocol import dra, registration, transport
 from plugwright.protocol.registration import PluginInfo
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 
 @dataclass

@@ -13,7 +13,7 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.protocol.dra_health import ReportedHealth
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import PluginInfo
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 DRIVER = "gpu.example.com"
 V1, V1BETA1 = dra.VERSIONS

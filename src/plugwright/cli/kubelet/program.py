@@ -25,8 +25,8 @@ from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.sdk import cdi
-from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import settled_changes
+from plugwright.system.latest import Latest
 
 __all__ = ["KubeletOptions", "PodRunner", "emulate"]
 

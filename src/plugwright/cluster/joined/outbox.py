@@ -19,7 +19,8 @@ from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.store import AlreadyExists, Object, ObjectKey
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient, segment
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system.concurrency import Backoff
+from plugwright.system.latest import Latest
 
 __all__ = ["Outbox", "url_of"]
 

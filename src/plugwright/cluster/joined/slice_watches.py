@@ -13,7 +13,7 @@ from typing import Any
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["DriverClient", "SliceWatches"]
 

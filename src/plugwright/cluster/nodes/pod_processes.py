@@ -22,7 +22,7 @@ from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import STOP_GRACE, ContainerProcess, Output
 from plugwright.kubelet.sandbox import PathSpec
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["Launch", "PodProcesses", "ProcessHost", "ProcessTiming", "go_duration"]
 

@@ -17,7 +17,7 @@ from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
 from plugwright.system import directories
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["RunningNodes", "node_directories", "on_node"]
 

@@ -13,7 +13,7 @@ from plugwright.dra.api_split.split_file import SplitFile, SplitState
 from plugwright.errors import ConfigError, PluginError
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.system.blocking import BlockingCalls
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["KeptPlacements"]

@@ -27,7 +27,7 @@ from plugwright.model import Device, some
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import Api
 from plugwright.sdk.sysfs import BOOT_ID
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["MOVING", "ApiSplit"]

@@ -30,7 +30,7 @@ from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.inventory import Inventory, Snapshot
 from plugwright.sdk.serve_settings import TaintSettings
 from plugwright.system.blocking import BlockingCalls
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["CORDONED", "UNHEALTHY", "Taint", "TaintController", "observed", "taints_for"]

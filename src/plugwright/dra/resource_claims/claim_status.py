@@ -17,7 +17,8 @@ from typing import Protocol
 
 from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.errors import PeerGone, PeerRefused
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system.concurrency import Backoff
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["ClaimStatus", "StatusApi", "status_patch"]

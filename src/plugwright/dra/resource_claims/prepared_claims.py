@@ -29,7 +29,8 @@ from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.errors import CheckpointCorrupt, ClaimWaits
 from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import files
-from plugwright.system.concurrency import Latest, begin_in_thread
+from plugwright.system.concurrency import begin_in_thread
+from plugwright.system.latest import Latest
 
 __all__ = [
     "ClaimedDevice",

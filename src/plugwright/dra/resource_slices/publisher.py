@@ -23,7 +23,8 @@ from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import Plan, Pool, PoolContent
 from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import segment
-from plugwright.system.concurrency import Backoff, Latest, first
+from plugwright.system.concurrency import Backoff, first
+from plugwright.system.latest import Latest
 
 __all__ = ["PublisherState", "PublisherStatus", "SlicePublisher"]
 

@@ -27,7 +27,7 @@ from plugwright.kubelet.settings import KubeletContext
 from plugwright.model import Health
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.messages import ListedDevice
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 __all__ = ["DeviceHealth", "DeviceManager", "devices_with_changed_health", "pod_device_health", "reported_health"]
 

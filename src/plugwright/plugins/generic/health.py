@@ -19,7 +19,8 @@ import msgspec
 from plugwright.plugins.generic.hardware import Texts, Unit
 from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.sysfs import Host
-from plugwright.system.concurrency import Latest, cancel
+from plugwright.system.concurrency import cancel
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["CheckState", "HealthCheck", "HealthMonitor", "Probe"]

@@ -34,7 +34,8 @@ from plugwright.plugins.nvidia.incidents import Incidents, XidRecords
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.plugins.nvidia.switch_log import SwitchLog
 from plugwright.system import concurrency
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system.concurrency import Backoff
+from plugwright.system.latest import Latest
 
 __all__ = ["GpuMonitor", "PollIntervals", "View", "changes"]
 

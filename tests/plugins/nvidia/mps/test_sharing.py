@@ -20,7 +20,7 @@ from plugwright.plugins.nvidia.mps.plan import plan_daemons
 from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 from plugwright.plugins.nvidia.mps.state import Condition
 from plugwright.plugins.nvidia.sharing import GpuUnit
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 
 QUARTERS = NvidiaShare(by=SharingStrategy.MPS, replicas=4)
 FIRST, SECOND = gpu(0).uuid, gpu(1).uuid

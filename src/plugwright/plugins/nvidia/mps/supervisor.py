@@ -25,7 +25,8 @@ from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState, ResourceState
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.system import concurrency
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system.concurrency import Backoff
+from plugwright.system.latest import Latest
 
 __all__ = ["MpsResource", "Supervisor", "restore_modes", "set_exclusive", "supervise"]
 
