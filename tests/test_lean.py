@@ -55,7 +55,11 @@ async def test_a_plugin_that_serves_has_loaded_nothing_heavy(kubelet: ObservedKu
     modules = set(answer.env["MODULES"].split())
     assert "plugwright.sdk.run" in modules
     assert not packages(modules) & HEAVY
-    assert not {module for module in modules if module.startswith(("plugwright.cli", "plugwright.plugins"))}
+    assert not {
+        module
+        for module in modules
+        if module.startswith(("plugwright.cli", "plugwright.plugins", "plugwright.apiserver"))
+    }
 
 
 async def test_importing_plugwright_loads_none_of_its_modules() -> None:
@@ -108,4 +112,5 @@ async def test_a_plain_call_of_run_loads_no_click(tmp_path: Path) -> None:
     done = await ended(python("-c", program, "run", "-c", tmp_path / "none.yaml", "--state-dir", tmp_path))
     assert (done.code, done.err) == (1, f"plugwright: cannot read {tmp_path}/none.yaml: No such file or directory\n")
     assert "plugwright.config.reload" in done.out
+    assert "plugwright.apiserver" not in done.out
     assert not packages(set(done.out.split())) & {"click", "rich", "difflib", "argparse"}

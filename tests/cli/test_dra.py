@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.apiserver.serving import TOKEN
 from tests.cli.processes import Ended, ended
-from tests.cluster.api.serving import TOKEN
 from tests.kube.serving import served_api
 
 from plugwright.cli.dra import incomplete_pools, listed_claims, published_devices

@@ -12,12 +12,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from tests.cluster.pods_and_nodes import pod_object
 
-from plugwright.cluster import tls
-from plugwright.cluster.api.kinds import EVENTS, NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
-from plugwright.cluster.container_logs import LogOptions
+from plugwright.apiserver import tls
+from plugwright.apiserver.kinds import EVENTS, NODES, PODS
+from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
-from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["Lab", "embedded", "served"]
 

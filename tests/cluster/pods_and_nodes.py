@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from plugwright.cluster.store import Object
+from plugwright.apiserver.store import Object
 
 __all__ = ["node_object", "pod_object"]
 

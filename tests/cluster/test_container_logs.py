@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.api import log_options
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions, attempt_to_read
-from plugwright.cluster.store import Object
+from plugwright.apiserver import log_options
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.store import Object
+from plugwright.cluster.container_logs import ContainerLogs, LogName, attempt_to_read
 
 EPOCH = datetime(2026, 11, 15, 12, tzinfo=UTC)
 NAME = LogName("u", "main", 0)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.cluster.embedding import Lab, embedded
 
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import NODES
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import NODES
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
 from plugwright.cluster.nodes.node_status import NodeShape
-from plugwright.cluster.store import Object
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.model import Allocation, Device

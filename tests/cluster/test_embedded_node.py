@@ -8,7 +8,7 @@ import pytest
 from tests.cli.processes import Ended, ended, python
 from tests.cluster.embedding import Lab, embedded, served
 
-from plugwright.cluster.store import Object
+from plugwright.apiserver.store import Object
 from plugwright.kubelet import KubeletSettings, Timing
 
 BRIEF = KubeletSettings(numa=2, timing=Timing(grace=1.0, node_status=0.05))

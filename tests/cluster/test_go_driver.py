@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.cluster.embedding import Lab, embedded, served
 
-from plugwright.cluster.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
-from plugwright.cluster.store import Object, ObjectKey
+from plugwright.apiserver.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Object, ObjectKey
 
 SOURCE = Path(__file__).parent / "go_driver"
 OFFLINE = {"CGO_ENABLED": "0", "GOPROXY": "off", "GOTOOLCHAIN": "local"}

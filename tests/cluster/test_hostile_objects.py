@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.cluster.embedding import embedded
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
-from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.apiserver.kinds import NAMESPACES, NODES, PODS
+from plugwright.apiserver.registry import ResourcePath, Writer
+from plugwright.apiserver.store import Object, ObjectKey, Store
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduling.scheduler import Scheduler
-from plugwright.cluster.store import Object, ObjectKey, Store
 
 LIMIT = 60.0
 json = st.recursive(

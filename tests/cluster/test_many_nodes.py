@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.cluster.embedding import embedded
 
-from plugwright.cluster.api.kinds import CONFIG_MAPS
-from plugwright.cluster.store import ObjectKey
+from plugwright.apiserver.kinds import CONFIG_MAPS
+from plugwright.apiserver.store import ObjectKey
 
 MANY = 9_000  # more changes than the store's history has
 

@@ -14,8 +14,8 @@ import pytest
 from tests.cli.processes import Ended, Running, ended, python, running
 from tests.cluster.embedding import Lab, embedded, served
 
-from plugwright.cluster.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import ResourcePath
 from plugwright.sdk.cdi import resolution
 
 DRIVER = "tape.example.com"

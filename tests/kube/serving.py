@@ -11,11 +11,11 @@ from typing import Any
 
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
-from tests.cluster.api.serving import TOKEN, populated, server
+from tests.apiserver.serving import TOKEN, populated, server
 
-from plugwright.cluster import tls
-from plugwright.cluster.api.app import application
-from plugwright.cluster.store import Object, Store
+from plugwright.apiserver import tls
+from plugwright.apiserver.app import application
+from plugwright.apiserver.store import Object, Store
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.api_server import ApiServer
 

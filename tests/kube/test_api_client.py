@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.cluster.api.serving import TOKEN
+from tests.apiserver.serving import TOKEN
 from tests.kube.serving import ServedApi, requests_ended, served_api
 
-from plugwright.cluster.api.kinds import CONFIG_MAPS
-from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.apiserver.kinds import CONFIG_MAPS
+from plugwright.apiserver.registry import ResourcePath, Writer
 from plugwright.errors import ConfigError, PeerGone, PeerRefused, PeerSilent
 from plugwright.kube.api_client import ApiClient, Document, segment
 from plugwright.kube.api_server import ApiServer, Credentials

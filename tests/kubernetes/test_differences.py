@@ -12,14 +12,14 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.cluster.api.serving import TOKEN, populated, served
+from tests.apiserver.serving import TOKEN, populated, served
 from tests.kubernetes import building
 from tests.kubernetes.differences import page, requests
 from tests.kubernetes.differences.playing import Json, play
 from tests.kubernetes.lone_api_server import lone_api_server
 
-from plugwright.cluster import KUBERNETES_VERSION
-from plugwright.cluster.store import Store
+from plugwright.apiserver import KUBERNETES_VERSION
+from plugwright.apiserver.store import Store
 
 VERSION = os.environ.get("PLUGWRIGHT_KUBERNETES_VERSION") or building.DEFAULT_VERSION
 REQUESTS = [*requests.all_requests()]

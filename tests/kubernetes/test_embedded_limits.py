@@ -4,16 +4,15 @@ import json
 from typing import Any
 
 import pytest
-from tests.cluster.api.serving import EPOCH, populated
+from tests.apiserver.serving import EPOCH, populated
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import KubectlFailed, Object
 
-from plugwright.cluster import KUBERNETES_VERSION
-from plugwright.cluster.api import requests
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.cluster.api.registry import ResourcePath, Writer
-from plugwright.cluster.store import DryRun, Store
+from plugwright.apiserver import KUBERNETES_VERSION, requests
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import ResourcePath, Writer
+from plugwright.apiserver.store import DryRun, Store
 
 TAINT = {"key": "example.com/x", "effect": "NoSchedule"}
 POLICY = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "1Gi"}}

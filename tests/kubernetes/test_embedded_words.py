@@ -18,9 +18,9 @@ from tests.kubernetes.pods import Pods
 from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
-from plugwright.cluster.api.kinds import EVENTS, PODS
-from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.store import Object
+from plugwright.apiserver.kinds import EVENTS, PODS
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 
 Seen = dict[str, Any]
 STAY = ["sh", "-c", "trap exit TERM; sleep 1000000 & wait"]

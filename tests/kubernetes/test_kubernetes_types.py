@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.protocol.test_kubernetes_fields import OBJECTS, check
+from tests.apiserver.test_kubernetes_fields import OBJECTS, check
 
-from plugwright.protocol import kubernetes_fields
+from plugwright.apiserver import kubernetes_fields
 
 SOURCE = Path(__file__).parent / "kubernetes_types"
 TABLE = Path(kubernetes_fields.__file__).with_suffix(".txt")

@@ -16,9 +16,9 @@ from tests.kubernetes.pods import Pods
 from tests.kubernetes.test_embedded_words import container, pod
 from tests.kubernetes.waiting import until
 
-from plugwright.cluster.api.kinds import CONFIG_MAPS, EVENTS, PODS
-from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.store import Object
+from plugwright.apiserver.kinds import CONFIG_MAPS, EVENTS, PODS
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 
 Seen = dict[str, Any]
 NEVER, ON_FAILURE = {"restartPolicy": "Never"}, {"restartPolicy": "OnFailure"}

@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.cluster.api.serving import TOKEN, populated, server
+from tests.apiserver.serving import TOKEN, populated, server
+from tests.apiserver.test_kubernetes_fields import without_nulls
 from tests.kubernetes.lone_api_server import lone_api_server
-from tests.protocol.test_kubernetes_fields import without_nulls
 
-from plugwright.cluster.api.app import application
-from plugwright.cluster.store import Store
+from plugwright.apiserver.app import application
+from plugwright.apiserver.store import Store
 
 MAPS, PODS = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"

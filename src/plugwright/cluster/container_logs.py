@@ -15,10 +15,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.errors import bad_request
-from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Object
+from plugwright.apiserver import clock
+from plugwright.apiserver.clock import Clock
+from plugwright.apiserver.errors import bad_request
+from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.store import Object
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.system.latest import Latest
 
@@ -26,7 +27,6 @@ __all__ = [
     "ContainerLogWriter",
     "ContainerLogs",
     "LogName",
-    "LogOptions",
     "attempt_to_read",
     "lines_of_text",
     "options_text",
@@ -35,18 +35,6 @@ __all__ = [
 _LARGEST = 10 * 2**20  # the size at which a kubelet rotates a log
 _SLICE = 2**16
 _ENDED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """As in `kubectl logs`: `since` is the time of the first line, `tail` the number of lines before those to come."""
-
-    follow: bool = False
-    previous: bool = False
-    timestamps: bool = False
-    since: datetime | None = None
-    tail: int | None = None
-    limit: int | None = None  # bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.cluster import KUBERNETES_VERSION, clock
-from plugwright.cluster.api import app
-from plugwright.cluster.api.errors import StatusError, bad_request
-from plugwright.cluster.api.kinds import (
+from plugwright.apiserver import KUBERNETES_VERSION, app, clock
+from plugwright.apiserver.clock import Clock
+from plugwright.apiserver.database import Database
+from plugwright.apiserver.errors import StatusError, bad_request
+from plugwright.apiserver.kinds import (
     EVENTS,
     NAMESPACES,
     NODES,
@@ -26,20 +27,18 @@ from plugwright.cluster.api.kinds import (
     PRIORITY_CLASSES,
     SYSTEM_PRIORITY_CLASSES,
 )
-from plugwright.cluster.api.registry import ResourcePath, Writer
-from plugwright.cluster.clock import Clock
-from plugwright.cluster.container_logs import LogOptions
+from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.registry import ResourcePath, Writer
+from plugwright.apiserver.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.controllers.event_expiry import EventExpiry
 from plugwright.cluster.controllers.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
-from plugwright.cluster.database import Database
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_pods import RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape
 from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories, on_node
 from plugwright.cluster.scheduling.scheduler import Scheduler
-from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions

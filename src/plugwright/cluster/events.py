@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import EVENTS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
-from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import NotFound, Object, ObjectReader, Store
+from plugwright.apiserver import clock
+from plugwright.apiserver.clock import Clock
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import EVENTS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver.store import NotFound, Object, ObjectReader, Store
 from plugwright.errors import ClusterError
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from plugwright import quantity
-from plugwright.cluster.api import validation
+from plugwright.apiserver import validation
 from plugwright.cluster.joined.joined_nodes import NodePlan
 from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.config import schema

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.cluster.pods_and_nodes import node_object
 
-from plugwright.cluster.api.kinds import EVENTS, NAMESPACES
-from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.apiserver.kinds import EVENTS, NAMESPACES
+from plugwright.apiserver.registry import ResourcePath, Writer
+from plugwright.apiserver.store import ObjectKey, Store
 from plugwright.cluster.controllers.event_expiry import EventExpiry, EventLimits
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
-from plugwright.cluster.store import ObjectKey, Store
 
 MANY = 9_000  # more changes than the store's history has
 

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver import clock
+from plugwright.apiserver.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver.store import Object, Store
 from plugwright.cluster.controllers.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.store import Object, Store
 
 GRACE = 50.0
 UNREACHABLE = "node.kubernetes.io/unreachable"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.cluster.embedding import Lab, embedded, served
 
-from plugwright.cluster.api.kinds import LEASES, NODES
+from plugwright.apiserver.kinds import LEASES, NODES
+from plugwright.apiserver.store import ObjectKey
 from plugwright.cluster.embedded import mock_gpus
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, TAINT
 from plugwright.cluster.nodes.node_status import NodeShape
-from plugwright.cluster.store import ObjectKey
 from plugwright.errors import PlugwrightError
 from plugwright.kube.api_client import ApiClient
 

@@ -1,8 +1,8 @@
 """The objects of another server, with a node's own writes laid over them."""
 
-from plugwright.cluster.api.kinds import EVENTS, PODS
+from plugwright.apiserver.kinds import EVENTS, PODS
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined.mirror import Mirror
-from plugwright.cluster.store import Object, ObjectKey
 
 KEY = ObjectKey(PODS.qualified, "default", "one")
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.cluster.embedding import Lab, embedded, served
 from tests.cluster.joined.test_joined_nodes import QUICK
 
-from plugwright.cluster.api.kinds import NODES
+from plugwright.apiserver.kinds import NODES
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, NodePlan
 from plugwright.cluster.joined.node_registration import NodeRegistration
 from plugwright.errors import ClusterError

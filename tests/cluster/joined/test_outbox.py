@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.kube.serving import ServedApi, served_api
 
-from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.kinds import EVENTS, LEASES, NODES, PODS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.outbox import Outbox, url_of
-from plugwright.cluster.store import Object, ObjectKey
 
 LEASE = ResourcePath(LEASES, "default", "node")
 NODE = ObjectKey(NODES.qualified, "", "node")

@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.embedding import embedded
 from tests.cluster.joined.test_joined_nodes import joined
 
-from plugwright.cluster.api.kinds import EVENTS
+from plugwright.apiserver.kinds import EVENTS
 from plugwright.cluster.joined.joined_nodes import NodePlan, RemoteClient
 from plugwright.cluster.joined.pod_limits import PodLimits, not_emulated_here
 

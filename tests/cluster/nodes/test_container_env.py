@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes.container_env import PodFacts, container_environment, field_text, resource_text
 from plugwright.cluster.nodes.pod_volumes import PodVolumes
-from plugwright.cluster.store import Object
 from plugwright.errors import ContainerConfigError, VolumeNotMounted
 
 SECRET = {"data": {"token": base64.b64encode(b"hush").decode(), "broken": "%"}}

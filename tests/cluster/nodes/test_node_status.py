@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes import node_status
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape, PluginResources
-from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 
 NODE = NodeIdentity("node-1", 0, NodeShape(labels={"zone": "a"}), HostInfo("m", "b", "6.1", "arm64"))

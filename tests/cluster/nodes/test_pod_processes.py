@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from tests.cluster.embedding import Lab, embedded, served
 
-from plugwright.cluster.api.kinds import CONFIG_MAPS
-from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.store import Object
+from plugwright.apiserver.kinds import CONFIG_MAPS
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 
 STAY = "trap 'exit 0' TERM; sleep 1000 & wait"
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cluster.pods_and_nodes import pod_object
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes import pod_status
 from plugwright.cluster.nodes.container_runs import ContainerRun
 from plugwright.cluster.nodes.pod_status import PodStatusInputs
-from plugwright.cluster.store import Object
 from plugwright.kubelet import Phase, Pod, pods
 from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.model import Health

@@ -2,11 +2,11 @@
 
 import pytest
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes import restarts
 from plugwright.cluster.nodes.container_runs import ContainerRun, lost_runs, run_of_status
 from plugwright.cluster.nodes.pod_processes import go_duration
 from plugwright.cluster.nodes.restarts import CrashLoopBackoff
-from plugwright.cluster.store import Object
 from plugwright.kubelet import Phase
 
 NOW = "2026-11-15T12:00:00Z"

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from tests.cluster.embedding import Lab, embedded
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
 
-from plugwright.cluster.api.kinds import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.store import Object, ObjectKey
+from plugwright.apiserver.kinds import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.protocol.dra import VERSIONS
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 

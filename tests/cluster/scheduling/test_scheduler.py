@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
-from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver.kinds import EVENTS, NAMESPACES, NODES, PODS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver.store import Change, Object, ObjectKey, Store
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.cluster.scheduling.scheduling_queue import SchedulingQueue
-from plugwright.cluster.store import Change, Object, ObjectKey, Store
 from plugwright.errors import ClusterError
 
 LIMIT = 60.0

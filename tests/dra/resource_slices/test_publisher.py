@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.kube.serving import ServedApi, requests_ended, served_api
 
-from plugwright.cluster.api.kinds import NODES, RESOURCE_SLICES
-from plugwright.cluster.store import ObjectKey, Store
+from plugwright.apiserver.kinds import NODES, RESOURCE_SLICES
+from plugwright.apiserver.store import ObjectKey, Store
 from plugwright.dra.resource_slices.publisher import PublisherState, SlicePublisher
 from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import PoolContent

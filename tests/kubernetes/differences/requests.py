@@ -16,7 +16,7 @@ from tests.kubernetes.differences.pod_specs import POD_SPECS
 
 __all__ = ["RECORDED", "SPECS", "all_requests", "beginning", "pods_and_particular", "record"]
 
-RECORDED = Path(__file__).parents[2] / "cluster" / "api" / "recorded" / "api-server-1.36.4.json"
+RECORDED = Path(__file__).parents[2] / "apiserver" / "recorded" / "api-server-1.36.4.json"
 SPECS = {**CONTAINER_SPECS, **POD_SPECS}
 
 

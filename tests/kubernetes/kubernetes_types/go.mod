@@ -1,4 +1,4 @@
-module plugwright/tests/protocol/kubernetes_types
+module plugwright/tests/kubernetes/kubernetes_types
 
 go 1.26.0
 

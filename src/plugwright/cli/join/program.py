@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from plugwright.apiserver import tls
+from plugwright.apiserver.store import Object
 from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
 from plugwright.cli.up.server import listen, serving, stop_on_signals
-from plugwright.cluster import tls
 from plugwright.cluster.embedded import mock_gpus
 from plugwright.cluster.joined import rights
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan
@@ -24,7 +25,6 @@ from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_autho
 from plugwright.cluster.joined.kubelet_api import KubeletApi
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, TAINT, NodeRegistration
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
-from plugwright.cluster.store import Object
 from plugwright.config.nodes_file import NodesFile, load_nodes
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused

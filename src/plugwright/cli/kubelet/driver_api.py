@@ -11,18 +11,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from plugwright.cli.up.directory import Kubeconfig
+from plugwright.apiserver import KUBERNETES_VERSION, app, requests, tls
+from plugwright.apiserver.clock import now
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS
+from plugwright.apiserver.kubeconfig_file import Kubeconfig
+from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver.store import Object, Store
 from plugwright.cli.up.server import Application, listen, serving
-from plugwright.cluster import KUBERNETES_VERSION, tls
-from plugwright.cluster.api import app, requests
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
-from plugwright.cluster.clock import now
-from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduling.resource_claims import StoreResourceApi
-from plugwright.cluster.store import Object, Store
 from plugwright.errors import ClusterError, ConfigError
 from plugwright.kubelet import PodSpec
 

@@ -5,12 +5,12 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Object
 from plugwright.cli.kubelet.driver_api import DriverApi
 from plugwright.cli.up.server import Application
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
-from plugwright.cluster.store import Object
 from plugwright.conformance.dra.session_api import ApiRequest
 from plugwright.errors import ClusterError
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
+from plugwright.apiserver.kubeconfig_file import check_not_foreign
 from plugwright.cli import logs
 from plugwright.cli.cluster_extra import load_with_extra
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
 from plugwright.cli.up.daemonize import daemonize
-from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions, check_not_foreign, state_directory
+from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions, state_directory
 
 __all__ = ["down", "state_option", "up"]
 

@@ -5,7 +5,6 @@ user has one temporary directory, which is removed with its cluster. Objects and
 `cluster.embedded`. The command loads this module to parse flags, so it imports nothing of the cluster.
 """
 
-import base64
 import fcntl
 import json
 import os
@@ -21,18 +20,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plugwright.errors import ConfigError, PeerGone, PeerSilent
 from plugwright.system import directories, files
 
-__all__ = ["ClusterInfo", "Kubeconfig", "StateDirectory", "UpOptions", "check_not_foreign", "state_directory"]
+__all__ = ["ClusterInfo", "StateDirectory", "UpOptions", "state_directory"]
 
 _LOCK, _INFO, _CREDENTIALS, _LOG = "lock", "up.json", "access.json", "up.log"
 _OUR_FILES = {_LOCK, _INFO, _CREDENTIALS, _LOG, "objects.db", "kubeconfig"}  # any of them marks a state directory
 _LONGEST_SOCKET = len("node-10000.sock")
 _POLL = 0.02  # seconds between looks at the lock
-_CONTEXT = "plugwright"  # the name of the kubeconfig's cluster, user and context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,72 +207,6 @@ def state_directory(state: Path | None, environment: Mapping[str, str]) -> State
     if runtime and Path(runtime).is_dir():
         return StateDirectory(Path(runtime).absolute() / "plugwright-up", kept=False)
     return StateDirectory(Path(tempfile.gettempdir()).absolute() / f"plugwright-{os.getuid()}", kept=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Kubeconfig:
-    """`authority` is the certificate that clients are to trust."""
-
-    server: str
-    authority: Path
-    token: str = field(repr=False)
-
-    @contextmanager
-    def written(self, path: Path, *, kept: bool) -> Iterator[None]:
-        """Writes the file, mode 0600; unless it is `kept`, leaving removes it."""
-        text = yaml.safe_dump(self._document(), sort_keys=False)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.write_atomically(path, text, mode=0o600, sync=False)
-        except OSError as error:
-            raise ConfigError(f"cannot write the kubeconfig {path}: {error.strerror}") from error
-        try:
-            yield
-        finally:
-            if not kept and self._is_still_at(path):
-                path.unlink(missing_ok=True)
-
-    def _document(self) -> dict[str, object]:
-        authority = base64.b64encode(self.authority.read_bytes()).decode()
-        cluster = {"server": self.server, "certificate-authority-data": authority}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": _CONTEXT, "cluster": cluster}],
-            "users": [{"name": _CONTEXT, "user": {"token": self.token}}],
-            "contexts": [{"name": _CONTEXT, "context": {"cluster": _CONTEXT, "user": _CONTEXT}}],
-            "current-context": _CONTEXT,
-        }
-
-    def _is_still_at(self, path: Path) -> bool:
-        """Whether the file is ours, also if kubectl has changed it: another cluster may have written its own."""
-        try:
-            return self.token in path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return False
-
-
-def check_not_foreign(path: Path) -> None:
-    """Raises `ConfigError` if there is a kubeconfig that `plugwright up` did not write."""
-    if path.exists() and not _is_our_kubeconfig(path):
-        raise ConfigError(
-            f"{path} exists and was not written by plugwright: choose another --kubeconfig, or replace it with --force"
-        )
-
-
-def _is_our_kubeconfig(path: Path) -> bool:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return False
-    if not isinstance(document, dict):
-        return False
-    lists = [document.get(key) for key in ("clusters", "contexts", "users")]
-    return all(isinstance(entries, list) and _names(entries) == [_CONTEXT] for entries in lists)
-
-
-def _names(entries: list[object]) -> list[object]:
-    return [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
 
 
 def _check_private(directory: Path) -> None:

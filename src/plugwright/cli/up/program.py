@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from plugwright import quantity
-from plugwright.cli.up.directory import ClusterInfo, Kubeconfig, StateDirectory, UpOptions
+from plugwright.apiserver import tls
+from plugwright.apiserver.kinds import NODES, PODS
+from plugwright.apiserver.kubeconfig_file import Kubeconfig
+from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions
 from plugwright.cli.up.server import listen, serving, stop_on_signals
-from plugwright.cluster import tls
-from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig
 from plugwright.config.schema import Config

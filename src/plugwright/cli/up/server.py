@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from plugwright.cluster.tls import Certificates
+from plugwright.apiserver.tls import Certificates
 from plugwright.errors import ConfigError
 
 __all__ = ["Application", "listen", "serving", "stop_on_signals"]

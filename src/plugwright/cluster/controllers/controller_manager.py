@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from plugwright.cluster.api.errors import StatusError
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.store import Change, Expired
 from plugwright.cluster.controllers.garbage_collector import GarbageCollector
 from plugwright.cluster.controllers.namespace_controller import NamespaceController
 from plugwright.cluster.controllers.pod_gc import PodGarbageCollector
 from plugwright.cluster.controllers.taint_eviction import TaintEvictionController
 from plugwright.cluster.events import MALFORMED, ClusterClient
-from plugwright.cluster.store import Change, Expired
 from plugwright.errors import ClusterError
 
 __all__ = ["Controller", "ControllerManager"]

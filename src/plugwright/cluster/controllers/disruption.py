@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.store import Object
 
 __all__ = ["DisruptionReason", "add_condition"]
 

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.kinds import EVENTS
-from plugwright.cluster.clock import Clock
+from plugwright.apiserver import clock
+from plugwright.apiserver.clock import Clock
+from plugwright.apiserver.kinds import EVENTS
+from plugwright.apiserver.store import Change, NotFound, Object, ObjectKey, Store
 from plugwright.cluster.events import MALFORMED
-from plugwright.cluster.store import Change, NotFound, Object, ObjectKey, Store
 from plugwright.errors import ClusterError
 
 __all__ = ["EventExpiry", "EventLimits"]

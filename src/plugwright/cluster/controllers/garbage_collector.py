@@ -8,10 +8,10 @@ of kinds that are not served here are taken to exist.
 from collections.abc import Iterable
 from datetime import datetime
 
-from plugwright.cluster.api.kinds import KINDS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.kinds import KINDS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
-from plugwright.cluster.store import Change, Object, ObjectKey
 
 __all__ = ["GarbageCollector"]
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from datetime import datetime
 
-from plugwright.cluster.api.kinds import KINDS, NAMESPACES
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.kinds import KINDS, NAMESPACES
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Change, Object
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.store import Change, Object
 
 __all__ = ["NamespaceController"]
 

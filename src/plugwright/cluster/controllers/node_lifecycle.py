@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import LEASES, NODES, PODS
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver import clock
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import LEASES, NODES, PODS
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError
 
 __all__ = ["NodeLifecycleController", "NodeLifecycleSettings"]

@@ -6,12 +6,12 @@ its owner, and is the work of `garbage_collector`.
 
 from datetime import datetime, timedelta
 
-from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.kinds import NODES, PODS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.controllers import disruption
 from plugwright.cluster.controllers.disruption import DisruptionReason
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.store import Change, Object, ObjectKey
 
 __all__ = ["PodGarbageCollector"]
 

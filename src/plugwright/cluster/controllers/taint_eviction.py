@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.kinds import NODES, PODS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.controllers import disruption
 from plugwright.cluster.controllers.disruption import DisruptionReason
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling import affinity
-from plugwright.cluster.store import Change, Object, ObjectKey
 
 __all__ = ["TaintEvictionController"]
 

@@ -4,7 +4,7 @@ A strategic merge patch: maps are merged, and conditions by their type, so that 
 the meantime stays. Other lists are replaced.
 """
 
-from plugwright.cluster.store import Object
+from plugwright.apiserver.store import Object
 
 __all__ = ["difference"]
 

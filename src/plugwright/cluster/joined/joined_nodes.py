@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.clock import Clock
+from plugwright.apiserver import clock
+from plugwright.apiserver.clock import Clock
+from plugwright.apiserver.kinds import NODES, PODS
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined import rights
 from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration, server_version
@@ -31,7 +32,6 @@ from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_context import NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeNetwork, NodeShape
 from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient
 from plugwright.kubelet import KubeletSettings

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.joined.rights import CLIENT_AUTHORITY
-from plugwright.cluster.store import Object
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
 

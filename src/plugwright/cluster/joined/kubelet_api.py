@@ -14,16 +14,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from plugwright.cluster import clock
-from plugwright.cluster.api import log_options
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import PODS
+from plugwright.apiserver import clock, log_options
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import PODS
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined import usage
 from plugwright.cluster.joined.kubelet_access import AccessDenied, KubeletAccess
 from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.usage import NodeSeconds
 from plugwright.cluster.nodes.node import EmulatedNode
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import KubeletError
 from plugwright.kubelet.metrics import MetricSample
 

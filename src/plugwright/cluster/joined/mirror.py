@@ -11,8 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugwright.cluster.api.kinds import EVENTS, PODS
-from plugwright.cluster.store import NotFound, Object, ObjectKey
+from plugwright.apiserver.kinds import EVENTS, PODS
+from plugwright.apiserver.store import NotFound, Object, ObjectKey
 
 __all__ = ["Mirror"]
 

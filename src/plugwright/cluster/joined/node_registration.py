@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.kinds import LEASES, NODES, PODS
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver import clock
+from plugwright.apiserver.kinds import LEASES, NODES, PODS
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 from plugwright.cluster.joined.outbox import url_of
 from plugwright.cluster.nodes import node_status
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
-from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
 from plugwright.kubelet.versions import nearest

@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.kinds import EVENTS, LEASES, NODES
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import AlreadyExists, Object, ObjectKey
 from plugwright.cluster.joined.differences import difference
 from plugwright.cluster.joined.mirror import Mirror
-from plugwright.cluster.store import AlreadyExists, Object, ObjectKey
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient, segment
 from plugwright.system.concurrency import Backoff

@@ -4,9 +4,9 @@ The pod runs nevertheless: such nodes are for rehearsals of scheduling and devic
 a volume would end. Only with processes a volume that cannot be there keeps its containers waiting.
 """
 
+from plugwright.apiserver.pod_fields import POD_FIELDS, Treatment
+from plugwright.apiserver.store import Object
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
-from plugwright.cluster.pod_fields import POD_FIELDS, Treatment
-from plugwright.cluster.store import Object
 
 __all__ = ["PodLimits", "not_emulated_here"]
 

@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 
-from plugwright.cluster.api.kinds import CONFIG_MAPS, RESOURCE_CLAIMS, RESOURCE_SLICES, SECRETS, Kind
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver.kinds import CONFIG_MAPS, RESOURCE_CLAIMS, RESOURCE_SLICES, SECRETS, Kind
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
 from plugwright.cluster.joined.outbox import url_of
-from plugwright.cluster.store import Object
 from plugwright.errors import ContainerConfigError, KubeletError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
 from plugwright.kubelet.dra.resource_api import ResourceClaim

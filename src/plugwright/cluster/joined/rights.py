@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from plugwright.cluster.store import Object
+from plugwright.apiserver.store import Object
 from plugwright.errors import ClusterError, PeerRefused
 from plugwright.kube.api_client import ApiClient
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from plugwright import quantity
-from plugwright.cluster import clock
+from plugwright.apiserver import clock
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes.node_status import NodeIdentity
-from plugwright.cluster.store import Object
 
 __all__ = ["NodeSeconds", "now", "resource_metrics", "summary"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from plugwright.cluster.api.kinds import Kind
+from plugwright.apiserver.kinds import Kind
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined.mirror import Mirror
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
 from plugwright.system.concurrency import Backoff

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plugwright import quantity
+from plugwright.apiserver.store import Object, ObjectKey, ObjectReader
 from plugwright.cluster.nodes.restarts import containers_of
-from plugwright.cluster.store import Object, ObjectKey, ObjectReader
 from plugwright.errors import ContainerConfigError
 from plugwright.kubelet.expansion import expand_references
 

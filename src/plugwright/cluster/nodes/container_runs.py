@@ -6,7 +6,7 @@ They are read from a pod's status when its node starts again, and shown there by
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from plugwright.cluster.store import Object
+from plugwright.apiserver.store import Object
 
 __all__ = ["ContainerRun", "Termination", "exit_reason", "lost_runs", "run_of_status"]
 

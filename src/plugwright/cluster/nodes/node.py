@@ -12,18 +12,20 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.cluster import clock, container_logs
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import LEASES, NODES
-from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
+from plugwright.apiserver import clock
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import LEASES, NODES
+from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import Object
+from plugwright.cluster import container_logs
+from plugwright.cluster.container_logs import ContainerLogs, LogName
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
 from plugwright.cluster.nodes import node_status
 from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_pods import NodePods
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
 from plugwright.cluster.scheduling.resource_claims import StoreResourceApi
-from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, KubeletError, PeerGone
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.events import StateChange

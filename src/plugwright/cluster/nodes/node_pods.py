@@ -8,13 +8,13 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
-from plugwright.cluster.api.kinds import NODES
+from plugwright.apiserver.kinds import NODES
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.nodes.node_context import NodeContext, RuntimeSettings
 from plugwright.cluster.nodes.pod_worker import REJECTED, PodWorker
 from plugwright.cluster.scheduling import fit
 from plugwright.cluster.scheduling.fit import NodeInfo, Rejection
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import KubeletError
 from plugwright.kubelet import Phase
 from plugwright.system.concurrency import single_error

@@ -12,8 +12,8 @@ from itertools import count
 from pathlib import Path
 
 from plugwright import quantity
-from plugwright.cluster import KUBERNETES_VERSION
-from plugwright.cluster.store import Object
+from plugwright.apiserver import KUBERNETES_VERSION
+from plugwright.apiserver.store import Object
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.version import __version__
 

@@ -6,12 +6,12 @@ What their devices give to them is the kubelet's; it is asked when a container s
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from plugwright.cluster.api.kinds import NODES
+from plugwright.apiserver.kinds import NODES
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.nodes.container_env import PodFacts, StoreConfigSource, container_environment
 from plugwright.cluster.nodes.node_context import NodeContext
 from plugwright.cluster.nodes.pod_processes import Launch
 from plugwright.cluster.nodes.restarts import containers_of
-from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ContainerConfigError, ContainerWaiting
 from plugwright.kubelet import Pod, sandbox
 

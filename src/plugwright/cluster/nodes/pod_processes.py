@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.container_logs import ContainerLogs, ContainerLogWriter, LogName
 from plugwright.cluster.events import EventRecord
 from plugwright.cluster.nodes import restarts
 from plugwright.cluster.nodes.container_runs import ContainerRun
 from plugwright.cluster.nodes.restarts import CrashLoopBackoff
-from plugwright.cluster.store import Object
 from plugwright.errors import ContainerConfigError, ContainerWaiting, KubeletError
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from plugwright import quantity
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes.container_runs import ContainerRun, Termination, exit_reason
-from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.kubelet.dra.health import ClaimDeviceHealth
 from plugwright.kubelet.pod_table import Container, Phase, Pod

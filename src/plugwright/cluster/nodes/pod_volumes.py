@@ -9,9 +9,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes.container_env import PodFacts, decoded_data, field_text, resource_text
 from plugwright.cluster.nodes.restarts import containers_of
-from plugwright.cluster.store import Object
 from plugwright.errors import ContainerConfigError, VolumeNotMounted
 from plugwright.kubelet import sandbox
 

@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from plugwright.cluster import clock
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver import clock
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import PODS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import Object
 from plugwright.cluster.events import EventRecord
 from plugwright.cluster.nodes import pod_status, restarts
 from plugwright.cluster.nodes.container_runs import lost_runs, run_of_status
@@ -22,7 +23,6 @@ from plugwright.cluster.nodes.pod_config import PodConfig
 from plugwright.cluster.nodes.pod_processes import Launch, PodProcesses, ProcessTiming
 from plugwright.cluster.nodes.pod_status import PodStatusInputs
 from plugwright.cluster.scheduling.fit import PodRequest
-from plugwright.cluster.store import Object
 from plugwright.errors import (
     ClusterError,
     ContainerWaiting,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.nodes.container_runs import ContainerRun
-from plugwright.cluster.store import Object
 from plugwright.kubelet.pod_table import Phase
 
 __all__ = ["CrashLoopBackoff", "containers_of", "is_sidecar", "phase", "should_restart"]

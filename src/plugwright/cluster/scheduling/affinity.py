@@ -6,7 +6,7 @@ Rules about the other pods of a node are `pod_affinity`'s.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from plugwright.cluster.store import Object
+from plugwright.apiserver.store import Object
 
 __all__ = ["LabelSelector", "NodeAffinity", "NodeSelectorTerm", "PreferredTerm", "matching_toleration", "tolerates"]
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling import affinity
 from plugwright.cluster.scheduling.pod_request import CPU, MEMORY, Amounts, HostPort, PodRequest, amounts
-from plugwright.cluster.store import Object
 from plugwright.model import natural_order
 
 __all__ = [

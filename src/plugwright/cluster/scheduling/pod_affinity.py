@@ -7,8 +7,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling.affinity import LabelSelector
-from plugwright.cluster.store import Object
 
 __all__ = ["NamespaceLabels", "PodAffinity", "PodAffinityTerm", "SpreadConstraint"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from plugwright import quantity
-from plugwright.cluster import pod_fields
+from plugwright.apiserver import pod_fields
+from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling.affinity import NodeAffinity
 from plugwright.cluster.scheduling.pod_affinity import PodAffinity
-from plugwright.cluster.store import Object
 
 __all__ = ["CPU", "MEMORY", "Amounts", "HostPort", "PodRequest", "amounts"]
 

@@ -7,12 +7,12 @@ takes the real scheduler's CEL and counters. A test, or a person with kubectl, w
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.apiserver.store import NotFound, Object, ObjectKey
 from plugwright.cluster.events import ClusterClient, NodeClient
 from plugwright.cluster.scheduling.affinity import NodeSelectorTerm
-from plugwright.cluster.store import NotFound, Object, ObjectKey
 from plugwright.errors import ClusterError, KubeletError
 from plugwright.kubelet.dra.resource_api import ResourceClaim
 

@@ -9,10 +9,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from plugwright.cluster import pod_fields
-from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from plugwright.cluster.api.registry import ResourcePath
+from plugwright.apiserver import pod_fields
+from plugwright.apiserver.errors import StatusError
+from plugwright.apiserver.kinds import NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.store import AlreadyExists, Change, Expired, NotFound, Object, ObjectKey, VersionConflict
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling import fit, pod_filters
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
@@ -21,7 +22,6 @@ from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.cluster.scheduling.resource_claims import ClaimController, ClaimPlacement
 from plugwright.cluster.scheduling.scheduling_queue import SchedulingQueue
-from plugwright.cluster.store import AlreadyExists, Change, Expired, NotFound, Object, ObjectKey, VersionConflict
 from plugwright.errors import ClusterError
 
 __all__ = ["Scheduler"]

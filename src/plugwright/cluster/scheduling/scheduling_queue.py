@@ -7,8 +7,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from plugwright.apiserver.store import ObjectKey
 from plugwright.cluster.scheduling.pod_request import PodRequest
-from plugwright.cluster.store import ObjectKey
 
 __all__ = ["SchedulingQueue"]
 

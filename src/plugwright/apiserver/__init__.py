@@ -1,0 +1,9 @@
+"""The in-memory API server: the part of Kubernetes' API that kubectl and the Python clients need for pods and nodes.
+
+`app.application` is the ASGI application; its caller listens and has the certificate. Objects are stored in
+`store`. Each kind is one strategy in `kinds`, which all other modules ask and never compare.
+"""
+
+__all__ = ["KUBERNETES_VERSION"]
+
+KUBERNETES_VERSION = "1.36.4"  # the release that the API server, the scheduler and the emulated nodes imitate

@@ -1,0 +1,136 @@
+"""A kind of API object: its names, and the strategy by which its objects are written, checked and printed.
+
+As in kube-apiserver, generic code (registry, handlers, discovery, schema) asks the kind and never compares kinds. The
+defaults here are those of a kind without rules of its own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from plugwright.apiserver import kubernetes_fields, validation
+from plugwright.apiserver.kubernetes_fields import ObjectType
+from plugwright.apiserver.printers import AGE, NAME, Column
+from plugwright.apiserver.store import Object, ObjectLookup
+from plugwright.apiserver.validation import FieldError
+
+__all__ = ["Kind"]
+
+
+def _unchanged(content: Object) -> Object:
+    return content
+
+
+def _replacement(_before: Object, after: Object) -> Object:
+    return after
+
+
+def _valid(_content: Object) -> Iterator[FieldError]:
+    yield from ()
+
+
+def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
+    yield from ()
+
+
+def _admitted(_content: Object, _objects: ObjectLookup) -> str | None:
+    return None
+
+
+def _no_warnings(_content: Object) -> Iterator[str]:
+    yield from ()
+
+
+def _no_grace(_content: Object, _requested: int | None) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    # Names, as discovery and paths have them.
+    plural: str
+    name: str
+    group: str = ""
+    version: str = "v1"
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    namespaced: bool = True
+    has_status: bool = False
+    subresources: tuple[str, ...] = ()  # besides status
+
+    # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of their argument.
+    prepare_for_create: Callable[[Object], Object] = _unchanged
+    prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
+    prepare_status: Callable[[Object], Object] = _unchanged
+    # Of a new object: fills in what depends on other objects, and returns why it is refused, or None.
+    admit: Callable[[Object, ObjectLookup], str | None] = _admitted
+    name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
+    validate: Callable[[Object], Iterator[FieldError]] = _valid
+    validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
+    validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
+    validate_status: Callable[[Object], Iterator[FieldError]] = _valid
+    admitted_fields: frozenset[str] = frozenset()  # of the spec, that admission fills in
+    warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
+    allow_create_on_update: bool = False
+    allow_unconditional_update: bool = True  # without the version that the writer read
+    default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
+
+    # Deleting.
+    grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
+    protected_names: frozenset[str] = frozenset()
+    protection: str = ""  # the message of the refusal to delete one of those
+    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
+    returns_deleted_object: bool = False  # not a Status
+
+    # Objects that another kind stores, served under other names: conversions, and the kind.
+    stored_as: "Kind | None" = None
+    to_stored: Callable[[Object], Object] = _unchanged
+    from_stored: Callable[[Object], Object] = _unchanged
+
+    # Reading.
+    columns: tuple[Column, ...] = (NAME, AGE)
+    selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and, with a namespace, metadata.namespace
+    computed_fields: Mapping[str, Callable[[Object], object]] = field(default_factory=dict)  # selectable too
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """As in messages and keys of the store: `leases.coordination.k8s.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def storage(self) -> "Kind":
+        """The kind under which the objects are stored."""
+        return self.stored_as or self
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    def without_admitted(self, content: Object, sent: Object) -> Object:
+        """The object without what admission has added to its spec, which belongs to no manager."""
+        added = self.admitted_fields - (sent.get("spec") or {}).keys()
+        if not added:
+            return content
+        return {**content, "spec": {name: value for name, value in content["spec"].items() if name not in added}}
+
+    def without_status(self, content: Object) -> Object:
+        """The object without what only its status subresource writes."""
+        if not self.has_status or "status" not in content:
+            return content
+        return {name: value for name, value in content.items() if name != "status"}
+
+    @property
+    def object_type(self) -> ObjectType:
+        """Its fields."""
+        found = kubernetes_fields.object_type(self.api_version, self.name)
+        if found is None:
+            raise LookupError(f"the table of fields has no {self.name} of {self.api_version}")
+        return found
+
+    @property
+    def schema_module(self) -> str:
+        """The module below lightkube.models that has the kind's schema: `coordination_v1`."""
+        return f"{self.group.partition('.')[0] or 'core'}_{self.version}"

@@ -1,0 +1,127 @@
+"""Pods: grace periods, and the columns of `kubectl get pods`.
+
+Defaults are in `pod_defaults`, rules in `pod_validation`, and what needs other objects in `pod_admission`.
+"""
+
+from datetime import datetime
+
+from plugwright.apiserver.kinds import pod_admission, pod_defaults, pod_validation
+from plugwright.apiserver.kinds.kind import Kind
+from plugwright.apiserver.kinds.pod_validation import pod_updates
+from plugwright.apiserver.printers import AGE, NAME, Column, age, none_if_empty
+from plugwright.apiserver.store import Object
+
+__all__ = ["PODS"]
+
+_GATED = "SchedulingGated"
+_LONGEST_GRACE_PERIOD = 10 * 365 * 86_400  # seconds; a later end may have no date
+
+
+def _grace_period(pod: Object, requested: int | None) -> int:
+    """Zero for a pod that is on no node or has finished: there is no kubelet to wait for."""
+    if not pod["spec"].get("nodeName") or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if requested is None else requested
+    return min(max(0, int(seconds)), _LONGEST_GRACE_PERIOD)
+
+
+def _prepare_status(pod: Object) -> Object:
+    """The pod's address is the first of its addresses, whichever of the two a writer knows."""
+    status = {**(pod.get("status") or {})}
+    addresses = [address.get("ip") for address in status.get("podIPs") or []]
+    if status.get("podIP") and addresses[:1] != [status["podIP"]]:
+        status["podIPs"] = [{"ip": status["podIP"]}]
+    elif addresses:
+        status["podIP"] = addresses[0]
+    return {**pod, "status": status}
+
+
+def _ready(pod: Object, _now: datetime) -> str:
+    ready = sum(bool(status.get("ready")) and "running" in status.get("state", {}) for status in _statuses(pod))
+    return f"{ready}/{len(pod['spec'].get('containers') or [])}"
+
+
+def _status(pod: Object, _now: datetime) -> str:
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    status = pod.get("status") or {}
+    reasons = (_reason(container) for container in reversed(_statuses(pod)))
+    reason = _init_status(pod) or next((reason for reason in reasons if reason), "")
+    if any(condition.get("reason") == _GATED for condition in status.get("conditions") or ()):
+        return _GATED
+    return reason or status.get("reason") or status.get("phase") or "Unknown"
+
+
+def _init_status(pod: Object) -> str:
+    """`Init:1/2` or `Init:Error` while init containers run, else empty."""
+    init_containers = pod["spec"].get("initContainers") or []
+    sidecars = {container["name"] for container in init_containers if container.get("restartPolicy") == "Always"}
+    for index, status in enumerate((pod.get("status") or {}).get("initContainerStatuses") or []):
+        has_succeeded = status.get("state", {}).get("terminated", {}).get("exitCode") == 0
+        if has_succeeded or (status["name"] in sidecars and status.get("started")):
+            continue
+        reason = _reason(status)
+        if reason and reason != "PodInitializing":
+            return f"Init:{reason}"
+        return f"Init:{index}/{len(init_containers)}"
+    return ""
+
+
+def _restarts(pod: Object, now: datetime) -> str:
+    count = sum(int(status.get("restartCount", 0)) for status in _statuses(pod))
+    ends = [status.get("lastState", {}).get("terminated", {}).get("finishedAt") for status in _statuses(pod)]
+    last = max((end for end in ends if end), default=None)
+    return f"{count} ({age(last, now)} ago)" if count and last else str(count)
+
+
+def _statuses(pod: Object) -> list[Object]:
+    return (pod.get("status") or {}).get("containerStatuses") or []
+
+
+def _reason(container_status: Object) -> str:
+    state = container_status.get("state", {})
+    return str(state.get("waiting", {}).get("reason") or state.get("terminated", {}).get("reason") or "")
+
+
+PODS = Kind(
+    plural="pods",
+    name="Pod",
+    short_names=("po",),
+    categories=("all",),
+    has_status=True,
+    subresources=("binding", "eviction", "log"),
+    prepare_for_create=pod_defaults.prepare_for_create,
+    prepare_for_update=pod_defaults.prepare_for_update,
+    admit=pod_admission.admit,
+    validate=pod_validation.validate,
+    validate_create=pod_validation.validate_create,
+    validate_update=pod_updates.validate_update,
+    prepare_status=_prepare_status,
+    admitted_fields=frozenset(
+        {"preemptionPolicy", "priority", "priorityClassName", "serviceAccount", "serviceAccountName", "tolerations"}
+    ),
+    validate_status=pod_validation.validate_status,
+    grace_period=_grace_period,
+    returns_deleted_object=True,
+    columns=(
+        NAME,
+        Column("Ready", _ready),
+        Column("Status", _status),
+        Column("Restarts", _restarts),
+        AGE,
+        Column("IP", lambda pod, _: none_if_empty((pod.get("status") or {}).get("podIP")), wide=True),
+        Column("Node", lambda pod, _: none_if_empty(pod["spec"].get("nodeName")), wide=True),
+        Column("Nominated Node", lambda _pod, _now: "<none>", wide=True),
+        Column("Readiness Gates", lambda _pod, _now: "<none>", wide=True),
+    ),
+    selectable_fields=frozenset(
+        {
+            "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+            "status.phase", "status.podIP", "status.nominatedNodeName",
+        }
+    ),
+    computed_fields={
+        "spec.hostNetwork": lambda pod: bool(pod["spec"].get("hostNetwork")),
+        "status.podIPs": lambda _pod: "",  # kube-apiserver takes it, and compares it with nothing
+    },
+)  # fmt: skip

@@ -1,0 +1,181 @@
+"""Every field of a pod's spec, and how the embedded cluster treats it. docs/cluster-limits.md is generated from here.
+
+A field that is emulated or has no effect on an emulated node is only described. A pod that asks for something that is
+not emulated never runs as if it had not asked: it stays Pending with a message that names the field, and where it names
+its node itself, it is refused. A test walks Kubernetes' own types, so that a new field cannot be forgotten.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from plugwright.apiserver.store import Object
+
+__all__ = ["ADVICE", "POD_FIELDS", "PodField", "Treatment", "fields_page", "not_emulated"]
+
+ADVICE = "use `plugwright join` with a real API server"
+
+_CONTAINER_LISTS = ("initContainers", "containers")
+
+
+class Treatment(StrEnum):
+    EMULATED = "emulated"
+    NO_EFFECT = "without effect"
+    REFUSED = "refused"
+    NOT_EMULATED = "not emulated"
+
+
+@dataclass(frozen=True)
+class PodField:
+    """`path` begins below `spec`, and means every container where it begins with `containers`."""
+
+    path: str
+    treatment: Treatment
+    text: str
+    asks: Callable[[object], bool] = bool  # whether a value asks for what is not emulated
+
+    def is_asked_for(self, spec: Object) -> bool:
+        return any(self.asks(value) for paths in self._steps for value in _values(spec, paths))
+
+    @cached_property
+    def _steps(self) -> list[list[str]]:
+        first, *rest = self.path.split(".")
+        return [[part, *rest] for part in (_CONTAINER_LISTS if first == "containers" else (first,))]
+
+
+def _values(content: object, steps: list[str]) -> Iterator[object]:
+    for item in content if isinstance(content, list) else (content,):
+        inner = item.get(steps[0]) if isinstance(item, dict) else None
+        if inner is None:
+            continue
+        if len(steps) == 1:
+            yield inner
+        else:
+            yield from _values(inner, steps[1:])
+
+
+def not_emulated(spec: Object) -> str:
+    """The message for a pod that asks for something that is not emulated; empty if it does not."""
+    asked = [field.path for field in _NOT_EMULATED if field.is_asked_for(spec)]
+    return f"plugwright does not emulate {', '.join(asked)}; {ADVICE}" if asked else ""
+
+
+def _emulated(path: str, text: str) -> PodField:
+    return PodField(path, Treatment.EMULATED, text)
+
+
+def _no_effect(path: str, text: str) -> PodField:
+    return PodField(path, Treatment.NO_EFFECT, text)
+
+
+def _refused(path: str, text: str) -> PodField:
+    return PodField(path, Treatment.REFUSED, text)
+
+
+def _missing(path: str, text: str, asks: Callable[[object], bool] = bool) -> PodField:
+    return PodField(path, Treatment.NOT_EMULATED, text, asks)
+
+
+_FOREIGN_VOLUMES = (
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "fc", "flexVolume", "flocker",
+    "gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte",
+    "rbd", "scaleIO", "storageos", "vsphereVolume",
+)  # fmt: skip
+
+POD_FIELDS = (
+    _emulated("activeDeadlineSeconds", "the pod fails when it is over"),
+    _emulated("affinity.nodeAffinity", "required terms are filters, preferred ones are scored"),
+    _emulated("affinity.podAffinity", "required terms are filters; preferred ones are not scored"),
+    _emulated("affinity.podAntiAffinity", "as podAffinity, with the anti-affinity of pods that run already"),
+    _no_effect("automountServiceAccountToken", "no pod gets a token"),
+    _no_effect("containers.args", "used with `--run` alone"),
+    _no_effect("containers.command", "used with `--run` alone"),
+    _no_effect("containers.env", "used with `--run` alone"),
+    _emulated("containers.env.valueFrom.configMapKeyRef", "the container waits for what is missing"),
+    _no_effect("containers.env.valueFrom.fieldRef", "used with `--run` alone"),
+    _missing("containers.env.valueFrom.fileKeyRef", "no file is read for a variable"),
+    _no_effect("containers.env.valueFrom.resourceFieldRef", "used with `--run` alone"),
+    _emulated("containers.env.valueFrom.secretKeyRef", "the container waits for what is missing"),
+    _emulated("containers.envFrom", "the container waits for what is missing"),
+    _no_effect("containers.image", "images are never pulled; every image is taken to be on the node"),
+    _no_effect("containers.imagePullPolicy", "images are never pulled"),
+    _no_effect("containers.lifecycle", "no hook is run, also with `--run`"),
+    _no_effect("containers.livenessProbe", "no probe is made: a container that runs is alive"),
+    _emulated("containers.name", "as on a real cluster"),
+    _emulated("containers.ports", "a `hostPort` is taken once on a node; nothing is forwarded"),
+    _no_effect("containers.readinessProbe", "no probe is made: a container is ready as soon as it runs"),
+    _no_effect("containers.resizePolicy", "pods are not resized: the `resize` subresource is not served"),
+    _emulated("containers.resources", "requests are counted, devices allocated; other limits are not enforced"),
+    _emulated("containers.restartPolicy", "`Always` makes an init container a sidecar; else used with `--run` alone"),
+    _no_effect("containers.restartPolicyRules", "containers end, and start again, with `--run` alone"),
+    _no_effect("containers.securityContext", "there is no container to confine; with `--run` a process is as you"),
+    _no_effect("containers.startupProbe", "no probe is made: a container has started as soon as it runs"),
+    _no_effect("containers.stdin", "nothing is attached to a container"),
+    _no_effect("containers.stdinOnce", "nothing is attached to a container"),
+    _no_effect("containers.terminationMessagePath", "a message is read with `--run` alone"),
+    _no_effect("containers.terminationMessagePolicy", "a message is read with `--run` alone"),
+    _no_effect("containers.tty", "nothing is attached to a container"),
+    _no_effect("containers.volumeDevices", "block devices come from PersistentVolumeClaims, of which there are none"),
+    _no_effect("containers.volumeMounts", "nothing is mounted without `--run`"),
+    _no_effect("containers.workingDir", "used with `--run` alone"),
+    _no_effect("dnsConfig", "no container resolves names"),
+    _no_effect("dnsPolicy", "no container resolves names"),
+    _no_effect("enableServiceLinks", "there are no Services"),
+    _refused("ephemeralContainers", "as by a real cluster; what adds them later, `kubectl debug`, is not served"),
+    _missing("evictionResponders", "nobody is asked before an eviction"),
+    _no_effect("hostAliases", "no container resolves names"),
+    _no_effect("hostIPC", "there is no container to confine"),
+    _emulated("hostNetwork", "the pod has the node's address, and its ports are the node's"),
+    _no_effect("hostPID", "there is no container to confine"),
+    _no_effect("hostUsers", "there is no container to confine"),
+    _no_effect("hostname", "no container has a host name"),
+    _no_effect("hostnameOverride", "no container has a host name"),
+    _no_effect("imagePullSecrets", "images are never pulled"),
+    _emulated("nodeName", "the node admits or rejects the pod as the kubelet does"),
+    _emulated("nodeSelector", "as on a real cluster"),
+    _emulated("os", "a pod for another system is rejected by its node"),
+    _refused("overhead", "there is no RuntimeClass that has one: refused in the words of a real cluster"),
+    _emulated("preemptionPolicy", "a pod that would have to preempt others stays Pending, with a message that says so"),
+    _emulated("priority", "of the class; pods with a higher one are scheduled first. Preemption is not emulated"),
+    _emulated("priorityClassName", "the class must exist; without one, a class that is the default gives the priority"),
+    _emulated("readinessGates", "as on a real cluster"),
+    _emulated("resourceClaims", "from claim to release, but nothing allocates: write `status.allocation`"),
+    _emulated("resources", "requests of the pod count instead of its containers'; limits are not enforced"),
+    _no_effect("restartPolicy", "containers end, and start again, with `--run` alone"),
+    _refused("runtimeClassName", "there are no RuntimeClasses: refused in the words of a real cluster"),
+    _emulated("schedulerName", "pods of another scheduler are left to it: it may bind them"),
+    _emulated("schedulingGates", "as on a real cluster"),
+    _missing("schedulingGroup", "pods are scheduled one by one"),
+    _no_effect("securityContext", "there is no container to confine; with `--run` a process is as you"),
+    _emulated("serviceAccount", "the old name of serviceAccountName"),
+    _emulated("serviceAccountName", "must exist; no pod gets a token"),
+    _no_effect("setHostnameAsFQDN", "no container has a host name"),
+    _no_effect("shareProcessNamespace", "there is no container to confine"),
+    _no_effect("subdomain", "no container has a host name"),
+    _emulated("terminationGracePeriodSeconds", "without `--run` a pod is gone at once"),
+    _emulated("tolerations", "with `tolerationSeconds`"),
+    _emulated("topologySpreadConstraints", "`DoNotSchedule` is a filter; `ScheduleAnyway` is not scored"),
+    _emulated("volumes.configMap", "the pod waits for what is missing; mounted with `--run` alone"),
+    _no_effect("volumes.downwardAPI", "mounted with `--run` alone"),
+    _no_effect("volumes.emptyDir", "mounted with `--run` alone"),
+    _missing("volumes.ephemeral", "there are no PersistentVolumeClaims"),
+    _no_effect("volumes.hostPath", "mounted with `--run` alone; the kubelet's and CDI directories are the node's"),
+    _missing("volumes.image", "images are never pulled"),
+    _emulated("volumes.persistentVolumeClaim", "there are none: the pod waits, in the words of a real cluster"),
+    _emulated("volumes.projected", "the pod waits for what is missing; mounted with `--run` alone"),
+    _emulated("volumes.secret", "the pod waits for what is missing; mounted with `--run` alone"),
+    *(_missing(f"volumes.{name}", "no file system is mounted from elsewhere") for name in _FOREIGN_VOLUMES),
+)  # fmt: skip
+
+_NOT_EMULATED = tuple(field for field in POD_FIELDS if field.treatment is Treatment.NOT_EMULATED)
+
+
+def fields_page() -> str:
+    """The tables of docs/cluster-limits.md, one per treatment."""
+    sections = []
+    for treatment in Treatment:
+        fields = sorted((field.path, field.text) for field in POD_FIELDS if field.treatment is treatment)
+        rows = "".join(f"| `{path}` | {text} |\n" for path, text in fields)
+        sections.append(f"## {treatment.value.capitalize()}\n\n| field | here |\n|---|---|\n{rows}")
+    return "\n".join(sections)
