@@ -8,7 +8,10 @@
     │   ├── HardwareMissing         the node has none of the plugin's hardware, or no driver for it
     │   ├── ListTooLarge            more devices than the kubelet accepts in one message
     │   ├── PluginFailed            a method of the plugin raised
-    │   └── PluginTimeout           a method of the plugin took longer than its limit
+    │   ├── PluginTimeout           a method of the plugin took longer than its limit
+    │   └── CallUnfinished          a blocking call has no result: a disk, a driver or a server hangs
+    │       ├── CallTimedOut            it took longer than its limit
+    │       └── CallNotStarted          too many earlier calls hang, or no thread can be started
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are not the expected message
@@ -19,6 +22,10 @@
     │   └── ClaimWaits              not now: it is tried again
     ├── DirectoryReplaced       the kubelet's directory was deleted under a mount of it
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
+    ├── StateFileDamaged        a file of our own state that cannot be read
+    │   └── StateFileNewer          a later version of plugwright has written it
+    ├── StateFileLocked         another process keeps the lock on a state file
+    ├── StateFileTooLarge       the new content of a state file is larger than allowed
     ├── ClusterError            the embedded cluster cannot do what was asked
     └── KubeletError            a refusal of the emulated kubelet, in the real one's words
         ├── InvalidPod              a pod that no API server would have accepted
@@ -34,11 +41,15 @@ Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed i
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from plugwright.text import clean
 
 __all__ = [
     "AllocationFailed",
+    "CallNotStarted",
+    "CallTimedOut",
+    "CallUnfinished",
     "CheckpointCorrupt",
     "ClaimRefused",
     "ClaimWaits",
@@ -65,6 +76,10 @@ __all__ = [
     "PodRefused",
     "ProtocolError",
     "RepeatedDevice",
+    "StateFileDamaged",
+    "StateFileLocked",
+    "StateFileNewer",
+    "StateFileTooLarge",
     "UnhealthyDevice",
     "UnknownDevice",
     "VolumeNotMounted",
@@ -147,6 +162,30 @@ class PluginTimeout(PluginError):
         self.resource, self.method, self.limit = resource, method, limit
 
 
+class CallUnfinished(PluginError, OSError):
+    """A blocking call has no result; whoever handles the errors of a plugin or of a disk handles it too."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.strerror = text  # handlers of OSErrors show it
+
+
+class CallTimedOut(CallUnfinished, TimeoutError):
+    """A blocking call did not end within its limit; its thread may still run."""
+
+    def __init__(self, name: str, limit: float) -> None:
+        super().__init__(f"{name} did not end within {limit:g} s")
+        self.name, self.limit = name, limit
+
+
+class CallNotStarted(CallUnfinished):
+    """A blocking call was not started: too many earlier calls hang, or there is no thread for it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} not started: {reason}")
+        self.name, self.reason = name, reason
+
+
 class ProtocolError(PlugwrightError):
     """The peer did what the protocol does not allow."""
 
@@ -226,6 +265,37 @@ class DirectoryReplaced(PlugwrightError):
 
 class CheckpointCorrupt(PlugwrightError):
     """A checkpoint file does not parse, or its checksum is wrong."""
+
+
+class StateFileDamaged(PlugwrightError):
+    """A state file cannot be read; `kept` is its new path if it was set aside, None if it was left in place."""
+
+    def __init__(self, path: Path, problem: str, kept: Path | None = None) -> None:
+        place = f"; it is kept as {kept.name}" if kept is not None else ""
+        super().__init__(f"cannot read {path}: {problem}{place}")
+        self.path, self.problem, self.kept = path, problem, kept
+
+
+class StateFileNewer(StateFileDamaged):
+    """A later version of plugwright has written the state file."""
+
+
+class StateFileLocked(PlugwrightError, TimeoutError):
+    """Another process has kept the lock on a state file for too long."""
+
+    def __init__(self, lock: Path, limit: float) -> None:
+        super().__init__(f"another process has had {lock} locked for {limit:g} s")
+        self.strerror = str(self)
+        self.lock, self.limit = lock, limit
+
+
+class StateFileTooLarge(PlugwrightError, OSError):
+    """The new content of a state file is larger than its reader accepts; nothing was written."""
+
+    def __init__(self, path: Path, size: int, limit: int) -> None:
+        super().__init__(f"{path} must have at most {limit} bytes, got {size}; nothing was written")
+        self.strerror = str(self)
+        self.path, self.size, self.limit = path, size, limit
 
 
 class ClusterError(PlugwrightError):

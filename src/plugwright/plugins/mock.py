@@ -90,7 +90,7 @@ class Mock(Plugin):
         self._device("mock", _MockDevice(0), ())  # and one that no claim could select by
         devices = {self._generated_id(index): _MockDevice(index) for index in range(self._options.count)}
         self._devices = Latest(devices)
-        self._writing = BlockingCalls(f"facts of {resource}", _FACTS_LIMIT, most_stuck=1)
+        self._writing = BlockingCalls(f"facts of {resource}", _FACTS_LIMIT, most_hung=1)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         async for mocks in self._devices.changes():

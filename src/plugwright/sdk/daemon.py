@@ -21,7 +21,6 @@ from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.exclusivity import Exclusivity
-from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.log_level import LogLevel
@@ -40,6 +39,7 @@ from plugwright.sdk.status import ConfigState
 from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
 from plugwright.system.concurrency import cancel_within, single_error
+from plugwright.system.heartbeat import Heartbeat
 from plugwright.system.inotify import Directory
 from plugwright.system.latest import Latest
 from plugwright.text import clean

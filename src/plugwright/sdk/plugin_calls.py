@@ -32,10 +32,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
-from plugwright.sdk.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import ListPacer
 from plugwright.system import concurrency
+from plugwright.system.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.system.latest import Latest
 
 __all__ = ["PluginCalls", "PluginThreads", "StallDetector", "ThreadLimits"]

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.sdk import logs
-from plugwright.sdk.heartbeat import line_of_thread
 from plugwright.system.early_signals import EarlyHangup
+from plugwright.system.heartbeat import line_of_thread
 
 __all__ = ["Signals", "StopLimits", "end_process"]
 

@@ -1,47 +1,183 @@
-"""Calls that may hang: in threads of their own, each within a limit, and no more than a few that are stuck.
+"""Bounded blocking calls: functions run in threads, each within a limit, with few left behind that hang.
 
-What reads a driver's files, a network file system or a slow disk does not belong on the event loop. Python cannot stop
-a thread, so one that hangs stays: a caller that tries again and again must not use up the threads of the process.
+Reads of a driver's files, a network file system or a slow disk do not belong on the event loop. Python cannot stop a
+thread, so a hung call stays until its function returns. `BlockingCalls` counts and names these calls, and starts no
+others while there are too many: a caller that retries must not use up the threads of the process.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
-from plugwright.errors import PluginError
+import msgspec
+
+from plugwright.errors import CallNotStarted, CallTimedOut
 from plugwright.system import concurrency
+from plugwright.system.heartbeat import line_of_thread
+from plugwright.system.latest import Latest
 
-__all__ = ["BlockingCalls"]
+__all__ = ["BlockingCalls", "HungCall"]
 
 T = TypeVar("T")
 
 
+class HungCall(msgspec.Struct, eq=False):
+    """A call that no caller waits for any more, because of its limit or a cancellation, and that has not returned."""
+
+    name: str
+    since: float  # time.monotonic() when the call started
+    thread: int = 0  # identifier of its thread; 0 before the thread has begun
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
+    @property
+    def line(self) -> str:
+        """The line of code in which the call hangs."""
+        return line_of_thread(self.thread)
+
+
+class _Call(Generic[T]):
+    """A running call and the number of callers that wait for it."""
+
+    def __init__(self, facts: HungCall, outcome: "asyncio.Future[T]") -> None:
+        self.facts, self.outcome, self.callers = facts, outcome, 0
+
+
 class BlockingCalls:
-    """The calls of one kind, which `name` says in errors: `scan of example.com/fpga`."""
+    """Calls of one kind, called `name` in errors and threads: `scan of example.com/fpga`.
 
-    def __init__(self, name: str, limit: float, most_stuck: int = 4) -> None:
-        self._name, self._limit, self._most_stuck = name, limit, most_stuck
-        self._stuck: set[asyncio.Future[Any]] = set()
+    A call may take `limit` seconds (None: as long as its caller waits). At most `at_once` run at a time; the others
+    wait for their turn. While `most_hung` hang, no call is started. `hung` has the calls that hang now, and is
+    published when a call is given up and when such a call returns at last.
+    """
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """The function's result; PluginError when it does not end in time, or cannot be begun."""
-        if len(self._stuck) >= self._most_stuck:
-            raise PluginError(f"{self._name} not begun: {len(self._stuck)} earlier ones have not ended")
+    def __init__(self, name: str, limit: float | None, most_hung: int = 4, at_once: int | None = None) -> None:
+        self.name = name
+        self.hung: Latest[tuple[HungCall, ...]] = Latest(())
+        self._limit, self._at_once = limit, at_once
+        # With every turn taken by a hung call, those that wait for one must be refused.
+        self._most_hung = most_hung if at_once is None else min(most_hung, at_once)
+        self._running = Latest(0)
+        self._shared: dict[str, _Call[Any]] = {}
+
+    @property
+    def refusal(self) -> str:
+        """Why no call is started now; empty if one is."""
+        hung = self.hung.value
+        if len(hung) < self._most_hung:
+            return ""
+        calls = "1 earlier call still hangs" if len(hung) == 1 else f"{len(hung)} earlier calls still hang"
+        return f"{calls} in {', '.join(sorted({call.line for call in hung}))}"
+
+    async def run(self, function: Callable[[], T], *, to_end: bool = False) -> T:
+        """The result of `function`, or what it raises; CallTimedOut, CallNotStarted.
+
+        With `to_end`, a caller that is cancelled waits for the call too, up to the limit.
+        """
+        await self._turn(self.name)
+        return await self._result(self._start(self.name, function), to_end=to_end)
+
+    async def join(self, function: Callable[[], T], key: str = "") -> T:
+        """Like `run`, but if a call with the same `key` is running, waits for that call instead of starting another.
+
+        Each caller waits up to the limit, also for a call that hangs. The key follows `name` in errors.
+        """
+        name = f"{self.name} {key}".strip()
+        if key not in self._shared:
+            await self._turn(name)
+        call = cast("_Call[T] | None", self._shared.get(key))
+        if call is None:
+            call = self._shared[key] = self._start(name, function)
+            call.outcome.add_done_callback(lambda _: self._shared.pop(key))
+        return await self._result(call)
+
+    async def iterate(self, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
+        """The items of a blocking iterable, walked through in one thread without a limit; a slow reader skips items.
+
+        When the reader leaves, the thread ends at the next item, and hangs until then. Close it with `aclosing`.
+        """
+        self._check(self.name)
+        loop, has_ended, facts = asyncio.get_running_loop(), False, HungCall(self.name, time.monotonic())
+
+        def items() -> Iterator[T]:
+            nonlocal has_ended
+            facts.thread = threading.get_ident()
+            try:
+                yield from iterate()
+            finally:
+                has_ended = True
+                concurrency.call_in_loop(loop, partial(self._forget, facts))
+
         try:
-            call = concurrency.begin_in_thread(self._name, function)
+            async with aclosing(concurrency.iterate_in_thread(self.name, items)) as found:
+                async for item in found:
+                    yield item
+        except (asyncio.CancelledError, GeneratorExit):
+            if not has_ended:
+                self._give_up(facts)
+            raise
+
+    async def _turn(self, name: str) -> None:
+        """Returns when a call may start."""
+        self._check(name)
+        if (most := self._at_once) is not None and self._running.value >= most:
+            await self._running.until(lambda count: count < most or len(self.hung.value) >= self._most_hung)
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        if reason := self.refusal:
+            raise CallNotStarted(name, reason)
+
+    def _start(self, name: str, function: Callable[[], T]) -> _Call[T]:
+        facts = HungCall(name, time.monotonic())
+
+        def work() -> T:
+            facts.thread = threading.get_ident()
+            return function()
+
+        try:
+            outcome = concurrency.begin_in_thread(name, work)
         except RuntimeError as error:  # no thread can be started
-            raise PluginError(f"{self._name} not begun: {error}") from error
-        try:
-            # Not asyncio.timeout: the thread must not be forgotten with its future.
-            done, _ = await asyncio.wait((call,), timeout=self._limit)
-            if not done:
-                raise PluginError(f"{self._name} did not end within {self._limit:g} s")
-            return call.result()
-        finally:
-            if not call.done():
-                self._stuck.add(call)
-                call.add_done_callback(self._ended)
+            raise CallNotStarted(name, str(error)) from error
+        self._running.publish(self._running.value + 1)
+        outcome.add_done_callback(partial(self._end, facts))
+        return _Call(facts, outcome)
 
-    def _ended(self, call: "asyncio.Future[Any]") -> None:
-        self._stuck.discard(call)
-        call.exception()  # retrieved: asyncio logs an exception that nobody does
+    async def _result(self, call: _Call[T], *, to_end: bool = False) -> T:
+        call.callers += 1
+        # Not asyncio.timeout: it would cancel the future, and the thread behind it would no longer be known.
+        try:
+            done, _ = await asyncio.wait((call.outcome,), timeout=self._limit)
+            if not done:
+                call.callers = 0  # too long for one caller is too long for all
+                raise CallTimedOut(call.facts.name, self._limit or 0.0)
+            return call.outcome.result()
+        except asyncio.CancelledError:
+            if to_end:
+                await asyncio.wait((call.outcome,), timeout=self._limit)
+            raise
+        finally:
+            call.callers = max(0, call.callers - 1)
+            if not call.callers and not call.outcome.done():
+                self._give_up(call.facts)
+
+    def _give_up(self, facts: HungCall) -> None:
+        if facts not in self.hung.value:
+            self.hung.publish((*self.hung.value, facts))
+            self._running.publish(self._running.value)  # callers that wait for their turn may be refused now
+
+    def _end(self, facts: HungCall, outcome: "asyncio.Future[Any]") -> None:
+        if not outcome.cancelled():
+            outcome.exception()  # retrieved: asyncio logs an exception that is not
+        self._running.publish(self._running.value - 1)
+        self._forget(facts)
+
+    def _forget(self, facts: HungCall) -> None:
+        if facts in self.hung.value:
+            self.hung.publish(tuple(call for call in self.hung.value if call is not facts))

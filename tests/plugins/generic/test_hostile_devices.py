@@ -197,7 +197,7 @@ async def test_an_allocation_from_a_dead_file_system_is_refused_in_time(
         for _ in range(4):
             with pytest.raises(PeerRefused, match=f"check of devices of {NAME} did not end within 0.02 s"):
                 await thing.client.allocate(["nfs0"])
-        with pytest.raises(PeerRefused, match="not begun: 4 earlier ones have not ended"):
+        with pytest.raises(PeerRefused, match="not started: 4 earlier calls still hang"):
             await thing.client.allocate(["nfs0"])
 
 
@@ -220,7 +220,7 @@ async def test_a_plugin_whose_scan_hangs_can_be_closed(dead: DeadHost) -> None:
     plugin = Generic(NAME, PATHS, access=access(dead, scan_timeout=0.01))
     with pytest.raises(PluginError, match=f"scan of {NAME} did not end within 0.01 s"):
         await listed(plugin)
-    with pytest.raises(PluginError, match=f"scan of {NAME} not begun: 1 earlier ones have not ended"):
+    with pytest.raises(PluginError, match=f"scan of {NAME} not started: 1 earlier call still hangs"):
         await listed(plugin)
 
 

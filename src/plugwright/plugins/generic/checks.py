@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.errors import ConfigError, InvalidValue, PluginError
+from plugwright.errors import ConfigError, InvalidValue
 from plugwright.plugins.generic import allocation
 from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck, Probe
@@ -179,7 +179,7 @@ class CommandProbe:
     _looks: BlockingCalls = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_looks", BlockingCalls("look at the command", self.check.timeout, most_stuck=1))
+        object.__setattr__(self, "_looks", BlockingCalls("look at the command", self.check.timeout, most_hung=1))
         words = self.check.command or []
         allocation.check_template(*words)
         if not words or not words[0].startswith("/"):
@@ -193,8 +193,6 @@ class CommandProbe:
             status, output = await processes.run(words)
         except OSError as error:
             return f"{words[0]}: {error.strerror}"
-        except PluginError as error:
-            return f"{words[0]}: {error}"
         lines = output.strip().splitlines() or [f"exit status {status}"]
         return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
 

@@ -89,7 +89,7 @@ class Generic(Plugin):
     ) -> None:
         self.resource = resource
         self._selector, self._options, self._access = selector, options or HandoutOptions(), access or HostAccess()
-        self._scanning = BlockingCalls(f"scan of {resource}", self._access.scan_timeout, most_stuck=1)
+        self._scanning = BlockingCalls(f"scan of {resource}", self._access.scan_timeout, most_hung=1)
         self._allocating = BlockingCalls(f"check of devices of {resource}", self._access.allocate_timeout)
         self._units: Mapping[str, Unit] = {}  # as they were last seen
         self._offered: Mapping[str, Unit] = {}  # by the ids of devices

@@ -59,7 +59,7 @@ class Nvidia(Plugin):
         self._specs = GpuSpecs(config, files)
         self._labels = NodeLabels(resource, config)
         self._allocations = AllocationBuilder(config, files, self._specs)
-        self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_stuck=1)
+        self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_hung=1)
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []

@@ -49,7 +49,7 @@ class MpsSharing:
         self._state: ResourceState | None = None
         self._unreadable = ""
         self._is_loaded = False
-        self._reading = BlockingCalls(f"read of {self._paths.state}", _READ_LIMIT, most_stuck=1)
+        self._reading = BlockingCalls(f"read of {self._paths.state}", _READ_LIMIT, most_hung=1)
 
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         sharing.check_list_size(self._resource, whole, self._share)

@@ -6,8 +6,8 @@ import re
 import threading
 from pathlib import Path
 
-from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.system.concurrency import in_thread
+from plugwright.system.heartbeat import Heartbeat
 
 SHORT = 0.05
 LONG = 60.0

@@ -1,0 +1,204 @@
+"""State files: what a program remembers over restarts, shared by processes that run side by side during an upgrade.
+
+A reader sees the old content or the new, whatever is killed meanwhile. Changes read, decide and write under a lock, so
+none is lost. A file that cannot be read is never overwritten: it is set aside or left in place, and always reported.
+
+The methods block: on an event loop, call them through `BlockingCalls`.
+"""
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from plugwright.errors import StateFileDamaged, StateFileLocked, StateFileNewer, StateFileTooLarge
+from plugwright.system import files
+from plugwright.system.files import FileCalls
+from plugwright.text import clean
+
+__all__ = ["JsonFormat", "NewerVersion", "StateFile", "StateFileOptions", "StateFormat"]
+
+T = TypeVar("T")
+_LOCK_PAUSE = 0.005
+_PIECE = 2**16
+
+
+class NewerVersion(ValueError):
+    """What a format raises for content that a later version of plugwright has written."""
+
+
+class StateFormat(Protocol[T]):
+    """The bytes of a state file. `decode` raises NewerVersion, or any other ValueError for content it cannot read."""
+
+    def encode(self, value: T) -> bytes: ...
+
+    def decode(self, content: bytes) -> T: ...
+
+
+class JsonFormat(Generic[T]):
+    """JSON of a `msgspec.Struct` with its version in the integer field `field`.
+
+    Versions from `oldest` to `version` are read as the same type: keep names, and give new fields a default. An older
+    plugwright ignores fields that it does not know; raise the version if it must not read the file.
+    """
+
+    def __init__(self, kind: type[T], version: int, oldest: int | None = None, field: str = "version") -> None:
+        self._kind, self._field = kind, field
+        self._version, self._oldest = version, version if oldest is None else oldest
+
+    def encode(self, value: T) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
+
+    def decode(self, content: bytes) -> T:
+        header = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        found = msgspec.json.decode(header[self._field], type=int) if self._field in header else None
+        if found is not None and found > self._version:
+            text = f"this version of plugwright reads {self._field} {self._version}, got {found}"
+            raise NewerVersion(f"written by a later version of plugwright: {text}")
+        if found is None or found < self._oldest:
+            raise ValueError(f"{self._field} must be {self._version}, got {found}")
+        return msgspec.json.decode(content, type=self._kind)
+
+
+class StateFileOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a state file is kept.
+
+    `set_aside`: a file that cannot be read is renamed, so that the next one can be written; without it the file stays,
+    and nothing replaces it until an operator has. `lock` is the file or directory that `change` locks, at most
+    `lock_limit` seconds after it asked for it; None is the directory of the state file.
+    """
+
+    limit: int = 16 * 2**20  # bytes
+    mode: int = 0o600
+    sync: bool = True  # on disk before the name leads to it
+    sync_name: bool = True  # and the name too, before the call returns
+    set_aside: bool = True
+    lock: Path | None = None
+    lock_limit: float = 5.0
+    calls: FileCalls = FileCalls()
+
+
+class StateFile(Generic[T]):
+    """The file at `path`, of the given format.
+
+    Reading and changing raise StateFileDamaged if the content cannot be used (StateFileNewer if a later plugwright has
+    written it), and OSError if the disk fails. Writing too much raises StateFileTooLarge, an OSError.
+    """
+
+    def __init__(self, path: Path, form: StateFormat[T], options: StateFileOptions | None = None) -> None:
+        self.path = path
+        self._form, self._options = form, options or StateFileOptions()
+
+    def read(self) -> T | None:
+        """The content; None if there is no file."""
+        try:
+            return self._read()
+        except StateFileDamaged:
+            if not self._options.set_aside:
+                raise
+        with self._locked():
+            return self._read_or_set_aside()  # another process may have replaced it meanwhile
+
+    def write(self, value: T | None) -> None:
+        """Replaces the content without reading it, for a file that only one process writes; None removes the file."""
+        if value is None:
+            self.path.unlink(missing_ok=True)
+            return
+        content, options = self._form.encode(value), self._options
+        if len(content) > options.limit:
+            raise StateFileTooLarge(self.path, len(content), options.limit)
+        files.write_atomically(
+            self.path,
+            content,
+            mode=options.mode,
+            sync=options.sync,
+            sync_name=options.sync_name,
+            calls=options.calls,
+        )
+
+    def change(self, decide: Callable[[T | None], T | None]) -> T | None:
+        """Replaces the content by what `decide` makes of it, and returns that; an equal value is not written again.
+
+        No other process or thread changes the file meanwhile. If `decide` raises, nothing changes; nor if the content
+        cannot be used, but a file that was set aside is None for the next call. StateFileLocked.
+        """
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with self._locked():
+            before = self._read_or_set_aside()
+            after = decide(before)
+            if after != before:
+                self.write(after)
+            return after
+
+    def _read_or_set_aside(self) -> T | None:
+        try:
+            return self._read()
+        except StateFileDamaged as error:
+            if not self._options.set_aside:
+                raise
+            raise type(error)(self.path, error.problem, files.put_aside(self.path)) from error
+
+    def _read(self) -> T | None:
+        try:
+            return self._form.decode(_content(self.path, self._options.limit))
+        except FileNotFoundError:
+            return None
+        except NewerVersion as error:
+            raise StateFileNewer(self.path, clean(error)) from error
+        except ValueError as error:  # also what msgspec raises, and text that is not UTF-8
+            raise StateFileDamaged(self.path, clean(error)) from error
+        except RecursionError as error:
+            raise StateFileDamaged(self.path, "it is nested too deeply") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self._options.lock or self.path.parent
+        descriptor = _open_lock(path)
+        try:
+            _lock(descriptor, path, self._options.lock_limit)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _content(path: Path, limit: int) -> bytes:
+    # Not blocking: a pipe in the place of the file must not keep its reader.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it must be a regular file")
+        if status.st_size > limit:
+            raise ValueError(f"it must have at most {limit} bytes, got {status.st_size}")
+        content = bytearray()
+        while piece := os.read(descriptor, _PIECE):
+            content += piece
+            if len(content) > limit:  # it grows
+                raise ValueError(f"it must have at most {limit} bytes, got more")
+        return bytes(content)
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    if path.is_dir():
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _lock(descriptor: int, path: Path, limit: float) -> None:
+    """Polls instead of blocking: a process may have been stopped while it has the lock."""
+    ends = time.monotonic() + limit
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends:
+                raise StateFileLocked(path, limit) from None
+        time.sleep(_LOCK_PAUSE)
