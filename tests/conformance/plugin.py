@@ -77,7 +77,7 @@ class SmallPlugin:
         self.streams.publish(self.streams.value + 1)
         sent = None
         try:
-            async for _ in self.changes.ticks.changes():
+            async for _ in self.changes.changed.notifications():
                 current = pb.ListAndWatchResponse(devices=self.devices()).SerializeToString()
                 if current != sent:
                     sent = current
@@ -93,7 +93,7 @@ class SmallPlugin:
         holding = self.root / f"hold-{call}-{self.resource.rpartition('/')[2]}"
         if holding.exists():
             print(f"held: {call}", flush=True)
-        await self.health.ticks.until(lambda _: not holding.exists())
+        await self.health.changed.until(lambda: not holding.exists())
 
     async def get_options(self, _: pb.Empty) -> pb.DevicePluginOptions:
         if (self.root / "refuse-options").exists():
@@ -221,7 +221,7 @@ class SmallPlugin:
     async def until_removed(self, name: str) -> None:
         if self.watched:
             await asyncio.Event().wait()
-        await self.changes.ticks.until(lambda _: self.changes.identity(name) is None)
+        await self.changes.changed.until(lambda: self.changes.identity(name) is None)
         await asyncio.sleep(MOMENT)
 
     async def until_lost(self, lost: int) -> None:
@@ -260,8 +260,7 @@ class SmallPlugin:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.changes.watching())
             await stack.enter_async_context(self.health.watching())
-            ticks = self.changes.ticks
-            stack.callback(self.health.ticks.subscribe(lambda: ticks.publish(ticks.value + 1)))
+            stack.callback(self.health.changed.subscribe(self.changes.changed.notify))
             serving = asyncio.create_task(self.serve())
             try:
                 await self.stopped.until(bool)

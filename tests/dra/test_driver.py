@@ -54,7 +54,7 @@ def taints(kubelet: PluginKubelet, name: str) -> list[str]:
 
 async def until(kubelet: PluginKubelet, published: list[str]) -> None:
     async with asyncio.timeout(LIMIT):
-        await kubelet.api.changes.until(lambda _: names(kubelet) == published)
+        await kubelet.api.changes.until(lambda: names(kubelet) == published)
 
 
 def driver(kubelet: PluginKubelet) -> dict[str, Any]:
@@ -104,10 +104,10 @@ async def test_an_unhealthy_device_is_tainted_and_recovers(tmp_path: Path) -> No
         await until(kubelet, ["st0", "st1"])
         tapes.lists.publish((Device("st0", "Unhealthy", "the head is dirty", code="dirty"), Device("st1")))
         async with asyncio.timeout(LIMIT):
-            await kubelet.api.changes.until(lambda _: taints(kubelet, "st0") == ["plugwright.dev/unhealthy:NoSchedule"])
+            await kubelet.api.changes.until(lambda: taints(kubelet, "st0") == ["plugwright.dev/unhealthy:NoSchedule"])
             assert taints(kubelet, "st1") == []
             tapes.lists.publish((Device("st0"), Device("st1")))
-            await kubelet.api.changes.until(lambda _: taints(kubelet, "st0") == [])
+            await kubelet.api.changes.until(lambda: taints(kubelet, "st0") == [])
 
 
 async def test_a_cordon_is_a_taint(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_cordon_is_a_taint(tmp_path: Path) -> None:
         await until(kubelet, ["st0"])
         kubelet.daemon.resources[TAPE].inventory.cordon({"st0": "maintenance"})
         async with asyncio.timeout(LIMIT):
-            await kubelet.api.changes.until(lambda _: taints(kubelet, "st0") == ["plugwright.dev/cordoned:NoSchedule"])
+            await kubelet.api.changes.until(lambda: taints(kubelet, "st0") == ["plugwright.dev/cordoned:NoSchedule"])
 
 
 async def test_a_prepared_claim_is_in_the_status(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_publish
         assert (resource["serve"], resource["state"]) == ("dra", "registered")
         await kubelet.stop()
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+            await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
         [line] = control.unready(kubelet.daemon)
         assert line.startswith(f"{TAPE}: DRA driver waiting")
         await kubelet.start()
@@ -164,7 +164,7 @@ async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
         assert call in lines
         await kubelet.stop()
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+            await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
         _, text = prometheus.page(kubelet.daemon)()
         assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 0.0' in text.decode().splitlines()
         await kubelet.start()
@@ -178,7 +178,7 @@ async def test_devices_that_cannot_be_published_keep_no_claim_from_ending(tmp_pa
         second = Device("st1", consumes=[Consumption(other, {"memory": 1})])
         tapes.lists.publish((*tapes.lists.value, second))
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+            await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
         assert "the counter set card must be the same" in control.unready(kubelet.daemon)[0]
         await kubelet.remove(pod)
         assert driver(kubelet)["claims"] == []
@@ -205,7 +205,7 @@ async def test_without_the_name_of_its_node_a_driver_says_so_and_other_resources
     ):
         assert await until_failed(daemon) == "the name of this node is not known: set NODE_NAME or --node-name"
         assert await kubelet.allocatable("example.com/disk", count=1) == 1
-        await daemon.changed.until(lambda _: len(control.unready(daemon)) == 1)
+        await daemon.changed.until(lambda: len(control.unready(daemon)) == 1)
         assert "the name of this node is not known" in control.unready(daemon)[0]
 
 
@@ -283,7 +283,7 @@ async def test_a_prepared_claim_outlives_the_driver(tmp_path: Path) -> None:
         await kubelet.daemon.apply([])
         await kubelet.daemon.apply([tapes])
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda _: not control.unready(kubelet.daemon))
+            await kubelet.daemon.changed.until(lambda: not control.unready(kubelet.daemon))
         assert [claim["devices"] for claim in driver(kubelet)["claims"]] == [["st0"]]
         other = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         assert kubelet.container(other).env["TAPES"] == "st1"
@@ -311,7 +311,7 @@ async def test_a_device_that_a_claim_holds_is_not_given_out_by_the_device_plugin
         after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
         await kubelet.daemon.apply([after])
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda _: not control.unready(kubelet.daemon))
+            await kubelet.daemon.changed.until(lambda: not control.unready(kubelet.daemon))
         assert await kubelet.capacity(TAPE, count=2) == 2
         assert await kubelet.allocatable(TAPE, count=0) == 0
         assert driver(kubelet)["devices"]["st0"]["target"] == "device-plugin"

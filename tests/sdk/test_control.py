@@ -233,10 +233,10 @@ async def test_a_watcher_gets_a_report_when_discovery_fails(settings: Settings) 
     async with serving(plugin, settings=patient) as daemon:
         runtime = daemon.resource("example.com/failing")
         await until(lambda: runtime.registration.status.value.state == "waiting")
-        before = daemon.changed.value
+        before = daemon.changed.count
         plugin.trouble.set()
         await until(lambda: runtime.discovery.failing.value)
-        assert daemon.changed.value > before
+        assert daemon.changed.count > before
 
 
 async def test_watchers_are_disconnected_when_the_daemon_ends(controlled: Settings, path: Path) -> None:

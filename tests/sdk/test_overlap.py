@@ -42,7 +42,7 @@ async def _started(settings: Settings) -> AsyncExitStack:
     """A daemon that is ready, to be ended by closing it: as a DaemonSet ends an older pod."""
     stack = AsyncExitStack()
     daemon: Daemon = await stack.enter_async_context(serving(Mock(RESOURCE, MockOptions(count=4)), settings=settings))
-    await daemon.changed.until(lambda _: is_ready(daemon.resource(RESOURCE)))
+    await daemon.changed.until(lambda: is_ready(daemon.resource(RESOURCE)))
     return stack
 
 

@@ -269,7 +269,7 @@ async def test_readiness_names_the_reason_of_each_resource(
         async with daemon.running([missing, empty]):
             await daemon.resource(missing.resource).discovery.idle.until(bool)
             await kubelet.endpoint(empty.resource, 0)
-            await daemon.changed.until(lambda _: all(map(is_ready, daemon.resources.values())))
+            await daemon.changed.until(lambda: all(map(is_ready, daemon.resources.values())))
             detail = f"{empty.resource}: no devices: nothing matches\n{missing.resource}: idle: no driver\n"
             assert await page(address, "/readyz") == (200, f"ok\n{detail}")
             await daemon.apply([missing, Failing()])

@@ -155,7 +155,7 @@ async def test_a_plugin_that_cancels_its_own_task_is_seen_and_called_again(
     shelf = Suicidal(Device("st0"))
     async with serving_beside_another(shelf, kubelet, settings) as daemon:
         await kubelet.endpoint(TAPE)
-        await daemon.changed.until(lambda _: shelf.calls > 1)
+        await daemon.changed.until(lambda: shelf.calls > 1)
         assert f"discover() of {TAPE} cancelled its own task" in status_of(daemon)["fault"]
         await kubelet.health(TAPE, "st0", "Healthy")
 

@@ -20,16 +20,16 @@ POLL = 0.01  # seconds between two looks where there is no inotify
 
 async def first_look(directory: Directory) -> None:
     async with asyncio.timeout(LIMIT):
-        await directory.ticks.until(lambda ticks: ticks > 0)
+        await directory.changed.wait(0)
 
 
 @asynccontextmanager
 async def noticed(directory: Directory, fact: Callable[[], bool]) -> AsyncIterator[None]:
     """What is done inside must cause a tick after which `fact` is true."""
-    ticks = directory.ticks.value
+    seen = directory.changed.count
     yield
     async with asyncio.timeout(LIMIT):
-        await directory.ticks.until(lambda count: count > ticks and fact())
+        await directory.changed.until(lambda: directory.changed.count > seen and fact())
 
 
 def there(directory: Directory, name: str = "kubelet.sock") -> Callable[[], bool]:
@@ -135,12 +135,12 @@ async def test_written_content_ticks_only_with_writes(root: Path) -> None:
     async with files.watching(), content.watching():
         await first_look(files)
         await first_look(content)
-        before = files.ticks.value
+        before = files.changed.count
         async with noticed(content, lambda: True):
             path.write_text("changed")
         async with noticed(files, lambda: True):
             (root / "next").touch()
-        assert files.ticks.value == before + 1
+        assert files.changed.count == before + 1
 
 
 async def test_a_directory_that_comes_level_by_level_is_followed(root: Path) -> None:
@@ -272,7 +272,7 @@ async def test_a_polled_directory_is_watched_as_soon_as_there_is_an_instance(
             await stack.enter_async_context(directory.watching())
             before = directory.identity(path.name)
         async with asyncio.timeout(LIMIT):
-            await directory.ticks.until(lambda _: inotify_instances() == 1)
+            await directory.changed.until(lambda: inotify_instances() == 1)
         assert caplog.messages[-1] == "inotify is available again"
         assert directory.identity(path.name) == before
         make_again_with_the_same_inode(path)
@@ -292,7 +292,7 @@ async def test_a_file_created_again_before_the_directory_is_watched_has_another_
             while path.stat().st_ctime_ns == made.st_ctime_ns:
                 make_again_with_the_same_inode(path)
         async with asyncio.timeout(LIMIT):
-            await directory.ticks.until(lambda _: inotify_instances() == 1)
+            await directory.changed.until(lambda: inotify_instances() == 1)
         assert directory.identity(path.name) != before
 
 
@@ -314,12 +314,12 @@ async def test_leaving_ends_the_watch(root: Path) -> None:
     left, other = Directory(root), Directory(root)
     async with left.watching():
         await first_look(left)
-    ticks = left.ticks.value
+    seen = left.changed.count
     async with other.watching():
         await first_look(other)
         async with noticed(other, there(other, "late")):
             (root / "late").touch()
-    assert left.ticks.value == ticks
+    assert left.changed.count == seen
 
 
 @pytest.mark.usefixtures("inotify")
@@ -406,7 +406,7 @@ async def test_a_creation_before_the_question_does_not_change_the_identity_later
         directory.identity("kubelet.sock")
         (tmp_path / "kubelet.sock").touch()
         identity = directory.identity("kubelet.sock")
-        ticks = directory.ticks.value
+        seen = directory.changed.count
         (tmp_path / "other").touch()
-        await directory.ticks.until(lambda value: value > ticks)  # all earlier events are read by now
+        await directory.changed.wait(seen)  # all earlier events are read by now
         assert directory.identity("kubelet.sock") == identity

@@ -21,7 +21,7 @@ from plugwright.apiserver.errors import bad_request
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.store import Object
 from plugwright.kubelet.pod_table import RunContainerOptions
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = [
     "ContainerLogWriter",
@@ -34,7 +34,6 @@ __all__ = [
 
 _LARGEST = 10 * 2**20  # the size at which a kubelet rotates a log
 _SLICE = 2**16
-_ENDED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +48,21 @@ class LogName:
 class ContainerLogs:
     def __init__(self, root: Path, largest: int = _LARGEST, now: Clock = clock.now) -> None:
         self._root, self._largest, self._now = root, largest, now
-        self._written: dict[LogName, Latest[int]] = {}  # bytes, of the logs that are being written
+        self._written: dict[LogName, Signal] = {}  # of the logs that are being written
 
     @contextmanager
     def writing(self, name: LogName) -> Iterator["ContainerLogWriter"]:
         """Keeps this log and the one before it; removes older ones."""
         self._path(LogName(name.uid, name.container, name.attempt - 2)).unlink(missing_ok=True)
         _rotated(self._path(LogName(name.uid, name.container, name.attempt - 2))).unlink(missing_ok=True)
-        written = self._written[name] = Latest(0)
+        written = self._written[name] = Signal()
         writer = ContainerLogWriter(self._path(name), self._largest, written, self._now)
         try:
             yield writer
         finally:
             writer.close()
             del self._written[name]
-            written.publish(_ENDED)
+            written.notify()
 
     def read(self, name: LogName, options: LogOptions) -> AsyncIterator[bytes]:
         """The log from its beginning, or from its last lines; followed, until the container ends."""
@@ -77,13 +76,13 @@ class ContainerLogs:
     async def _lines(self, name: LogName, options: LogOptions) -> AsyncGenerator[bytes, None]:
         with _LogReader(self._path(name), options.tail) as reader:
             written = self._written.get(name) if options.follow else None
-            while True:
-                count = written.value if written else _ENDED
+            seen = -1
+            while written is not None and self._written.get(name) is written:
+                seen = await written.wait(seen)
                 for lines in reader.read():
                     yield b"".join(_shown(lines, options))
-                if written is None or count == _ENDED:
-                    return
-                await written.until(lambda now, seen=count: now != seen)  # type: ignore[misc]
+            for lines in reader.read():
+                yield b"".join(_shown(lines, options))
 
     def remove(self, uid: str) -> None:
         shutil.rmtree(self._root / uid, ignore_errors=True)
@@ -95,7 +94,7 @@ class ContainerLogs:
 class ContainerLogWriter:
     """Writes the lines of one turn of the event loop together: some containers write a million in a second."""
 
-    def __init__(self, path: Path, largest: int, written: Latest[int], now: Clock) -> None:
+    def __init__(self, path: Path, largest: int, written: Signal, now: Clock) -> None:
         self._path, self._largest, self._written, self._now = path, largest, written, now
         self._lines: list[str] = []
         self._size = 0
@@ -132,7 +131,7 @@ class ContainerLogWriter:
         with suppress(OSError):  # a full disk loses lines, not the container
             self._file.write(content)
         self._size += len(content)
-        self._written.publish(self._written.value + len(content))
+        self._written.notify()
 
 
 class _LogReader:

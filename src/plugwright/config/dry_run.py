@@ -26,7 +26,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Limits, Settings
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 from plugwright.text import clean
 
 __all__ = ["DryDevice", "DryReport", "DryResource", "dry_run"]
@@ -138,13 +138,13 @@ class _DryRun:
     async def _expanded_names(self, stack: AsyncExitStack) -> TemplateNames:
         """With the names of the machine, as soon as there is one for each template."""
         templates = [entry for entry in self._config.file.resources if entry.is_template]
-        names, changed = TemplateNames(self._config), Latest(0)
+        names, changed = TemplateNames(self._config), Signal()
 
-        def is_complete(_: int) -> bool:
+        def is_complete() -> bool:
             names.current = names.expand(self._config)
             return all(names.current.members[entry.name][1] for entry in templates)
 
-        await names.follow(stack, lambda: changed.publish(changed.value + 1))
+        await names.follow(stack, changed.notify)
         waiting = asyncio.create_task(changed.until(is_complete))
         await asyncio.wait([waiting], timeout=self._limit)
         waiting.cancel()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plugwright.system.concurrency import in_thread
 from plugwright.system.inotify import Directory
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["SETTLE", "LookupDirectory", "file_changes", "lookup_directories"]
 
@@ -35,10 +35,10 @@ class LookupDirectory:
 
 async def file_changes(path: Path, settle: float = SETTLE) -> AsyncGenerator[None, None]:
     """Yields at first, and `settle` seconds after the file at `path` may have changed. Close it with `aclosing`."""
-    changed = Latest(0)
-    watched = _WatchedLookup(lambda: changed.publish(changed.value + 1))
+    changed = Signal()
+    watched = _WatchedLookup(changed.notify)
     try:
-        async for _ in changed.changes():
+        async for _ in changed.notifications():
             await asyncio.sleep(settle)
             # In a thread: the file may be on a server that does not answer. Again, because what was not watched until
             # now may have changed before it was.
@@ -87,7 +87,7 @@ class _WatchedLookup:
             directory = Directory(looked_up.path, writes=looked_up.entries, entries=looked_up.entries)
             self._watched[looked_up] = stack = AsyncExitStack()
             await stack.enter_async_context(directory.watching())
-            directory.ticks.subscribe(self._changed)
+            directory.changed.subscribe(self._changed)
         for looked_up in self._watched.keys() - wanted:  # after the others: the inotify instance stays open
             await self._watched.pop(looked_up).aclose()
         return bool(added)

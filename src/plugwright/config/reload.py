@@ -26,7 +26,7 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
 from plugwright.system.concurrency import Backoff, begin_in_thread, in_thread, single_error
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.text import clean
 
 __all__ = ["CurrentConfig", "DaemonConfig", "replace_plugins"]
@@ -59,7 +59,7 @@ class CurrentConfig:
     ) -> None:
         self.value = config
         self.state = Latest(state or ConfigState(str(path), config.sha256, time.time()))
-        self.answered = Latest(0)  # goes up when a file system answers that had not done so within the limit
+        self.answered = Signal()  # a read that had timed out has completed
         self._path, self._read_limit = path, read_limit
         refused = self.state.value.refused
         self._seen = config.sha256 if refused is None else refused.sha256  # of the version that was read last
@@ -106,7 +106,7 @@ class CurrentConfig:
         except TimeoutError:
             self._seen = ""
             if self._reading is not None:
-                self._reading.add_done_callback(lambda _: self.answered.publish(self.answered.value + 1))
+                self._reading.add_done_callback(lambda _: self.answered.notify())
             raise ConfigError(f"cannot read {self._path}: no answer within {self._read_limit:g} s") from None
 
     def _end_reading(self, _: object) -> None:

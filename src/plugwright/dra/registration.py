@@ -193,7 +193,7 @@ class DriverRegistration:
         registry = self._registry
         if not registry.path.is_dir():
             self._report.waiting(f"no directory {registry.path}")
-            await registry.ticks.until(lambda _: registry.path.is_dir())
+            await registry.changed.until(registry.path.is_dir)
         self.sockets.service.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         removed = self.sockets.remove_stale(self._driver)
         if removed:
@@ -214,7 +214,7 @@ class DriverRegistration:
 
     async def _gone(self, served: SocketFile) -> str:
         directory = self._registry if served.path == self.sockets.registration else self._service_directory
-        await directory.ticks.until(lambda _: not served.exists())
+        await directory.changed.until(lambda: not served.exists())
         return f"{served.path.name} was removed"
 
     async def _follow(self, connected: Latest[int]) -> str:

@@ -15,7 +15,7 @@ from itertools import islice
 
 from plugwright.errors import KubeletFindings, PeerGone, PlugwrightError
 from plugwright.protocol.messages import ListedDevice
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["Call", "Event", "EventLog", "Finding", "Findings", "StateChange"]
 
@@ -69,7 +69,8 @@ Event = Call | StateChange | Finding
 class EventLog:
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
-        self._count = Latest(0)  # of all events, those that were dropped included
+        self._count = 0  # of all events, those that were dropped included
+        self._changed = Signal()
         self._lists: list[tuple[int, int]] = []  # the events that carry a list: their number, and its length
         self._listed = 0  # the devices in all of them
         self._closed = False
@@ -86,14 +87,15 @@ class EventLog:
     def add(self, event: Event) -> None:
         self._events.append(event)
         if isinstance(event, StateChange) and event.devices:
-            self._lists.append((self._count.value, len(event.devices)))
+            self._lists.append((self._count, len(event.devices)))
             self._listed += len(event.devices)
             self._forget_old_lists()
-        self._count.publish(self._count.value + 1)
+        self._count += 1
+        self._changed.notify()
 
     def _forget_old_lists(self) -> None:
         """Drops the devices of the oldest lists, so that a plugin with many devices does not fill the memory."""
-        first = self._count.value + 1 - len(self._events)
+        first = self._count + 1 - len(self._events)
         while self._listed > _MAX_LISTED and len(self._lists) > 1:
             number, length = self._lists.pop(0)
             self._listed -= length
@@ -121,27 +123,27 @@ class EventLog:
         """Waits until `condition` holds after some event; raises `PeerGone` with the `problem` of then on timeout."""
         try:
             async with asyncio.timeout(timeout):
-                await self._count.until(lambda _: condition())
+                await self._changed.until(condition)
         except TimeoutError:
             raise PeerGone(f"{problem()} after {timeout:g} s") from None
 
     def close(self) -> None:
         """Ends every `follow` after the last event."""
         self._closed = True
-        self._count.publish(self._count.value)
+        self._changed.notify()
 
     def follow(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
         """Every event from the oldest that is still kept, or only new ones, until the log is closed."""
-        return self._follow(self._count.value if new else 0)
+        return self._follow(self._count if new else 0)
 
     async def _follow(self, seen: int) -> AsyncGenerator[Event, None]:
-        def is_unseen(count: int) -> bool:
-            return count > seen or self._closed
+        def is_unseen() -> bool:
+            return self._count > seen or self._closed
 
         closed = False
         while not closed:
-            count = await self._count.until(is_unseen)
-            closed = self._closed
+            await self._changed.until(is_unseen)
+            closed, count = self._closed, self._count
             unseen = min(count - seen, len(self._events))
             seen = count
             for event in list(islice(self._events, len(self._events) - unseen, None)):

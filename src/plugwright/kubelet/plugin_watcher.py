@@ -19,7 +19,7 @@ from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol import registration
 from plugwright.protocol.registration import PluginInfo, PluginInfoClient
 from plugwright.system.inotify import WatchedDirectories
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["PluginHandler", "PluginWatcher"]
 
@@ -76,16 +76,16 @@ class PluginWatcher:
     async def run(self) -> None:
         # Unlike the device-plugins directory this one is never cleaned (1.40).
         self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        changed, began = Latest(0), asyncio.get_running_loop().time()
-        watched = WatchedDirectories(lambda: changed.publish(changed.value + 1))
+        changed, began = Signal(), asyncio.get_running_loop().time()
+        watched = WatchedDirectories(changed.notify)
         with watched.watching():
             while True:
-                seen = changed.value
+                seen = changed.count
                 folders = self.reconcile()
                 is_new = watched.replace(folders)
                 is_settled = not (is_new or watched.problem or self._is_pending) and folders
                 if is_settled and self._timing.reconcile:
-                    await changed.until(lambda count: count != seen)  # noqa: B023  awaited here
+                    await changed.wait(seen)
                 await self._next_tick(began)
 
     @property

@@ -17,7 +17,7 @@ from plugwright.protocol import grpc_errors
 from plugwright.protocol.grpc_client import GrpcClientConnection
 from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
 from plugwright.system import sockets
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
@@ -115,8 +115,8 @@ class _Connections:
     def __init__(self, methods: Sequence[Bound], connected: Latest[int] | None = None) -> None:
         self._handlers = {bound.path: bound.handler() for bound in methods}
         self._open: dict[GrpcServerConnection, None] = {}
-        self._connected = connected or Latest(0)
-        self._changes = Latest(0)  # goes up when a call or a connection has ended
+        self._connected = connected
+        self._ended = Signal()  # a call or a connection has ended
 
     def accept(self) -> GrpcServerConnection:
         if len(self._open) >= CONNECTIONS_LIMIT:
@@ -124,7 +124,8 @@ class _Connections:
             (idle or next(iter(self._open))).abort("too many connections")
         connection = GrpcServerConnection(self._handlers, self._changed)
         self._open[connection] = None
-        self._connected.publish(len(self._open))
+        if self._connected is not None:
+            self._connected.publish(len(self._open))
         return connection
 
     async def end(self) -> None:
@@ -147,13 +148,14 @@ class _Connections:
     async def _until(self, fact: Callable[[], bool], limit: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await self._changes.until(lambda _: fact())
+                await self._ended.until(fact)
 
     def _changed(self, connection: GrpcServerConnection) -> None:
         if connection.is_over:
             self._open.pop(connection, None)
-            self._connected.publish_if_changed(len(self._open))
-        self._changes.publish(self._changes.value + 1)
+            if self._connected is not None:
+                self._connected.publish_if_changed(len(self._open))
+        self._ended.notify()
 
 
 class Connection:

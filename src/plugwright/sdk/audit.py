@@ -16,7 +16,7 @@ from plugwright.errors import PlugwrightError
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.system.concurrency import cancel
-from plugwright.system.latest import Latest
+from plugwright.system.latest import InProgress
 from plugwright.text import clean
 
 __all__ = ["AllocationAudit"]
@@ -45,9 +45,9 @@ class _PendingAllocation:
 class AllocationAudit:
     """`add` is called after each allocation; `close` leaves out what is pending."""
 
-    def __init__(self, socket: Path, delay: float, allocating: Latest[int] | None = None) -> None:
+    def __init__(self, socket: Path, delay: float, allocating: InProgress | None = None) -> None:
         self._socket, self._delays = socket, [delay * part for part in _DELAYS]
-        self._allocating = allocating or Latest(0)
+        self._allocating = allocating or InProgress()
         self._pending: dict[tuple[str, str], _PendingAllocation] = {}  # by resource and device id
         self._asking: asyncio.Task[None] | None = None
         self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
@@ -96,7 +96,7 @@ class AllocationAudit:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 await asyncio.sleep(_MOMENT)  # after a stop of this process: calls that have come meanwhile are first
-                await self._allocating.until(lambda calls: not calls)
+                await self._allocating.ended()
             held = await pod_resources.held_devices(self._socket, _TIMEOUT)
         except (OSError, PlugwrightError) as error:
             reason = clean(f"pod-resources cannot be read: {error}")

@@ -268,7 +268,7 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
     """Waits here, so that the caller need not ask again and again."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            async for _ in daemon.changed.changes():
+            async for _ in daemon.changed.notifications():
                 if not unready(daemon):
                     return "ready"
     raise ConfigError("; ".join(unready(daemon)) or "not ready in time")
@@ -276,6 +276,6 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
 
 async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
     """One now, and one after every change."""
-    async for _ in daemon.changed.changes():
+    async for _ in daemon.changed.notifications():
         yield report(daemon, await daemon.holders.read())
         await asyncio.sleep(_WATCH_INTERVAL)

@@ -19,7 +19,7 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import CordonStatus
 from plugwright.system.concurrency import Backoff, begin_in_thread, in_thread, retrieve_exception
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 from plugwright.text import clean
 
 __all__ = ["CordonController", "utc"]
@@ -34,7 +34,7 @@ class CordonController:
     """`rules` are those of the configuration; `changed` goes up when a cordon was added, removed or has ended."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        self.changed = Latest(0)
+        self.changed = Signal()
         self._settings, self._clock = settings, clock
         self._stored = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self.rules: Sequence[CordonRule] = settings.cordons
@@ -119,14 +119,10 @@ class CordonController:
 
     async def _until_next_end(self) -> None:
         """Or until something has changed, or the clock may have been set."""
-        seen = self.changed.value
+        seen = self.changed.count
         ends = [cordon.until for cordons in self._stored.all.values() for cordon in cordons.values()]
         wait = min([*ends, *(rule.until for rule in self._active_rules)], default=math.inf) - self._clock()
-        try:
-            async with asyncio.timeout(None if math.isinf(wait) else min(max(wait, 0.0), _LONGEST_WAIT)):
-                await self.changed.until(lambda count: count != seen)
-        except TimeoutError:
-            return
+        await self.changed.wait(seen, None if math.isinf(wait) else min(max(wait, 0.0), _LONGEST_WAIT))
 
     async def _end_cordons(self) -> None:
         now = self._clock()
@@ -182,7 +178,7 @@ class CordonController:
                 inventory.add_fault("cordons", self.unreadable)
             else:
                 inventory.remove_fault("cordons")
-        self.changed.publish(self.changed.value + 1)
+        self.changed.notify()
 
     def _inventory(self, resource: str) -> Inventory:
         if resource not in self._inventories:

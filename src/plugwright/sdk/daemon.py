@@ -41,7 +41,7 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import cancel_within, single_error
 from plugwright.system.heartbeat import Heartbeat
 from plugwright.system.inotify import Directory
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.text import clean
 
 __all__ = ["Daemon", "DriverFactory", "ResourceRuntime"]
@@ -84,8 +84,8 @@ class ResourceRuntime:
             self.inventory.resend,
         )
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
-        self._starts = Latest(0)  # goes up when discover() is to be called again
-        self._starts.subscribe(self.released_devices.restart)
+        self._restarts = Signal()  # discover() is to be called again
+        self._restarts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
         self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
         if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
@@ -138,7 +138,7 @@ class ResourceRuntime:
             self.inventory.reconfigure()
             self.exclusivity.withdraw(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
-        self._starts.publish(self._starts.value + 1)
+        self._restarts.notify()
         if supported_options(plugin) != before:
             self.registration.register_again()
 
@@ -161,12 +161,12 @@ class ResourceRuntime:
 
     async def _discover(self) -> None:
         while True:
-            start = self._starts.value
+            seen = self._restarts.count
             await self._restore()
             self.exclusivity.accept(self.resource)
             name = f"discover() of {self.resource}"
             discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
-            restarted = asyncio.create_task(self._starts.until(lambda count: count != start))  # noqa: B023  awaited here
+            restarted = asyncio.create_task(self._restarts.wait(seen))
             try:
                 await asyncio.wait((discovering, restarted), return_when=asyncio.FIRST_COMPLETED)
                 if not restarted.done():
@@ -205,7 +205,7 @@ class Daemon:
         self.stalls, self._owns_stalls = stalls or StallDetector(settings.limits.loop_step), stalls is None
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
-        self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
+        self.changed = Signal()  # something that `status` shows has changed
         self.config = Latest[ConfigState | None](None)  # published by whoever follows the operator's file
         self.config.subscribe(self._publish_change)
         self.log_level = LogLevel()
@@ -352,7 +352,7 @@ class Daemon:
             runtime.inventory.compare_holders()
 
     def _publish_change(self) -> None:
-        self.changed.publish(self.changed.value + 1)
+        self.changed.notify()
 
 
 def _check_ended(discovering: "asyncio.Task[None]") -> None:

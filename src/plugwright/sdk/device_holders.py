@@ -12,7 +12,7 @@ from pathlib import Path
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.protocol import pod_resources
 from plugwright.sdk.kubelet_checkpoint import Held, KubeletCheckpoint
-from plugwright.system.latest import Latest
+from plugwright.system.latest import InProgress
 from plugwright.text import clean
 
 __all__ = ["DeviceHolders", "Holders", "ResourceHolders"]
@@ -67,7 +67,7 @@ class ResourceHolders:
     socket: Path
     checkpoint: KubeletCheckpoint
     resend: Callable[[], None]
-    allocating: Latest[int]
+    allocating: InProgress
 
     async def pods(self) -> dict[str, str]:
         """The pod of each device that pod-resources lists, as `namespace/name`.
@@ -78,7 +78,7 @@ class ResourceHolders:
         try:
             async with asyncio.timeout(_ALLOCATE_LIMIT):
                 await asyncio.sleep(_MOMENT)  # after a stop of this process: calls that have come meanwhile are first
-                await self.allocating.until(lambda calls: not calls)
+                await self.allocating.ended()
             held = await pod_resources.held_devices(self.socket, _PODS_LIMIT)
         except TimeoutError:
             raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None

@@ -26,7 +26,7 @@ from plugwright.protocol.checkpoint import PodDevicesEntry
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import in_thread
-from plugwright.system.latest import Latest
+from plugwright.system.latest import InProgress, Signal
 from plugwright.text import clean
 
 __all__ = ["Exclusivity"]
@@ -77,8 +77,8 @@ class Exclusivity:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`resend` sends the kubelet a device list once more."""
-        self.changed = Latest(0)
-        self.allocating = Latest(0)  # calls of Allocate, of all resources, whose answers the kubelet has yet to store
+        self.changed = Signal()
+        self.allocating = InProgress()  # calls of Allocate, of all resources, until the kubelet has stored the answer
         self._resend = resend
         self._socket, self._checkpoint = pod_resources_socket, checkpoint
         self._interval, self._clock = timeouts.holders, clock
@@ -91,7 +91,7 @@ class Exclusivity:
         self._allocated: dict[_Key, float] = {}  # when, since pods were last read
         self._holds = _HoldsByName(())
         self._kept_back: dict[str, Collection[str]] = {}  # the devices of each resource
-        self._to_read = Latest(0)
+        self._to_read = Signal()
         self._problem = ""
 
     def offer(self, resource: str, devices: Mapping[str, Device]) -> None:
@@ -106,7 +106,7 @@ class Exclusivity:
         """The devices of a resource that must not be given out, with the reasons."""
         reasons = self._holds.reasons(resource, devices)
         if reasons.keys() - self._kept_back.get(resource, ()):
-            self._to_read.publish(self._to_read.value + 1)
+            self._to_read.notify()
         self._kept_back[resource] = reasons.keys()
         return reasons
 
@@ -125,16 +125,13 @@ class Exclusivity:
         now = self._clock()
         self._allocated |= {(resource, device_id): now for device_id in device_ids}
         if len(self._allocated) > _MANY_NOTES:
-            self._to_read.publish(self._to_read.value + 1)
+            self._to_read.notify()
 
     async def run(self) -> None:
         """Reads pods when a device is kept back, and again while one is; runs for ever."""
-        read = self._to_read.value
+        read = self._to_read.count
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval if any(self._kept_back.values()) else None):
-                    await self._to_read.until(lambda count, read=read: count != read)  # type: ignore[misc]
-            read = self._to_read.value
+            read = await self._to_read.wait(read, self._interval if any(self._kept_back.values()) else None)
             try:
                 await self.read()
             except Exception as error:  # one reading: the next one may succeed, and until then nothing changes
@@ -164,7 +161,7 @@ class Exclusivity:
         """The pod of each device; None if that cannot be read."""
         try:
             async with asyncio.timeout(_PODS_TIMEOUT):  # its List takes what is being allocated for free (3.57, 3.58)
-                await self.allocating.until(lambda calls: not calls)
+                await self.allocating.ended()
             devices = await pod_resources.held_devices(self._socket, _PODS_TIMEOUT)
         except (OSError, PlugwrightError) as error:
             self._log_problem("pod-resources", error)
@@ -207,7 +204,7 @@ class Exclusivity:
         before, self._holds = self._holds, _HoldsByName(hold for key in sorted(keys) for hold in self._holds_of(key))
         if self._holds != before:
             # Not at once: this may be called while an inventory is being changed.
-            asyncio.get_running_loop().call_soon(self.changed.publish, self.changed.value + 1)
+            asyncio.get_running_loop().call_soon(self.changed.notify)
 
     def _holds_of(self, key: _Key) -> Iterator[_Hold]:
         """A device that was never offered here has at least its id: that of a GPU is its UUID."""

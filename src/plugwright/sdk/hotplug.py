@@ -23,7 +23,7 @@ from pathlib import Path
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.inotify import WatchedDirectories, nearest_directory
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["Hotplug", "HotplugSource", "HotplugTiming", "Uevent", "open_uevent_socket", "parse", "receive"]
 
@@ -149,7 +149,7 @@ class Hotplug:
             raise InvalidValue(f"every must be a number of seconds greater than 0, got {every!r}")
         self._every = math.inf if every is None else every
         self._accept, self._source, self._timing = accept, source or HotplugSource(), timing or HotplugTiming()
-        self._changes = Latest(0)  # goes up whenever something may have changed
+        self._changes = Signal()  # something may have changed
         self._seen = 0  # of `_changes`, when change() last returned
         self._directories = WatchedDirectories(self.touch, writes=writes)
         self._lookups = BlockingCalls("lookup of directories", self._timing.lookup)
@@ -158,7 +158,7 @@ class Hotplug:
 
     def touch(self) -> None:
         """Something may have changed."""
-        self._changes.publish(self._changes.value + 1)
+        self._changes.notify()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -185,9 +185,9 @@ class Hotplug:
         sees_all = self._source.has_uevents and not self._directories.problem
         with suppress(TimeoutError):
             async with asyncio.timeout(min(timing.rescan if sees_all else timing.rescan_often, self._every)):
-                await self._changes.until(lambda count: count != self._seen)
+                await self._changes.wait(self._seen)
                 await asyncio.sleep(max(timing.burst, self._returned + timing.gap - time.monotonic()))
-        self._seen = self._changes.value
+        self._seen = self._changes.count
         self._returned = time.monotonic()
 
     def _report_inotify(self) -> None:

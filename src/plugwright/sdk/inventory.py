@@ -18,7 +18,7 @@ from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.status import shown
-from plugwright.system.latest import Latest
+from plugwright.system.latest import InProgress, Latest
 
 __all__ = ["DeviceSources", "Inventory", "Snapshot", "compose"]
 
@@ -120,7 +120,7 @@ class Inventory:
         self._removed_since: dict[str, float] = {}
         self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
         self.allocated: dict[str, float] = {}  # when the kubelet was last given a device, by `elapsed`
-        self.allocating = exclusivity.allocating if exclusivity is not None else Latest(0)
+        self.allocating = exclusivity.allocating if exclusivity is not None else InProgress()
 
     @property
     def removed_since(self) -> Mapping[str, float]:

@@ -29,7 +29,7 @@ from plugwright.sdk.settings import Registration, Settings, Timeouts
 from plugwright.system import sockets
 from plugwright.system.concurrency import Backoff, first
 from plugwright.system.inotify import Directory, Identity
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
@@ -145,11 +145,11 @@ class ResourceRegistration:
         self.endpoint = ""
         self._inventory, self._service, self._directory, self._settings = inventory, service, directory, settings
         self._timing = timing or RegistrationTiming.of(settings.timeouts)
-        self._requests = Latest(0)  # goes up when the plugin's options have changed
+        self._options = Signal()  # the plugin's options have changed
 
     def register_again(self) -> None:
         """The options that the kubelet knows from the registration are no longer true."""
-        self._requests.publish(self._requests.value + 1)
+        self._options.notify()
 
     async def run(self) -> None:
         await self._inventory.latest.until(lambda snapshot: snapshot is not None)
@@ -186,7 +186,7 @@ class ResourceRegistration:
 
     async def _register_directly(self) -> str:
         """Why the registration with kubelet.sock has ended."""
-        requests = self._requests.value
+        options = self._options.count
         if self._directory.identity(_KUBELET) is None:
             self._report.waiting(f"no {_KUBELET} in {self._directory.path}")
         kubelet = await self._directory.appears(_KUBELET)
@@ -200,7 +200,7 @@ class ResourceRegistration:
             self._timing.retry.reset()
             self._registered(served.path.name)
             return await first(
-                self._socket_replaced(served, kubelet), self._stream_lost(before), self._options_changed(requests)
+                self._socket_replaced(served, kubelet), self._stream_lost(before), self._options_changed(options)
             )
 
     async def _register(self, served: SocketFile) -> str:
@@ -211,10 +211,10 @@ class ResourceRegistration:
 
     async def _wait_for_watcher(self) -> str:
         """Why the registration by the plugin watcher has ended, which calls `announce` and `notify`."""
-        requests = self._requests.value
+        options = self._options.count
         if not self._directory.path.is_dir():
             self._report.waiting(f"no directory {self._directory.path}")
-            await self._directory.ticks.until(lambda _: self._directory.path.is_dir())
+            await self._directory.changed.until(self._directory.path.is_dir)
         path = self._directory.path / fixed_socket_name(self.resource)
         if path.exists() and not is_stale_socket(path):
             raise ConfigError(f"{path.name} in {path.parent} belongs to another daemon")
@@ -223,19 +223,19 @@ class ResourceRegistration:
             self.endpoint = served.path.name
             self._report.set(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
             before = self._service.streams.value.opened
-            return await first(self._socket_removed(served), self._stream_lost(before), self._options_changed(requests))
+            return await first(self._socket_removed(served), self._stream_lost(before), self._options_changed(options))
 
     async def _socket_replaced(self, served: SocketFile, kubelet: Identity) -> str:
         """Returns when either socket is no longer the one that the other side knows."""
         directory = self._directory
-        await directory.ticks.until(lambda _: directory.has_changed_from(_KUBELET, kubelet) or not served.exists())
+        await directory.changed.until(lambda: directory.has_changed_from(_KUBELET, kubelet) or not served.exists())
         if not directory.has_changed_from(_KUBELET, kubelet):
             return _REMOVED
         self._timing.lost_stream.reset()
         return f"{_KUBELET} was created again"
 
     async def _socket_removed(self, served: SocketFile) -> str:
-        await self._directory.ticks.until(lambda _: not served.exists())
+        await self._directory.changed.until(lambda: not served.exists())
         return _REMOVED
 
     async def _stream_lost(self, before: int) -> str:
@@ -258,8 +258,8 @@ class ResourceRegistration:
             except TimeoutError:
                 return "the kubelet ended ListAndWatch"
 
-    async def _options_changed(self, requests: int) -> str:
-        await self._requests.until(lambda count: count != requests)
+    async def _options_changed(self, seen: int) -> str:
+        await self._options.wait(seen)
         return "the plugin's options have changed"
 
     async def _wait_before_retry(self, kubelet: Identity | None) -> None:

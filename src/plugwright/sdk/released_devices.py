@@ -22,7 +22,7 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.text import clean
 
 __all__ = ["ReleasedDevices", "free_devices"]
@@ -57,7 +57,7 @@ class ReleasedDevices:
         self._interval, self._clock = timeouts.holders, clock
         self._listed_by_then = _INTERVALS * timeouts.holders
         self._allocated: dict[str, float] = {}
-        self._changed = Latest(0)  # goes up when there is something to read, or another plugin
+        self._changed = Signal()  # there is something to read, or another plugin
         self._releasing = Latest[Set[str]](frozenset())
         self._one_at_a_time = asyncio.Lock()
         self._is_restored = False
@@ -70,7 +70,7 @@ class ReleasedDevices:
         if self._releasing.value:
             await self._releasing.until(lambda releasing: releasing.isdisjoint(device_ids))
         self._allocated |= dict.fromkeys(device_ids, self._clock() + self._listed_by_then)
-        self._changed.publish(self._changed.value + 1)
+        self._changed.notify()
 
     async def release(self, device_ids: Collection[str]) -> bool:
         """Releases those that were allocated and are not yet released; the caller knows that no pod holds them.
@@ -84,12 +84,12 @@ class ReleasedDevices:
     def restart(self) -> None:
         """Another plugin may know what containers have been given meanwhile, and may release it."""
         self._is_restored = False
-        self._changed.publish(self._changed.value + 1)
+        self._changed.notify()
 
     async def run(self) -> None:
         """Releases what pods no longer hold; runs for ever."""
         while True:
-            await self._changed.until(lambda _: self._is_needed())
+            await self._changed.until(self._is_needed)
             # What a plugin knows of its devices is there with its first list.
             await self._inventory.latest.until(lambda snapshot: snapshot is not None)
             if not self._is_restored:

@@ -23,7 +23,7 @@ from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
 from plugwright.system import garbage
 from plugwright.system.concurrency import cancel
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 from plugwright.system.systemd import Systemd
 from plugwright.version import __version__
 
@@ -136,7 +136,7 @@ class _Requests:
     """The pending requests of signals and of a changed file."""
 
     def __init__(self, signals: Signals) -> None:
-        self.count = Latest(0)
+        self.changed = Signal()
         self._signals, self._loop = signals, asyncio.get_running_loop()
         signals.subscribe(self._wake_from_signal)
 
@@ -154,7 +154,7 @@ class _Requests:
         return requested
 
     def _wake(self) -> None:
-        self.count.publish(self.count.value + 1)
+        self.changed.notify()
 
     def _wake_from_signal(self) -> None:
         with suppress(RuntimeError):  # the loop has ended
@@ -163,7 +163,7 @@ class _Requests:
 
 async def _handle(requests: _Requests, reload: Reload, daemon: Daemon, systemd: Systemd) -> None:
     """Reloads whenever that is requested; returns when a stop is."""
-    async for _ in requests.count.changes():
+    async for _ in requests.changed.notifications():
         if requests.stop:
             systemd.stopping()
             return

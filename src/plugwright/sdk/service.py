@@ -130,12 +130,11 @@ class PluginService:
 
     async def _answer(self, containers: Sequence[Sequence[str]]) -> bytes:
         allocating = self._inventory.allocating
-        allocating.publish(allocating.value + 1)
+        allocating.begin()
         try:
             return await self._allocated(containers)
         finally:
-            loop = asyncio.get_running_loop()
-            loop.call_later(_STORING, lambda: allocating.publish(allocating.value - 1))
+            asyncio.get_running_loop().call_later(_STORING, allocating.end)
 
     async def _allocated(self, containers: Sequence[Sequence[str]]) -> bytes:
         requests = self._requests(containers)

@@ -5,10 +5,8 @@ goes on showing the deleted directory for ever. There only a new container, with
 now, so the daemon must end. Without a mount the new directory is at the same path, and is watched again.
 """
 
-import asyncio
 import logging
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,20 +37,18 @@ async def watch_for_replacement(directory: Directory, first_look: float = 0.1) -
     """
     backoff, inode = Backoff(first_look, max(first_look, _LONGEST_LOOK)), 0
     while True:
-        ticks = directory.ticks.value
+        seen = directory.changed.count
         found = _look(directory.path)
         if found.is_deleted:
             raise DirectoryReplaced(str(directory.path))
         if inode and found.inode not in (0, inode):
             logger.warning("directory of the sockets was replaced", extra={"directory": str(directory.path)})
             directory.watch_again()
-            ticks = directory.ticks.value
+            seen = directory.changed.count
         inode = found.inode or inode
         if not found.is_empty:
             backoff.reset()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(backoff.delay() if found.is_empty else None):
-                await directory.ticks.until(lambda count: count != ticks)  # noqa: B023  awaited here
+        await directory.changed.wait(seen, backoff.delay() if found.is_empty else None)
 
 
 def _look(path: Path) -> _Look:

@@ -16,7 +16,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from plugwright.system.inotify_api import Event, Inotify, Mask
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["Directory", "Identity", "WatchedDirectories", "nearest_directory", "settled_changes"]
 
@@ -35,13 +35,13 @@ Callback = Callable[[Event], object]
 class Directory:
     """Files created, removed and renamed in one directory; with `writes` also files written and closed.
 
-    Without `entries` only the directory itself counts: that it is moved or removed. `ticks` goes up whenever something
-    may have changed. `poll`: seconds between two looks without inotify.
+    Without `entries` only the directory itself counts: that it is moved or removed. `changed` is notified whenever
+    something may have changed. `poll`: seconds between two looks without inotify.
     """
 
     def __init__(self, path: Path, writes: bool = False, entries: bool = True, poll: float = _POLL) -> None:
         self.path = path
-        self.ticks = Latest(0)
+        self.changed = Signal()
         self._poll_interval = poll
         self._mask = (_ENTRIES if entries else _SELF) | (Mask.CLOSE_WRITE if writes else Mask(0))
         self._created: dict[str, int] = {}  # how often each name that was asked for has been created
@@ -67,19 +67,19 @@ class Directory:
         return status.st_ino, self._created[name]
 
     async def appears(self, name: str) -> Identity:
-        await self.ticks.until(lambda _: self.identity(name) is not None)
+        await self.changed.until(lambda: self.identity(name) is not None)
         return self.identity(name) or (0, 0)
 
     async def changes_from(self, name: str, identity: Identity | None) -> None:
         """Returns when there is such a file and it is another one than `identity`."""
-        await self.ticks.until(lambda _: self.has_changed_from(name, identity))
+        await self.changed.until(lambda: self.has_changed_from(name, identity))
 
     def has_changed_from(self, name: str, identity: Identity | None) -> bool:
         return self.identity(name) not in (identity, None)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Publishes `ticks` while inside."""
+        """Notifies `changed` while inside."""
         try:
             self._begin()
         except OSError as error:
@@ -108,7 +108,7 @@ class Directory:
                 self._watched = path
                 if before is not None:
                     instance.unsubscribe(before)
-                self._tick()
+                self.changed.notify()
                 if path == nearest_directory(self.path):
                     return
 
@@ -120,12 +120,12 @@ class Directory:
         if event.mask & _ENDED or self._watched != nearest_directory(self.path):
             self.watch_again()
         else:
-            self._tick()
+            self.changed.notify()
 
     def watch_again(self) -> None:
         """The directory at the path is another one now."""
         if self._instance is None:
-            self._tick()
+            self.changed.notify()
             return
         try:
             self._follow(self._instance)
@@ -136,7 +136,7 @@ class Directory:
     def _poll_instead(self, error: OSError) -> None:
         logger.warning("no inotify, looking every second", extra={"directory": str(self.path), "error": str(error)})
         self._look_later()
-        self._tick()
+        self.changed.notify()
 
     def _look_later(self) -> None:
         self._polling = asyncio.get_running_loop().call_later(self._poll_interval, self._look)
@@ -151,7 +151,7 @@ class Directory:
                 self.identity(name)  # as the last look: what was created before the watch has no event
             self._stop_polling()
             logger.info("inotify is available again", extra={"directory": str(self.path)})
-        self._tick()
+        self.changed.notify()
 
     def _stop_polling(self) -> None:
         if self._polling is not None:
@@ -164,9 +164,6 @@ class Directory:
                 self._instance.unsubscribe(self._subscription)
             self._instance.leave()
         self._instance, self._subscription = None, None
-
-    def _tick(self) -> None:
-        self.ticks.publish(self.ticks.value + 1)
 
 
 class WatchedDirectories:
@@ -228,13 +225,13 @@ async def settled_changes(*directories: Path, settle: float = 0.1) -> AsyncGener
 
     For one file, watch its own directory and that of the file it links to. Close it with `aclosing`.
     """
-    changed = Latest(0)
+    changed = Signal()
     async with AsyncExitStack() as stack:
         for path in sorted(set(directories)):
             directory = Directory(path, writes=True)
-            directory.ticks.subscribe(lambda: changed.publish(changed.value + 1))
+            directory.changed.subscribe(changed.notify)
             await stack.enter_async_context(directory.watching())
-        async for _ in changed.changes():
+        async for _ in changed.notifications():
             await asyncio.sleep(settle)
             yield
 

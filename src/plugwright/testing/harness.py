@@ -91,7 +91,7 @@ class PluginKubelet(Kubelet):
         }
         problem = ""
 
-        def is_allocated(_: int) -> bool:
+        def is_allocated() -> bool:
             nonlocal problem
             problem = self.api.allocate((pod.namespace, name), claim, drivers)
             return not problem
@@ -101,7 +101,7 @@ class PluginKubelet(Kubelet):
                 await self.api.changes.until(is_allocated)
                 # A kubelet that does not know the driver yet would try again after a minute.
                 await self.daemon.changed.until(
-                    lambda _: not any(map(_has_waiting_driver, self.daemon.resources.values()))
+                    lambda: not any(map(_has_waiting_driver, self.daemon.resources.values()))
                 )
         except TimeoutError:
             problem = problem or "a driver is not registered"
@@ -199,7 +199,7 @@ async def _until_served(
 ) -> None:
     if resources:
         await until_listed(events, resources, listed)
-    await daemon.changed.until(lambda _: not any(map(_has_waiting_driver, daemon.resources.values())))
+    await daemon.changed.until(lambda: not any(map(_has_waiting_driver, daemon.resources.values())))
 
 
 def _has_waiting_driver(runtime: ResourceRuntime) -> bool:
@@ -246,7 +246,7 @@ def kubelet_root(directory: Path) -> Iterator[Path]:
 async def _until_discovery_fails(daemon: Daemon) -> None:
     """Returns when discover() of a plugin has failed for longer than the time for retries."""
     while True:
-        await daemon.changed.until(lambda _: any(map(_discovery_fails, daemon.resources.values())))
+        await daemon.changed.until(lambda: any(map(_discovery_fails, daemon.resources.values())))
         await asyncio.sleep(_RETRY_TIME)
         if any(map(_discovery_fails, daemon.resources.values())):
             return

@@ -13,7 +13,7 @@ from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import Kubelet
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.system.concurrency import first
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 from plugwright.testing import harness
 
 __all__ = ["PluginProcess", "plugin_process"]
@@ -30,7 +30,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
         self.pid = 0
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
-        self._changes = Latest(0)
+        self._changed = Signal()
         self._closed = False
 
     @property
@@ -44,13 +44,13 @@ class PluginProcess(asyncio.SubprocessProtocol):
 
     async def until(self, text: str) -> None:
         """Waits until `text` is in the output; raises `PluginError` if the process ends before."""
-        await self._changes.until(lambda _: self._closed or text in self.output)
+        await self._changed.until(lambda: self._closed or text in self.output)
         if text not in self.output:
             raise PluginError(f"{self} ended with {self.ending} and never wrote {text!r}")
 
     async def ends(self) -> int:
         """Waits until the process ends; returns its `returncode`."""
-        await self._changes.until(lambda _: self._closed)
+        await self._changed.until(lambda: self._closed)
         return self.returncode or 0
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, limit: float = _STOP_LIMIT) -> int:
@@ -72,7 +72,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._written += data
-        self._publish_change()
+        self._changed.notify()
 
     def process_exited(self) -> None:
         # Its children may hold the pipe open for ever, and nothing else would end them.
@@ -82,7 +82,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
         assert self._transport is not None
         self._transport.close()
         self._closed = True
-        self._publish_change()
+        self._changed.notify()
 
     def __str__(self) -> str:
         return f"`{shlex.join(self.command):.{_SHOWN}}`"
@@ -97,9 +97,6 @@ class PluginProcess(asyncio.SubprocessProtocol):
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
-
-    def _publish_change(self) -> None:
-        self._changes.publish(self._changes.value + 1)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from plugwright.errors import KubeletError, PeerRefused
 from plugwright.kubelet.dra.resource_api import ResourceClaim
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 from plugwright.testing.claim_requests import AllocatedResult, RequestedClaim, claim_document, is_satisfied
 
 __all__ = ["ResourceApiServer"]
@@ -27,10 +27,10 @@ _BLOCKING = ("NoSchedule", "NoExecute")
 
 
 class ResourceApiServer:
-    """`changes` goes up with every write."""
+    """`changes` is notified of every write, and its count is the resource version."""
 
     def __init__(self, node: str) -> None:
-        self.changes = Latest(0)
+        self.changes = Signal()
         self._objects: dict[str, Document] = {}  # by path
         self._events: list[tuple[int, str, str, Document]] = []  # version, type, collection, object
         self._put(f"/api/v1/nodes/{node}", {"metadata": {"name": node}})
@@ -42,12 +42,12 @@ class ResourceApiServer:
     async def get(self, path: str) -> Document:
         path = path.partition("?")[0]
         if path in (_SLICES, _CLAIMS):
-            return {"items": self._listed(path), "metadata": {"resourceVersion": str(self.changes.value)}}
+            return {"items": self._listed(path), "metadata": {"resourceVersion": str(self.changes.count)}}
         return copy.deepcopy(self._found(path))
 
     async def list(self, path: str, **query: str) -> tuple[Documents, str]:
         items = [one for one in self._listed(path) if _is_selected(one, query.get("fieldSelector", ""))]
-        return items, str(self.changes.value)
+        return items, str(self.changes.count)
 
     async def create(self, path: str, body: Document, **query: str) -> Document:
         metadata = dict(body["metadata"])
@@ -77,11 +77,11 @@ class ResourceApiServer:
 
     async def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]:
         seen = int(resource_version)
-        async for _ in self.changes.changes():
+        async for _ in self.changes.notifications():
             for version, kind, collection, found in tuple(self._events):
                 if version > seen and collection == path and _is_selected(found, query.get("fieldSelector", "")):
                     yield kind, copy.deepcopy(found)
-            seen = self.changes.value
+            seen = self.changes.count
 
     def close(self) -> None:
         """Nothing is open."""
@@ -180,15 +180,15 @@ class ResourceApiServer:
 
     def _put(self, path: str, body: Mapping[str, Any]) -> Document:
         kind = "MODIFIED" if path in self._objects else "ADDED"
-        metadata = {"uid": str(uuid.uuid4()), **body["metadata"], "resourceVersion": str(self.changes.value + 1)}
+        metadata = {"uid": str(uuid.uuid4()), **body["metadata"], "resourceVersion": str(self.changes.count + 1)}
         self._objects[path] = {**copy.deepcopy(dict(body)), "metadata": metadata}
         self._record(kind, path, self._objects[path])
         return copy.deepcopy(self._objects[path])
 
     def _record(self, kind: str, path: str, found: Document) -> None:
-        version = self.changes.value + 1
+        version = self.changes.count + 1
         self._events.append((version, kind, _collection(path), copy.deepcopy(found)))
-        self.changes.publish(version)
+        self.changes.notify()
 
 
 def _claim_path(namespace: str, name: str) -> str:

@@ -158,7 +158,7 @@ async def test_a_drivers_claims_have_a_status(tmp_path: Path) -> None:
         await kubelet.admit(pod_requesting({}, claims=[claim_requesting({Tape.resource: 1}, name="drive")]))
         path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/drive"
         async with asyncio.timeout(30):
-            async for _ in kubelet.api.changes.changes():
+            async for _ in kubelet.api.changes.notifications():
                 devices = (await kubelet.api.get(path))["status"].get("devices")
                 if devices:
                     break

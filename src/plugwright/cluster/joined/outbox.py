@@ -20,7 +20,7 @@ from plugwright.cluster.joined.mirror import Mirror
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient, segment
 from plugwright.system.concurrency import Backoff
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["Outbox", "url_of"]
 
@@ -69,7 +69,7 @@ class Outbox:
         self._waiting: dict[ObjectKey, _Writes] = {}
         self._queues: tuple[OrderedDict[ObjectKey, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
         self._busy: set[ObjectKey] = set()
-        self._count = Latest(0)  # of objects with writes that are not sent
+        self._changed = Signal()  # a write waits, or has been sent
         self._is_away = False
         self._warned: set[tuple[str, str]] = set()
         self.deleted: set[str] = set()  # uids of objects that may still show: finalizers keep them
@@ -109,14 +109,14 @@ class Outbox:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            async for _ in self._count.changes():
+            async for _ in self._changed.notifications():
                 while len(self._busy) < self._at_once and (key := self._next()) is not None:
                     self._busy.add(key)
                     tasks.create_task(self._send_all(key))
 
     async def until_sent(self) -> None:
         """Returns when nothing waits."""
-        await self._count.until(lambda count: count == 0)
+        await self._changed.until(lambda: not self._waiting)
 
     def _writes(self, path: ResourcePath) -> _Writes:
         key = path.key
@@ -131,7 +131,7 @@ class Outbox:
             oldest, _ = queue.popitem(last=False)
             self._waiting.pop(oldest, None)
             self._mirror.removed(oldest)
-        self._count.publish(len(self._waiting))
+        self._changed.notify()
 
     def _queue(self, key: ObjectKey) -> OrderedDict[ObjectKey, None]:
         return self._queues[0 if key.kind in _FIRST else 2 if key.kind in _LAST else 1]
@@ -164,7 +164,7 @@ class Outbox:
             self._waiting.pop(key, None)
             self._queue(key).pop(key, None)  # what came meanwhile was sent too
             self._busy.discard(key)
-            self._count.publish(len(self._waiting))
+            self._changed.notify()
 
     async def _send(self, key: ObjectKey, writes: _Writes) -> None:
         if writes.creation is not None:

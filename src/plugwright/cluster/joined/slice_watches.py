@@ -13,7 +13,7 @@ from typing import Any
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["DriverClient", "SliceWatches"]
 
@@ -26,7 +26,7 @@ class _NodeSlices:
     """The newest change of each slice of one node, by its name, with its resource version."""
 
     changes: dict[str, tuple[int, str, Document]] = field(default_factory=dict)
-    count: Latest[int] = field(default_factory=lambda: Latest(0))
+    changed: Signal = field(default_factory=Signal)
 
 
 class _DriverSlices:
@@ -39,25 +39,25 @@ class _DriverSlices:
     def take(self, kind: str, document: Document) -> None:
         metadata, node = document["metadata"], self._nodes[str(document["spec"].get("nodeName"))]
         node.changes[metadata["name"]] = int(metadata["resourceVersion"]), kind, document
-        node.count.publish(node.count.value + 1)
+        node.changed.notify()
 
     def end(self, error: str) -> None:
         self.error = error
         for node in self._nodes.values():
-            node.count.publish(node.count.value + 1)
+            node.changed.notify()
 
     async def after(self, node: str, version: int) -> AsyncGenerator[tuple[str, Document], None]:
         """Changes of the node's slices after a version, of several of one slice only the newest; raises `PeerGone`."""
         found = self._nodes[node]
         while True:
-            seen = found.count.value
+            seen = found.changed.count
             for newer, kind, document in sorted(found.changes.values(), key=lambda change: change[0]):
                 if newer > version:
                     version = newer
                     yield kind, document
             if self.error:
                 raise PeerGone(self.error)
-            await found.count.until(lambda count, seen=seen: count != seen)  # type: ignore[misc]
+            await found.changed.wait(seen)
 
 
 class SliceWatches:

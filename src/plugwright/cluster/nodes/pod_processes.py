@@ -22,7 +22,7 @@ from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import STOP_GRACE, ContainerProcess, Output
 from plugwright.kubelet.sandbox import PathSpec
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 
 __all__ = ["Launch", "PodProcesses", "ProcessHost", "ProcessTiming", "go_duration"]
 
@@ -81,7 +81,7 @@ class PodProcesses:
         }
         self.stop: Latest[float | None] = Latest(None)
         self._host, self._logs, self._timing = host, logs, timing
-        self._changes = Latest(0)
+        self._changed = Signal()
 
     async def run(self) -> None:
         """Returns when no container runs and none is to be started again."""
@@ -117,9 +117,9 @@ class PodProcesses:
 
     async def _until_started(self, name: str) -> None:
         """A sidecar that does not start keeps those after it waiting."""
-        stopped = self.stop.subscribe(lambda: self._changes.publish(self._changes.value + 1))
+        stopped = self.stop.subscribe(self._changed.notify)
         try:
-            await self._changes.until(lambda _: self.runs[name].has_started or self.stop.value is not None)
+            await self._changed.until(lambda: self.runs[name].has_started or self.stop.value is not None)
         finally:
             stopped()
 
@@ -211,7 +211,7 @@ class PodProcesses:
 
     def _set(self, name: str, run: ContainerRun) -> None:
         self.runs[name] = run
-        self._changes.publish(self._changes.value + 1)
+        self._changed.notify()
         self._host.refresh()
 
 

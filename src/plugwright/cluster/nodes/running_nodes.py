@@ -17,7 +17,7 @@ from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
 from plugwright.system import directories
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["RunningNodes", "node_directories", "on_node"]
 
@@ -31,7 +31,7 @@ class RunningNodes:
     def __init__(self, drivers: DriverFactory | None = None) -> None:
         self.daemons: dict[str, Daemon] = {}
         self._drivers = drivers
-        self._started = Latest(0)
+        self._started = Signal()
         self._ending = asyncio.Event()
 
     async def start(
@@ -44,7 +44,7 @@ class RunningNodes:
         stack.callback(self._ending.set)
         for node in nodes.values():
             tasks.create_task(self._run(node, plugins(node.name), stalls, turns))
-        await self._started.until(lambda count: count == len(nodes))
+        await self._started.until(lambda: self._started.count == len(nodes))
 
     async def _run(
         self, node: EmulatedNode, plugins: Iterable[Plugin], stalls: StallDetector, turns: asyncio.Semaphore
@@ -58,7 +58,7 @@ class RunningNodes:
                 self.daemons[node.name] = await stack.enter_async_context(
                     serving(*own, settings=served, drivers=self._drivers, stalls=stalls)
                 )
-            self._started.publish(self._started.value + 1)
+            self._started.notify()
             await self._ending.wait()
             async with turns:
                 await stack.aclose()

@@ -27,7 +27,7 @@ from plugwright.kubelet.settings import KubeletContext
 from plugwright.model import Health
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.messages import ListedDevice
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
 
 __all__ = ["DeviceHealth", "DeviceManager", "devices_with_changed_health", "pod_device_health", "reported_health"]
 
@@ -40,7 +40,7 @@ class DeviceManager:
         self.pod_devices = PodDevices()
         self.metrics = KubeletMetrics()
         self.node_status = context.node_status
-        self._stops = Latest(0)  # of plugins, counted
+        self._stopped = Signal()  # a plugin has disconnected
         self.allocating: dict[str, frozenset[str]] = {}  # the devices of Allocate calls in progress, by resource
         self._checkpoint_file = CheckpointFile(context.paths.checkpoint, plain_lists=context.profile.reads_plain_lists)
 
@@ -83,12 +83,12 @@ class DeviceManager:
         self.devices.mark_unhealthy(endpoint.resource)
         self.node_status[endpoint.resource] = self.devices.of(endpoint.resource).count
         self.context.record("stopped", endpoint.resource, reason)
-        self._stops.publish(self._stops.value + 1)
+        self._stopped.notify()
 
     async def update_node_status(self) -> None:
         """Computes it every ten seconds, as the kubelet does (7.12), while a plugin is gone: else nothing changes."""
         while True:
-            await self._stops.until(lambda _: any(endpoint.stopped_at is not None for endpoint in self.endpoints))
+            await self._stopped.until(lambda: any(endpoint.stopped_at is not None for endpoint in self.endpoints))
             await asyncio.sleep(self.context.settings.timing.node_status)
             self.get_capacity()
 

@@ -59,13 +59,13 @@ async def announcement(verifier: Verifier) -> Announcement:
             program = await session.start_program()
             found: list[Path] = []
 
-            def appeared(_: int) -> bool:
+            def appeared() -> bool:
                 found[:] = _sockets(directory.path)
                 return bool(found)
 
             with suppress(TimeoutError):
                 async with asyncio.timeout(verifier.limits.start):
-                    await first(directory.ticks.until(appeared), program.ends())
+                    await first(directory.changed.until(appeared), program.ends())
             if not found:
                 raise PluginNotRunning(f"no socket in plugins_registry: {program.ending}")
         return await _announced(session, found[0])

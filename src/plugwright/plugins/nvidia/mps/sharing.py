@@ -10,10 +10,8 @@ Claims ask for memory and processors in whole shares, because there is a daemon 
 claim are those of its daemon, and not of an environment that a tenant can change.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from plugwright.attributes import Capacity
@@ -109,13 +107,11 @@ class MpsSharing:
         reported: object = None
         async with directory.watching():
             while True:
-                tick = directory.ticks.value
+                seen = directory.changed.count
                 await self._reading.run(self._load)
                 if reported != (reported := self._relevant_state()):
                     changed()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._valid_for()):
-                        await directory.ticks.until(lambda now, tick=tick: now != tick)  # type: ignore[misc]
+                await directory.changed.wait(seen, self._valid_for())
 
     def _plan(self, shares: Sequence[GpuUnit]) -> None:
         self._plans = plan.plan_daemons(self._share, shares)
