@@ -145,8 +145,8 @@ vgpu: ## the vGPU limiter's libraries, in build/vgpu (needs a C compiler)
 image: cdi-hook vgpu ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
 	@deploy/build-image.sh --base debian
 
-chart: $(READY) ## the chart's values.schema.json anew, after a change of the config types
-	@$(BIN)/python deploy/helm/values_schema.py
+chart: $(READY) ## generate the chart's values.schema.json and families.json, after a change of a family or the config types
+	@$(BIN)/python deploy/helm/generate.py
 
 clean: ## everything that was made
 	@rm -rf .venv .cache build dist

@@ -1,8 +1,11 @@
 """docs/architecture.md: its picture is import-linter's contract, and the files it names exist."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
+
+from plugwright.config.families import BUILT_IN
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "plugwright"
@@ -47,6 +50,15 @@ def test_the_two_halves_are_held_apart_as_the_page_says() -> None:
         for target in contract["forbidden_modules"]
     }
     assert {("kubelet", "sdk"), ("kubelet", "plugins"), ("plugins", "protocol")} <= forbidden
+
+
+def test_families_of_ordinary_devices_do_not_import_each_other() -> None:
+    modules = {target.partition(":")[0] for target in BUILT_IN.values() if ".generic." in target}
+    groups = "plugwright.plugins.generic.groups"  # combines paths and USB devices
+    for module in modules - {groups}:
+        source = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text()
+        imported = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
+        assert not imported & modules, module
 
 
 def test_files_that_are_named_exist() -> None:

@@ -23,6 +23,8 @@ __all__ = [
     "checked_path",
     "checked_text",
     "checked_texts",
+    "directory_before_wildcard",
+    "has_wildcard",
 ]
 
 PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
@@ -31,6 +33,7 @@ CDI_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
 DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_WILDCARDS = "*?["
 _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -93,3 +96,16 @@ def broken_resource_rule(name: object) -> str:
 
 def _is_sendable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def has_wildcard(path: str) -> bool:
+    return any(wildcard in path for wildcard in _WILDCARDS)
+
+
+def directory_before_wildcard(path: str) -> str:
+    """The directory named before the first wildcard, or the path's own; /dev for everything below it."""
+    parts = PurePosixPath(path).parts
+    if parts[1:2] == ("dev",) and len(parts) > 2:
+        return "/dev"
+    fixed = next((index for index, part in enumerate(parts) if has_wildcard(part)), len(parts) - 1)
+    return str(PurePosixPath(*parts[:fixed]))

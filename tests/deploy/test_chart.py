@@ -21,7 +21,7 @@ HOOK = "helm.sh/hook"
 
 def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The schema's own program, which knows what the schema knows without Helm."""
-    script = ROOT / "deploy" / "helm" / "values_schema.py"
+    script = ROOT / "deploy" / "helm" / "generate.py"
     command = [sys.executable, str(script), "--check", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

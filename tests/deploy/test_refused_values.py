@@ -4,15 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from tests.deploy.rendered import CHART, helm
+from tests.deploy.rendered import helm
 
-from plugwright.config import families, schema
+from plugwright.config import schema
 from plugwright.errors import ConfigError
-from plugwright.plugins.generic.allocation import HandoutOptions
 
-HELPERS = (CHART / "templates" / "_helpers.tpl").read_text()
 MOCK = {"count": 1}
 NAMES = [
     "gpu",
@@ -55,11 +52,6 @@ def test_a_name_that_is_there_already_is_refused(tmp_path: Path) -> None:
 def test_a_resource_has_one_kind_of_device(more: dict[str, Any], tmp_path: Path) -> None:
     said, by_helm = refusals([{"name": "a.b/c", **more}], tmp_path)
     assert by_helm == said
-
-
-def test_the_templates_know_every_kind_and_every_option() -> None:
-    for known in (sorted(families.BUILT_IN), sorted(field.name for field in msgspec.structs.fields(HandoutOptions))):
-        assert " ".join(f'"{name}"' for name in known) in HELPERS
 
 
 def test_a_directory_that_the_container_needs_itself_is_not_hidden(tmp_path: Path) -> None:

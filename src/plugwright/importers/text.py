@@ -6,10 +6,10 @@ Our patterns are those of a shell: `*`, `?`, `[ab]`, `[!ab]`.
 import re
 
 from plugwright.errors import InvalidValue
+from plugwright.grammars import has_wildcard
 from plugwright.importers.values import ConfigValue, ImportNote
 from plugwright.model import Resource
 from plugwright.plugins.generic import safety
-from plugwright.plugins.generic.paths import has_wildcard
 
 __all__ = [
     "danger_of",

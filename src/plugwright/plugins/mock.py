@@ -22,11 +22,10 @@ from plugwright.sdk.device_family import (
     DeviceFamily,
     FamilyContext,
     FamilySettings,
-    HostDirectory,
-    HostSettings,
     ResourceEntry,
     byte_size,
 )
+from plugwright.sdk.host_mounts import FromSettings, HostMount
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
@@ -191,6 +190,7 @@ class Mock(Plugin):
 
 class MockFamily(DeviceFamily[MockOptions]):
     settings = MockOptions
+    mounts = (HostMount(path=FromSettings(("mock.facts",)), written=True),)
 
     def plugin(self, entry: ResourceEntry[MockOptions], context: FamilyContext) -> Mock:
         return Mock(entry.name, entry.settings)
@@ -199,9 +199,6 @@ class MockFamily(DeviceFamily[MockOptions]):
         facts = entry.settings.facts
         moved = msgspec.structs.replace(entry.settings, facts=f"{directory}{facts}" if facts else "")
         return replace(entry, settings=moved)
-
-    def host_directories(self, entry: ResourceEntry[MockOptions], host: HostSettings) -> list[HostDirectory]:
-        return [HostDirectory(entry.settings.facts, written=True)] if entry.settings.facts else []
 
 
 FAMILY = MockFamily()

@@ -23,6 +23,7 @@ import msgspec
 
 from plugwright.attributes import whole_quantity
 from plugwright.errors import ConfigError, InvalidValue
+from plugwright.sdk.host_mounts import HostDirectory, HostMount, directories
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ServeSettings
@@ -71,20 +72,6 @@ class HostSettings(FamilySettings, frozen=True, rename="camel"):
     cdi: AbsolutePath = "/var/run/cdi"
 
 
-@dataclass(frozen=True, slots=True)
-class HostDirectory:
-    """A directory of the node that a daemon in a pod must see, at the same path unless `mount_path` says another.
-
-    `written`: files are written there, and it is made where it is missing. `mounts`: file systems that the node mounts
-    below it later must be seen too.
-    """
-
-    path: str
-    mount_path: str = ""
-    written: bool = False
-    mounts: bool = False
-
-
 class DeviceFamily(Generic[S]):
     """One kind of device. A package registers an instance of a subclass; `settings` and `plugin` are all it needs."""
 
@@ -93,6 +80,12 @@ class DeviceFamily(Generic[S]):
 
     options: type[msgspec.Struct] | None = None
     """The keys that a resource may have beside the family's own; all have defaults."""
+
+    mounts: Sequence[HostMount] = ()
+    """The directories of the node that a daemon in a pod needs: the chart and `plugwright manifest` mount them."""
+
+    extras: Sequence[str] = ()
+    """The extras of plugwright that its plugins need: the image with extras is used for them."""
 
     placeholders: ClassVar[Mapping[str, str]] = {}
     """The placeholders that a resource's name may have in braces, each with an example, such as `{"model": "a100"}`."""
@@ -122,8 +115,10 @@ class DeviceFamily(Generic[S]):
         return None
 
     def host_directories(self, entry: "ResourceEntry[S]", host: HostSettings) -> "Sequence[HostDirectory]":
-        """The directories of the node that this resource needs in a pod: for `plugwright manifest`."""
-        return ()
+        """The directories of the node that this resource needs in a pod: `mounts`, evaluated for its settings."""
+        options = msgspec.to_builtins(entry.options) if entry.options is not None else {}
+        own = {entry.key: msgspec.to_builtins(entry.settings), "host": msgspec.to_builtins(host)}
+        return directories(self.mounts, {**options, **own})
 
     def name_templates(self) -> "NameTemplates[S]":
         """For families with `placeholders`; called once in a daemon."""

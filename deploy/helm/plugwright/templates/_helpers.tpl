@@ -28,11 +28,22 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* The values of the image that the daemons of a configuration run: that with the extras only where one is needed. */}}
+{{/* The image that the daemons of a configuration run: with extras only if one of its families needs them. */}}
 {{- define "plugwright.daemonImage" -}}
 {{- $values := .root.Values -}}
-{{- $extras := and (not $values.plugin.target) (or $values.metrics.enabled (eq (include "plugwright.nvidia" .config) "yes")) -}}
-{{- toJson (ternary $values.toolsImage $values.image $extras) -}}
+{{- $families := (include "plugwright.families" .root | fromJson).families -}}
+{{- $extras := $values.metrics.enabled -}}
+{{- range .config.resources -}}
+{{- range $key := keys . -}}
+{{- $extras = or $extras (dig $key "extras" list $families) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (ternary $values.toolsImage $values.image (and (not $values.plugin.target) (not (empty $extras)))) -}}
+{{- end -}}
+
+{{/* The device families, as `make chart` generates them from the code. */}}
+{{- define "plugwright.families" -}}
+{{- .Files.Get "families.json" -}}
 {{- end -}}
 
 {{/* The name of something in the cluster that belongs to a release: two namespaces may have releases of one name. */}}
@@ -121,8 +132,9 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- if not $instances -}}
 {{- fail "nothing to serve: set config.resources, configs, mock.enabled=true or plugin.target" -}}
 {{- end -}}
+{{- $table := include "plugwright.families" . | fromJson -}}
 {{- range $instances -}}
-{{- include "plugwright.check" . -}}
+{{- include "plugwright.check" (merge (dict "table" $table) .) -}}
 {{- end -}}
 {{- toJson $instances -}}
 {{- end -}}
@@ -130,8 +142,9 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{/* Refuses what the daemon would refuse, in its words, as far as it can be seen without knowing the devices. */}}
 {{- define "plugwright.check" -}}
 {{- $path := .path -}}
-{{- $kinds := list "drm" "fpga" "groups" "mock" "net" "nvidia" "nvme" "paths" "pci" "rdma" "usb" -}}
-{{- $options := list "annotations" "cdi" "count" "dangerous" "env" "exclusive" "health" "ids" "info" "permissions" "remap" "together" "topology" -}}
+{{- $families := .table.families -}}
+{{- $kinds := keys $families | sortAlpha -}}
+{{- $options := .table.options -}}
 {{- $names := list -}}
 {{- range $index, $resource := .config.resources -}}
 {{- $at := printf "%s.resources[%d]" $path $index -}}
@@ -154,8 +167,10 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- end -}}
 {{- $names = append $names $resource.name -}}
 {{- $example := $resource.name -}}
-{{- if has "nvidia" $found -}}
-{{- $example = $example | replace "{model}" "model" | replace "{profile}" "1g.10gb" -}}
+{{- range $found -}}
+{{- range $placeholder, $value := (get $families .).placeholders -}}
+{{- $example = $example | replace (printf "{%s}" $placeholder) $value -}}
+{{- end -}}
 {{- end -}}
 {{- with include "plugwright.brokenRule" $example -}}
 {{- fail (printf "%s.name: '%s' is not a resource name: it %s" $at $example .) -}}
@@ -178,76 +193,130 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- end -}}
 
-{{/* The directories of the node that a configuration needs in the pod, and those that the values name. */}}
+{{/* The directories of the node that a configuration needs in the pod, and those that the values name. Each family
+     declares its own in families.json; plugwright/sdk/host_mounts.py documents the fields and evaluates them too. */}}
 {{- define "plugwright.hostPaths" -}}
+{{- $values := .root.Values -}}
+{{- $table := include "plugwright.families" .root | fromJson -}}
 {{- $host := .config.host | default dict -}}
-{{- $runtime := .root.Values.runtimeClassName -}}
-{{- $root := $host.root | default "/" | trimSuffix "/" -}}
-{{- $seen := list -}}
-{{- $paths := list -}}
-{{- range .config.resources -}}
-{{- $resource := . -}}
-{{- range $kind := list "drm" "fpga" "groups" "net" "nvme" "paths" "pci" "rdma" "usb" -}}
-{{- if not (kindIs "invalid" (index $resource $kind)) -}}
-{{- $seen = concat $seen (list "/dev" "/sys") (ternary (list "/proc") list (ne $root "")) -}}
+{{- $root := $host.root | default "/" | clean | trimSuffix "/" -}}
+{{- $mounts := dict -}}
+{{- range $resource := .config.resources -}}
+{{- $settings := merge (dict "host" $host) $resource -}}
+{{- range $key, $family := $table.families -}}
+{{- range ternary list $family.mounts (kindIs "invalid" (index $resource $key)) -}}
+{{- $arguments := dict "mount" . "settings" $settings "root" $root "runtimeClass" $values.runtimeClassName -}}
+{{- range include "plugwright.mounted" $arguments | fromJsonArray -}}
+{{- if has .mountPath $table.takenDirectories -}}
+{{- fail (printf "%s: %s cannot be mounted at its own path in the daemon's pod: set config.host.root, for example to /host" $resource.name .mountPath) -}}
 {{- end -}}
-{{- end -}}
-{{- range concat (list (dict "paths" .paths)) (.groups | default list) -}}
-{{- range .paths | default list -}}
-{{- $wanted := . -}}
-{{- if kindIs "map" . -}}
-{{- $wanted = .path -}}
-{{- end -}}
-{{- $directory := include "plugwright.fixedPart" $wanted -}}
-{{- if not (regexMatch "^/(dev|sys)(/|$)" $directory) -}}
-{{- if and (eq $root "") (regexMatch "^/((etc|opt|proc|run|tmp|usr|var|var/lib|var/run)?)$" $directory) -}}
-{{- fail (printf "%s: %s cannot be mounted at its own path in the daemon's pod: set config.host.root, for example to /host" $resource.name $directory) -}}
-{{- end -}}
-{{- $seen = append $seen $directory -}}
+{{- $_ := set $mounts .mountPath . -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if not (kindIs "invalid" .pci) -}}
-{{- $paths = append $paths (dict "path" ($host.deviceInfo | default "/var/run/k8s.cni.cncf.io/devinfo/dp") "written" true) -}}
-{{- end -}}
-{{- if .cdi -}}
-{{- $paths = append $paths (dict "path" ($host.cdi | default "/var/run/cdi") "written" true) -}}
-{{- end -}}
-{{- with dig "mock" "facts" "" . -}}
-{{- $paths = append $paths (dict "path" . "written" true) -}}
-{{- end -}}
-{{- if not (kindIs "invalid" .nvidia) -}}
-{{- $paths = concat $paths (include "plugwright.nvidiaPaths" (dict "nvidia" .nvidia "runtime" $runtime) | fromJsonArray) -}}
-{{- end -}}
-{{- end -}}
-{{- range $seen -}}
-{{- $paths = append $paths (dict "path" . "mountPath" (printf "%s%s" $root .)) -}}
 {{- end -}}
 {{- if include "plugwright.claims" . | fromJsonArray -}}
-{{- $paths = append $paths (dict "path" ($host.cdi | default "/var/run/cdi") "written" true) -}}
+{{- $cdi := $host.cdi | default "/var/run/cdi" -}}
+{{- $_ := set $mounts $cdi (dict "path" $cdi "mountPath" $cdi "readOnly" false) -}}
 {{- end -}}
-{{- $mounts := dict -}}
-{{- range $paths -}}
-{{- $mountPath := .mountPath | default .path -}}
-{{- $type := ternary "Directory" "DirectoryOrCreate" (has .path (list "/dev" "/proc" "/sys" "/usr")) -}}
-{{- $mount := dict "path" .path "mountPath" $mountPath "readOnly" (ne .written true) "type" $type -}}
-{{- if .mounts -}}
-{{- $_ := set $mount "mountPropagation" "HostToContainer" -}}
-{{- end -}}
-{{- $_ := set $mounts $mountPath $mount -}}
-{{- end -}}
-{{- range .root.Values.hostPaths -}}
+{{- range $values.hostPaths -}}
 {{- $_ := unset $mounts (.mountPath | default .path) -}}
 {{- end -}}
 {{- $sorted := list -}}
 {{- range $mountPath := keys $mounts | sortAlpha -}}
-{{- $sorted = append $sorted (get $mounts $mountPath) -}}
+{{- $mount := get $mounts $mountPath -}}
+{{- $type := ternary "Directory" "DirectoryOrCreate" (has $mount.path $table.systemDirectories) -}}
+{{- $sorted = append $sorted (merge (dict "type" $type) $mount) -}}
 {{- end -}}
-{{- toJson (concat $sorted .root.Values.hostPaths) -}}
+{{- toJson (concat $sorted $values.hostPaths) -}}
 {{- end -}}
 
-{{/* The directory of a path, or the one before its first wildcard; /dev for all that is below it. */}}
-{{- define "plugwright.fixedPart" -}}
+{{/* The directories that one declared mount stands for; none if a condition does not hold. */}}
+{{- define "plugwright.mounted" -}}
+{{- $mount := .mount -}}
+{{- $settings := .settings -}}
+{{- $wanted := not (and $mount.unlessRuntimeClass .runtimeClass) -}}
+{{- range $mount.when -}}
+{{- $condition := . -}}
+{{- $matches := empty .oneOf -}}
+{{- $values := include "plugwright.settingValues" (dict "source" .value "settings" $settings) | fromJsonArray -}}
+{{- range $values | default (list "") -}}
+{{- $matches = or $matches (has . ($condition.oneOf | default list)) -}}
+{{- $wanted = and $wanted (not (has . ($condition.noneOf | default list))) -}}
+{{- end -}}
+{{- $wanted = and $wanted $matches -}}
+{{- end -}}
+{{- $found := list -}}
+{{- range ternary (include "plugwright.settingValues" (dict "source" $mount.path "settings" $settings) | fromJsonArray) list $wanted -}}
+{{- $path := . -}}
+{{- $covered := false -}}
+{{- range $mount.unlessBelow -}}
+{{- $covered = or $covered (eq $path .) (hasPrefix (printf "%s/" .) $path) -}}
+{{- end -}}
+{{- if not $covered -}}
+{{- $at := ternary (printf "%s%s" $.root $path) $path (eq $mount.belowRoot true) -}}
+{{- with $mount.at -}}
+{{- $at = include "plugwright.settingValues" (dict "source" . "settings" $settings) | fromJsonArray | first -}}
+{{- end -}}
+{{- $entry := dict "path" $path "mountPath" $at "readOnly" (ne $mount.written true) -}}
+{{- if $mount.mounts -}}
+{{- $_ := set $entry "mountPropagation" "HostToContainer" -}}
+{{- end -}}
+{{- $found = append $found $entry -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* A fixed path, or the values of the first of several settings that is set, or its default. */}}
+{{- define "plugwright.settingValues" -}}
+{{- $source := .source -}}
+{{- $values := list -}}
+{{- if kindIs "string" $source -}}
+{{- $values = list $source -}}
+{{- else -}}
+{{- $found := list -}}
+{{- range $source.settings -}}
+{{- if not $found -}}
+{{- $found = include "plugwright.lookup" (dict "value" $.settings "keys" (splitList "." .)) | fromJsonArray -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not $found) $source.default -}}
+{{- $found = list $source.default -}}
+{{- end -}}
+{{- range $found -}}
+{{- $part := clean . -}}
+{{- if eq ($source.part | default "whole") "before-wildcard" -}}
+{{- $part = include "plugwright.directoryBeforeWildcard" . -}}
+{{- else if eq ($source.part | default "whole") "parent" -}}
+{{- $part = dir . -}}
+{{- end -}}
+{{- $values = append $values (printf "%s%s" $part ($source.suffix | default "")) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $values -}}
+{{- end -}}
+
+{{/* The values of a setting, as strings: lists are flattened, and a string stands for the struct that it abbreviates. */}}
+{{- define "plugwright.lookup" -}}
+{{- $keys := .keys -}}
+{{- $found := list -}}
+{{- if kindIs "slice" .value -}}
+{{- range .value -}}
+{{- $found = concat $found (include "plugwright.lookup" (dict "value" . "keys" $keys) | fromJsonArray) -}}
+{{- end -}}
+{{- else if kindIs "map" .value -}}
+{{- if $keys -}}
+{{- $found = include "plugwright.lookup" (dict "value" (get .value (first $keys)) "keys" (rest $keys)) | fromJsonArray -}}
+{{- end -}}
+{{- else if not (or (kindIs "invalid" .value) (eq (toString .value) "")) -}}
+{{- $found = list (toString .value) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* The directory named before the first wildcard of a path, or the path's own; /dev for everything below it. */}}
+{{- define "plugwright.directoryBeforeWildcard" -}}
 {{- if regexMatch "^/dev/." . -}}
 /dev
 {{- else -}}
@@ -261,48 +330,6 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 /{{ join "/" $plain }}
 {{- end -}}
-{{- end -}}
-
-{{/* NVIDIA's runtime brings the device nodes itself, where the daemon has its class. */}}
-{{- define "plugwright.nvidiaPaths" -}}
-{{- $paths := list -}}
-{{- $runtime := .runtime -}}
-{{- range list .nvidia -}}
-{{- if not .simulate -}}
-{{- if not $runtime -}}
-{{- $paths = append $paths (dict "path" "/dev") -}}
-{{- end -}}
-{{- $root := dig "driver" "root" "/" . | trimSuffix "/" -}}
-{{- $host := dig "driver" "host" "" . | default (dig "driver" "root" "/" .) | trimSuffix "/" -}}
-{{- if and $root $host -}}
-{{- $paths = append $paths (dict "path" $host "mountPath" $root "mounts" true) -}}
-{{- else if $root -}}
-{{- $paths = append $paths (dict "path" "/usr" "mountPath" (printf "%s/usr" $root)) -}}
-{{- end -}}
-{{- end -}}
-{{- $strategies := .strategy | default "device-nodes" -}}
-{{- if kindIs "string" $strategies -}}
-{{- $strategies = list $strategies -}}
-{{- end -}}
-{{- if or (has "cdi-cri" $strategies) (has "cdi-annotations" $strategies) -}}
-{{- $paths = append $paths (dict "path" (dig "cdi" "dir" "/var/run/cdi" .) "written" true) -}}
-{{- $programs := dig "cdi" "programs" "/var/lib/plugwright/bin" . -}}
-{{- if ne $programs "/var/lib/plugwright/bin" -}}
-{{- $paths = append $paths (dict "path" $programs "written" true) -}}
-{{- end -}}
-{{- end -}}
-{{- if eq (dig "share" "by" "" .) "vgpu" -}}
-{{- $vgpu := dig "share" "vgpu" dict . -}}
-{{- $paths = append $paths (dict "path" ($vgpu.root | default "/var/lib/plugwright/vgpu") "written" true) -}}
-{{- if eq (dig "share" "library" "" .) "hami" -}}
-{{- $paths = append $paths (dict "path" (dir ($vgpu.library | default "/usr/local/vgpu/libvgpu.so"))) -}}
-{{- if $vgpu.locks -}}
-{{- $paths = append $paths (dict "path" $vgpu.locks "written" true) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- toJson $paths -}}
 {{- end -}}
 
 {{/* Whether a configuration shares GPUs by MPS: empty if not, or else "yes". */}}

@@ -13,25 +13,37 @@ from plugwright.plugins.generic import allocation, safety
 from plugwright.plugins.generic.allocation import HandoutOptions
 from plugwright.plugins.generic.hardware import AllAsOne, Excluding, Selector, as_list
 from plugwright.plugins.generic.plugin import Generic, HostAccess
-from plugwright.sdk.device_family import (
-    DeviceFamily,
-    FamilyContext,
-    HostDirectory,
-    HostSettings,
-    InvalidSetting,
-    ResourceEntry,
-)
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
+from plugwright.sdk.host_mounts import HOST_ROOT, FromSettings, HostMount, When
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["SelectorFamily"]
+__all__ = ["SelectorFamily", "directories_of"]
+
+_SEEN = (
+    HostMount(path="/dev", below_root=True),
+    HostMount(path="/sys", below_root=True),
+    HostMount(path="/proc", below_root=True, when=(When(HOST_ROOT, none_of=("/",)),)),
+)
+_CDI = HostMount(
+    path=FromSettings(("host.cdi",), HostSettings().cdi),
+    when=(When(FromSettings(("cdi",)), one_of=("true",)),),
+    written=True,
+)
+_DEVICE_INFO = HostMount(path=FromSettings(("host.deviceInfo",), HostSettings().device_info), written=True)
+
+
+def directories_of(setting: str) -> tuple[HostMount, ...]:
+    """The directories of the paths in a setting; /dev and /sys are mounted for every family."""
+    paths = FromSettings((setting,), part="before-wildcard")
+    return (HostMount(path=paths, below_root=True, unless_below=("/dev", "/sys")),)
 
 
 class SelectorFamily(DeviceFamily[Any]):
     """`select` makes a selector of the filters in a file.
 
     `named_paths`: the paths that filters name outright, which are refused when the file is read if they are dangerous;
-    what a wildcard matches is refused when it is found. `directories`: those outside of /dev and /sys that filters look
-    into. `takes_info`: whether the option `info` is allowed.
+    what a wildcard matches is refused when it is found. `mounts`: the directories of the node that the daemon needs
+    besides /dev and /sys. `takes_info`: whether the option `info` is allowed.
     """
 
     options = HandoutOptions
@@ -42,12 +54,12 @@ class SelectorFamily(DeviceFamily[Any]):
         select: Callable[[list[Any], HandoutOptions], Selector],
         *,
         named_paths: Callable[[list[Any]], Iterable[str]] = lambda filters: (),
-        directories: Callable[[list[Any]], Iterable[str]] = lambda filters: (),
+        mounts: tuple[HostMount, ...] = (),
         takes_info: bool = False,
     ) -> None:
         self.settings = settings
         self._select, self._named_paths, self._takes_info = select, named_paths, takes_info
-        self._directories = directories
+        self.mounts = (*_SEEN, *mounts, *([_DEVICE_INFO] if takes_info else []), _CDI)
 
     def plugin(self, entry: ResourceEntry[Any], context: FamilyContext) -> Generic:
         options: HandoutOptions = entry.options
@@ -71,16 +83,6 @@ class SelectorFamily(DeviceFamily[Any]):
     def redirected(self, entry: ResourceEntry[Any], directory: Path) -> ResourceEntry[Any]:
         """As it is: the files are written where the settings of the host say."""
         return entry
-
-    def host_directories(self, entry: ResourceEntry[Any], host: HostSettings) -> list[HostDirectory]:
-        root = host.root.rstrip("/")
-        seen = ["/dev", "/sys", *(["/proc"] if root else []), *self._directories(as_list(entry.settings))]
-        paths = [HostDirectory(path, f"{root}{path}" if root else "") for path in dict.fromkeys(seen)]
-        if self._takes_info:
-            paths.append(HostDirectory(host.device_info, written=True))
-        if entry.options.cdi:
-            paths.append(HostDirectory(host.cdi, written=True))
-        return paths
 
     def selector(self, entry: ResourceEntry[Any]) -> Selector:
         filters = as_list(entry.settings)

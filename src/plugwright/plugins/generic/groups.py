@@ -10,7 +10,7 @@ import msgspec
 from plugwright.errors import InvalidValue
 from plugwright.plugins.generic import hardware, paths, usb
 from plugwright.plugins.generic.allocation import HandoutOptions
-from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.family import SelectorFamily, directories_of
 from plugwright.plugins.generic.hardware import DeviceFilter, Selector, Unit, as_list
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
@@ -87,7 +87,7 @@ FAMILY = SelectorFamily(
     list[DeviceGroup],
     _select,
     named_paths=lambda groups: [path for group in groups for path in paths.literal_paths(group.paths)],
-    directories=lambda groups: [path for group in groups for path in paths.other_directories(group.paths)],
+    mounts=directories_of("groups.paths.path"),
 )
 
 

@@ -13,9 +13,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from plugwright.errors import InvalidValue
+from plugwright.grammars import directory_before_wildcard, has_wildcard
 from plugwright.model import natural_order
 from plugwright.plugins.generic import allocation, hardware
-from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.family import SelectorFamily, directories_of
 from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Unit, pattern
 from plugwright.sdk import sysfs
 from plugwright.sdk.device_family import AbsolutePath
@@ -28,18 +29,13 @@ __all__ = [
     "PathPattern",
     "PathSelector",
     "PathType",
-    "fixed_part",
-    "has_wildcard",
     "literal_paths",
     "match",
-    "other_directories",
     "patterns_of",
     "unit",
 ]
 
 PathType = Literal["auto", "device", "mount"]
-
-_WILDCARDS = "*?["
 
 
 class PathPattern(DeviceFilter, frozen=True):
@@ -111,31 +107,12 @@ def literal_paths(settings: Iterable[str | PathPattern]) -> list[str]:
     return [path for path in paths if not has_wildcard(path)]
 
 
-def other_directories(settings: Iterable[str | PathPattern]) -> list[str]:
-    """The directories outside of /dev and /sys that have the files."""
-    found = {fixed_part(wanted.path) for wanted in patterns_of(settings)}
-    return sorted(path for path in found if PurePosixPath(path).parts[1:2] not in (("dev",), ("sys",)))
-
-
 FAMILY = SelectorFamily(
     list[AbsolutePath | PathPattern],
     lambda settings, options: PathSelector(patterns_of(settings)),
     named_paths=literal_paths,
-    directories=other_directories,
+    mounts=directories_of("paths.path"),
 )
-
-
-def has_wildcard(text: str) -> bool:
-    return any(wildcard in text for wildcard in _WILDCARDS)
-
-
-def fixed_part(text: str) -> str:
-    """The directory that a match must not lead out of: /dev, or the one named before the first wildcard."""
-    parts = PurePosixPath(text).parts
-    if parts[1:2] == ("dev",) and len(parts) > 2:
-        return "/dev"
-    fixed = next((index for index, part in enumerate(parts) if has_wildcard(part)), len(parts) - 1)
-    return str(PurePosixPath(*parts[:fixed]))
 
 
 def match(host: Host, text: str) -> PathMatches:
@@ -194,7 +171,7 @@ def _names(directory: Path, part: str) -> list[str]:
 
 def _escape(host: Host, wanted: PathPattern, path: str) -> str:
     """The reason why a link leaves what the operator named; empty if it does not."""
-    real, home = PurePosixPath(host.resolve(path)), fixed_part(wanted.path)
+    real, home = PurePosixPath(host.resolve(path)), directory_before_wildcard(wanted.path)
     explicit = not has_wildcard(wanted.path) and _is_trusted(host, path)
     # A link on the way to it counts as its directory only if no other user can change that link.
     home = host.resolve(home) if _is_trusted(host, home) else home

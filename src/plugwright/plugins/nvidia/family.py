@@ -21,10 +21,9 @@ from plugwright.plugins.nvidia import config as nvidia_config
 from plugwright.plugins.nvidia import selection
 from plugwright.plugins.nvidia.config import (
     HAMI_LIBRARY,
+    DeviceListStrategy,
     NvidiaCdi,
     NvidiaConfig,
-    NvidiaDriver,
-    NvidiaShare,
     NvidiaVgpu,
     SharingStrategy,
     VgpuLibrary,
@@ -41,11 +40,10 @@ from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.device_family import (
     DeviceFamily,
     FamilyContext,
-    HostDirectory,
-    HostSettings,
     NameTemplates,
     ResourceEntry,
 )
+from plugwright.sdk.host_mounts import FromSettings, HostMount, When
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import Api
 
@@ -56,8 +54,48 @@ logger = logging.getLogger(__name__)
 _NEWEST_CAPABILITY = (99, 0)  # above that of every GPU
 
 
+_STRATEGY = FromSettings(("nvidia.strategy",))
+_WRITES_CDI = When(_STRATEGY, one_of=tuple(strategy.value for strategy in DeviceListStrategy if strategy.is_cdi))
+_IS_VGPU = When(FromSettings(("nvidia.share.by",)), one_of=(SharingStrategy.VGPU.value,))
+_IS_HAMI = When(FromSettings(("nvidia.share.library",)), one_of=(VgpuLibrary.HAMI.value,))
+_HAS_DRIVER = When(FromSettings(("nvidia.simulate",)), one_of=("",))
+_DRIVER_ROOT = FromSettings(("nvidia.driver.root",), "/")
+_DRIVER_ON_HOST = FromSettings(("nvidia.driver.host", "nvidia.driver.root"), "/")
+# With the driver at `/`, NVIDIA's runtime provides its files. A driver in a container may be mounted later.
+_OWN_ROOT = When(_DRIVER_ROOT, none_of=("/",))
+_MOUNTS = (
+    HostMount(path="/dev", when=(_HAS_DRIVER,), unless_runtime_class=True),
+    HostMount(
+        path=_DRIVER_ON_HOST,
+        at=_DRIVER_ROOT,
+        when=(_HAS_DRIVER, _OWN_ROOT, When(_DRIVER_ON_HOST, none_of=("/",))),
+        mounts=True,
+    ),
+    HostMount(
+        path="/usr",
+        at=FromSettings(_DRIVER_ROOT.settings, suffix="/usr"),
+        when=(_HAS_DRIVER, _OWN_ROOT, When(_DRIVER_ON_HOST, one_of=("/",))),
+    ),
+    HostMount(path=FromSettings(("nvidia.cdi.dir",), NvidiaCdi().dir), when=(_WRITES_CDI,), written=True),
+    HostMount(
+        path=FromSettings(("nvidia.cdi.programs",), NvidiaCdi().programs),
+        unless_below=(NvidiaCdi().programs,),  # in the state directory, which is always mounted
+        when=(_WRITES_CDI,),
+        written=True,
+    ),
+    HostMount(path=FromSettings(("nvidia.share.vgpu.root",), NvidiaVgpu().root), when=(_IS_VGPU,), written=True),
+    HostMount(
+        path=FromSettings(("nvidia.share.vgpu.library",), HAMI_LIBRARY, part="parent"), when=(_IS_VGPU, _IS_HAMI)
+    ),
+    HostMount(path=FromSettings(("nvidia.share.vgpu.locks",)), when=(_IS_VGPU, _IS_HAMI), written=True),
+    HostMount(path=FromSettings(("nvidia.labels",)), written=True),
+)
+
+
 class NvidiaFamily(DeviceFamily[NvidiaConfig]):
     settings = NvidiaConfig
+    extras = ("nvidia",)
+    mounts = _MOUNTS
     placeholders: ClassVar = {"model": "model", "profile": "1g.10gb"}
 
     def plugin(self, entry: ResourceEntry[NvidiaConfig], context: FamilyContext) -> Nvidia:
@@ -106,17 +144,6 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
             settings = msgspec.structs.replace(settings, share=msgspec.structs.replace(settings.share, vgpu=vgpu))
         return replace(entry, settings=settings)
 
-    def host_directories(self, entry: ResourceEntry[NvidiaConfig], host: HostSettings) -> list[HostDirectory]:
-        settings = entry.settings
-        paths = [] if settings.simulate else [HostDirectory("/dev"), *_driver_paths(settings.driver)]
-        if any(strategy.is_cdi for strategy in settings.strategies):
-            paths.append(HostDirectory(settings.cdi.dir, written=True))
-            if settings.cdi.programs != NvidiaCdi().programs:  # the state directory, which is mounted anyway
-                paths.append(HostDirectory(settings.cdi.programs, written=True))
-        if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
-            paths += _vgpu_paths(settings.share)
-        return paths
-
     def name_templates(self) -> NameTemplates[NvidiaConfig]:
         return NvidiaNameTemplates()
 
@@ -132,24 +159,6 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         offered = backend.claimable if entry.serve.api is Api.DRA else backend.units
         if whole and not offered(whole):
             raise ConfigError("no device is large enough for one share")
-
-
-def _vgpu_paths(share: NvidiaShare) -> list[HostDirectory]:
-    """Our own library is in the image; HAMi's is the node's."""
-    vgpu = share.vgpu or NvidiaVgpu()
-    paths = [HostDirectory(vgpu.root, written=True)]
-    if share.library is VgpuLibrary.HAMI:
-        paths.append(HostDirectory(str(Path(vgpu.library or HAMI_LIBRARY).parent)))
-        paths += [HostDirectory(vgpu.locks, written=True)] if vgpu.locks else []
-    return paths
-
-
-def _driver_paths(driver: NvidiaDriver) -> list[HostDirectory]:
-    """None for a driver at `/`: the container has it itself, by NVIDIA's runtime. One in a container may come later."""
-    root, host = driver.root.rstrip("/"), (driver.host or driver.root).rstrip("/")
-    if not root:
-        return []
-    return [HostDirectory(host, root, mounts=True)] if host else [HostDirectory("/usr", f"{root}/usr")]
 
 
 class NvidiaNameTemplates:

@@ -1,12 +1,13 @@
-"""The part of `plugwright manifest` for resources that are served by claims: rights, policies, classes, directories.
+"""The manifests' part for resources that are served by claims: rights, policies, classes, directories.
 
-They equal those of the chart, in deploy/helm/plugwright/templates/dra.yaml, which has the reasons.
+They equal those of the chart, in deploy/helm/plugwright/templates/dra.yaml, which explains them.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from plugwright.config.schema import ConfigFile
 from plugwright.config.serve_entry import driver_of
@@ -23,9 +24,8 @@ _BOUND_NODE = 'request.userInfo.extra[?"authentication.kubernetes.io/node-name"]
 _UNBOUND = "the token is not bound to a pod on a node"
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A resource: its driver, or the domain of its drivers where the machine decides the resource's name."""
+class Served(msgspec.Struct, frozen=True):
+    """A resource with its driver, or with the domain of its drivers if the machine decides the resource's name."""
 
     resource: str
     api: Api
@@ -38,7 +38,7 @@ class Served:
 
 
 def served_by_claims(file: ConfigFile) -> list[Served]:
-    """Sorted as the chart does: by the driver's name, and `*` where it is not known."""
+    """Sorted as the chart does: by the driver's name, and `*` if it is not known."""
     served = [
         Served(entry.name, entry.serve.api, driver_of(entry), driver_domain(entry.name))
         for entry in file.resources
@@ -48,7 +48,7 @@ def served_by_claims(file: ConfigFile) -> list[Served]:
 
 
 def objects(served: Sequence[Served], namespace: str, account: str, labels: dict[str, str]) -> list[Manifest]:
-    """None where nothing is served by claims."""
+    """No objects if nothing is served by claims."""
     if not served:
         return []
     name, user = f"{namespace}-{account}", f"system:serviceaccount:{namespace}:{account}"

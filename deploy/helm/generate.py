@@ -1,7 +1,11 @@
-"""The schema of the chart's values: the operator's file as `plugwright run` knows it, and what the chart adds.
+"""Generates the parts of the chart that follow from the code: values.schema.json and families.json.
 
-Called without arguments it writes plugwright/values.schema.json. With --check it fails where that file is old, or
-values.yaml, or a file of one's own (--check -f FILE), is not what the schema allows.
+The schema is that of the operator's file as `plugwright run` reads it, and of the chart's own values. families.json
+lists the device families with the directories that they need in the daemon's pod.
+
+    python deploy/helm/generate.py                    # writes both files
+    python deploy/helm/generate.py --check            # fails if a file is stale, or values.yaml does not match the schema
+    python deploy/helm/generate.py --check -f FILE    # the same, with FILE laid over values.yaml
 """
 
 import inspect
@@ -13,9 +17,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 import yaml
 
+from plugwright.config import families, manifests
 from plugwright.config import schema as operators_file
 
-__all__ = ["Values", "schema"]
+__all__ = ["Values", "family_table", "schema"]
 
 _CHART = Path(__file__).parent / "plugwright"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what every Helm 3 reads
@@ -205,14 +210,32 @@ def schema() -> str:
     return json.dumps({"$schema": _DIALECT, **top, "definitions": parts}, indent=2, sort_keys=True) + "\n"
 
 
+def family_table() -> str:
+    """The families as _helpers.tpl reads them: each one's mounts, extras and placeholders, and the options of all."""
+    loaded = {key: families.load(key) for key in sorted(families.BUILT_IN)}
+    structs = [family.options for family in loaded.values() if family.options is not None]
+    table = {
+        "families": {
+            key: {"extras": family.extras, "mounts": family.mounts, "placeholders": family.placeholders}
+            for key, family in loaded.items()
+        },
+        "options": sorted({field.encode_name for options in structs for field in msgspec.structs.fields(options)}),
+        "systemDirectories": manifests.SYSTEM,
+        "takenDirectories": manifests.TAKEN,
+    }
+    return json.dumps(msgspec.to_builtins(table), indent=2, sort_keys=True) + "\n"
+
+
 def main() -> None:
     arguments = sys.argv[1:]
-    target = _CHART / "values.schema.json"
+    generated = {_CHART / "values.schema.json": schema(), _CHART / "families.json": family_table()}
     if not arguments:
-        target.write_text(schema())
+        for target, text in generated.items():
+            target.write_text(text)
         return
-    if target.read_text() != schema():
-        sys.exit(f"{target.name} is old: python deploy/helm/values_schema.py")
+    for target, text in generated.items():
+        if not target.exists() or target.read_text() != text:
+            sys.exit(f"{target.name} is stale: run `make chart`")
     path = Path(arguments[2]) if arguments[1:2] == ["-f"] else _CHART / "values.yaml"
     try:
         msgspec.convert(_merged(_CHART / "values.yaml", path), Values)

@@ -1,0 +1,287 @@
+"""The manifests that run the daemon on every node, for clusters without Helm.
+
+They equal the chart in deploy/helm with its default values, whose values.yaml explains each of them; a test compares
+the two. The directories that devices need are mounted as the chart mounts them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from plugwright.config import manifest_claims
+from plugwright.config.manifest_claims import Served
+from plugwright.config.schema import ConfigFile
+from plugwright.errors import ConfigError
+from plugwright.sdk.host_mounts import HostDirectory
+from plugwright.sdk.serve_settings import Api
+from plugwright.version import __version__
+
+__all__ = ["SYSTEM", "TAKEN", "Manifest", "PluginTarget", "Target", "for_file", "for_plugin"]
+
+Manifest = dict[str, Any]
+
+_NAME = "plugwright"
+_KUBELET = "/var/lib/kubelet"
+_CDI = "/var/run/cdi"
+SYSTEM = ("/dev", "/proc", "/sys", "/usr")  # exist on every node
+TAKEN = ("/", "/etc", "/opt", "/proc", "/run", "/tmp", "/usr", "/var", "/var/lib", "/var/run")  # in the container
+# Asks the daemon over its socket whether it is ready, and waits for it; imports as little of Python as possible.
+_READY = """\
+import _socket, sys, time
+end = time.monotonic() + 55
+while True:
+    asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asking.settimeout(58)
+    try:
+        asking.connect("/run/plugwright/control.sock")
+        asking.sendall(b'{"do": "ready", "wait": %d}\\n' % max(1, end - time.monotonic()))
+        answer = asking.recv(4096)
+        break
+    except OSError as error:
+        answer = str(error).encode()
+    if time.monotonic() > end:
+        break
+    time.sleep(0.1)
+sys.stdout.write(answer.decode())
+sys.exit(not answer.startswith(b'{"ok"'))
+"""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where the objects go and what they are called; an empty `image` is plugwright's own."""
+
+    namespace: str
+    name: str = _NAME
+    image: str = ""
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return {
+            "app.kubernetes.io/name": self.name,
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/component": "daemon",
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {**self.selector, "app.kubernetes.io/version": __version__}
+
+    @property
+    def cluster_name(self) -> str:
+        """The name of cluster-wide objects: two namespaces may have daemons of one name."""
+        return f"{self.namespace}-{self.name}"
+
+    @property
+    def metadata(self) -> Manifest:
+        return {"name": self.name, "namespace": self.namespace, "labels": self.labels}
+
+
+class PluginTarget(msgspec.Struct, frozen=True):
+    """A plugin in the image: `MODULE:CLASS`, the directories it reads, and the resources it serves by claims."""
+
+    plugin: str
+    host_paths: tuple[str, ...] = ()
+    serve: Api = Api.DEVICE_PLUGIN
+    resources: tuple[str, ...] = ()
+
+
+def for_file(text: str, file: ConfigFile, target: Target) -> list[Manifest]:
+    """The objects for an operator's file; `text` goes into the ConfigMap as it is."""
+    served = manifest_claims.served_by_claims(file)
+    extras = any(entry.family.extras for entry in file.resources)
+    mounts = _host_mounts(file)
+    if served:
+        mounts.append(HostDirectory(file.host.cdi, written=True))
+    daemon_set = _daemon_set(target, f"{_NAME}{'-tools' if extras else ''}:{__version__}")
+    pod = daemon_set["spec"]["template"]["spec"]
+    pod["containers"][0]["volumeMounts"].insert(0, {"name": "config", "mountPath": "/etc/plugwright", "readOnly": True})
+    pod["volumes"].insert(0, {"name": "config", "configMap": {"name": target.name}})
+    return _objects(target, daemon_set, mounts, served, [_config_map(target, text)])
+
+
+def for_plugin(plugin: PluginTarget, target: Target) -> list[Manifest]:
+    """The same objects for a plugin in the image, which needs no file."""
+    daemon_set = _daemon_set(target, f"{_NAME}:{__version__}")
+    arguments = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments.insert(1, plugin.plugin)
+    mounts = [HostDirectory(path) for path in plugin.host_paths]
+    served = []
+    if plugin.serve is not Api.DEVICE_PLUGIN:
+        arguments.insert(2, f"--serve={plugin.serve.value}")
+        served = [Served.of(resource, plugin.serve) for resource in sorted(set(plugin.resources))]
+        mounts.append(HostDirectory(_CDI, written=True))
+    return _objects(target, daemon_set, mounts, served, [])
+
+
+def _objects(
+    target: Target,
+    daemon_set: Manifest,
+    mounts: Sequence[HostDirectory],
+    served: Sequence[Served],
+    config: Sequence[Manifest],
+) -> list[Manifest]:
+    pod = daemon_set["spec"]["template"]["spec"]
+    if served:
+        manifest_claims.extend_pod(pod, _KUBELET)
+    _mount(pod, mounts)
+    return [
+        *([] if _is_built_in(target.namespace) else [_namespace_object(target.namespace)]),
+        _priority_class(target),
+        _service_account(target),
+        *manifest_claims.objects(served, target.namespace, target.name, target.labels),
+        *config,
+        daemon_set,
+    ]
+
+
+def _host_mounts(file: ConfigFile) -> list[HostDirectory]:
+    """The directories of the node that the file's devices need, each once."""
+    mounts: dict[str, HostDirectory] = {}
+    for entry in file.resources:
+        for needed in entry.family.host_directories(entry, file.host):
+            at = needed.mount_path or needed.path
+            if at in TAKEN:
+                raise ConfigError(
+                    f"{entry.name}: {at} cannot be mounted at its own path in the daemon's pod: set host.root, for "
+                    f"example to /host"
+                )
+            mounts[at] = needed
+    return list(mounts.values())
+
+
+def _mount(pod: Manifest, mounts: Sequence[HostDirectory]) -> None:
+    by_path = {mount.mount_path or mount.path: mount for mount in mounts}
+    for number, (at, mount) in enumerate(sorted(by_path.items())):
+        propagation = {"mountPropagation": "HostToContainer"} if mount.mounts else {}
+        name, kind = f"host-{number}", "Directory" if mount.path in SYSTEM else "DirectoryOrCreate"
+        pod["containers"][0]["volumeMounts"].append(
+            {"name": name, "mountPath": at, "readOnly": not mount.written, **propagation}
+        )
+        pod["volumes"].append(_host_path(name, mount.path, kind))
+
+
+def _is_built_in(namespace: str) -> bool:
+    """A namespace of Kubernetes itself exists already, and `kubectl delete -f` must not remove it."""
+    return namespace == "default" or namespace.startswith("kube-")
+
+
+def _namespace_object(namespace: str) -> Manifest:
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}  # for the hostPath volumes alone
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+
+
+def _priority_class(target: Target) -> Manifest:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": target.cluster_name, "labels": target.labels},
+        "value": 1_000_000_000,
+        "description": "Daemons that offer devices to the pods of their node",
+    }
+
+
+def _service_account(target: Target) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": target.metadata,
+        "automountServiceAccountToken": False,
+    }
+
+
+def _config_map(target: Target, file: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": target.metadata,
+        "data": {"plugwright.yaml": file},
+    }
+
+
+def _daemon_set(target: Target, default_image: str) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": target.metadata,
+        "spec": {
+            "selector": {"matchLabels": target.selector},
+            # Never two on one node: up to Kubernetes 1.36 the end of the old one would cut off the new one.
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": {"metadata": {"labels": target.selector}, "spec": _pod(target, target.image or default_image)},
+        },
+    }
+
+
+def _pod(target: Target, image: str) -> Manifest:
+    return {
+        "serviceAccountName": target.name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "priorityClassName": target.cluster_name,
+        "terminationGracePeriodSeconds": 10,
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "containers": [_container(target.name, image)],
+        "volumes": _volumes(target.name),
+    }
+
+
+def _container(name: str, image: str) -> Manifest:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": _arguments(),
+        "readinessProbe": {
+            "exec": {"command": ["python", "-IS", "-c", _READY]},
+            "periodSeconds": 60,
+            "timeoutSeconds": 60,
+            "failureThreshold": 1,
+        },
+        "terminationMessagePath": "/run/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {"limits": {"memory": "128Mi"}, "requests": {"cpu": "10m", "memory": "48Mi"}},
+        "securityContext": {
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": _mounts(),
+    }
+
+
+def _arguments() -> list[str]:
+    return [
+        "run",
+        f"--kubelet-dir={_KUBELET}",
+        f"--device-plugins-dir={_KUBELET}/device-plugins",
+        "--registration=direct",
+        "--log-format=json",
+        "--log-level=info",
+        "--watchdog=30",
+    ]
+
+
+def _mounts() -> list[Manifest]:
+    return [
+        {"name": "device-plugins", "mountPath": f"{_KUBELET}/device-plugins"},
+        {"name": "pod-resources", "mountPath": f"{_KUBELET}/pod-resources", "readOnly": True},
+        {"name": "state", "mountPath": "/var/lib/plugwright"},
+        {"name": "run", "mountPath": "/run/plugwright"},
+    ]
+
+
+def _volumes(name: str) -> list[Manifest]:
+    state = "/var/lib/plugwright" if name == _NAME else f"/var/lib/plugwright-{name}"  # two daemons share no state
+    return [
+        _host_path("device-plugins", f"{_KUBELET}/device-plugins", "Directory"),
+        _host_path("pod-resources", f"{_KUBELET}/pod-resources", "Directory"),
+        _host_path("state", state, "DirectoryOrCreate"),
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+
+
+def _host_path(name: str, path: str, kind: str) -> Manifest:
+    return {"name": name, "hostPath": {"path": path, "type": kind}}
