@@ -4,7 +4,7 @@ The schema is that of the operator's file as `plugwright run` reads it, and of t
 lists the device families with the directories that they need in the daemon's pod.
 
     python deploy/helm/generate.py                    # writes both files
-    python deploy/helm/generate.py --check            # fails if a file is stale, or values.yaml does not match the schema
+    python deploy/helm/generate.py --check            # fails if a file is stale or values.yaml is invalid
     python deploy/helm/generate.py --check -f FILE    # the same, with FILE laid over values.yaml
 """
 

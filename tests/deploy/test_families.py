@@ -48,7 +48,7 @@ def host_mounts(pod: Object) -> list[Object]:
 
 def by_manifest(config: dict[str, Any]) -> Object:
     file = schema.read("plugwright.yaml", json.dumps(config)).file
-    *_, daemon_set = manifests.for_file("", file, manifests.Target("plugwright"))
+    *_, daemon_set = manifests.for_file("", file, manifests.DaemonTarget("plugwright"))
     pod: Object = daemon_set["spec"]["template"]["spec"]
     return pod
 

@@ -7,7 +7,7 @@ import yaml
 
 from plugwright.cli.output import Dumper
 from plugwright.config import manifests, schema
-from plugwright.config.manifests import PluginTarget, Target
+from plugwright.config.manifests import DaemonTarget, PluginTarget
 from plugwright.grammars import DNS_LABEL
 from plugwright.sdk.serve_settings import Api
 from plugwright.version import __version__
@@ -56,7 +56,7 @@ def manifest(context: click.Context, /, path: Path | None, namespace: str, image
     `kubectl delete` removes them again, and `plugwright node remove --stale --all-nodes --wait` what is left on the
     nodes.
     """
-    target = Target(namespace, context.params["name"], image)
+    target = DaemonTarget(namespace, context.params["name"], image)
     plugin = _plugin(context)
     if plugin is None:
         config = schema.load(path) if path is not None else schema.read("plugwright.yaml", _MOCK)

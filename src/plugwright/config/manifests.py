@@ -17,7 +17,7 @@ from plugwright.sdk.host_mounts import HostDirectory
 from plugwright.sdk.serve_settings import Api
 from plugwright.version import __version__
 
-__all__ = ["SYSTEM", "TAKEN", "Manifest", "PluginTarget", "Target", "for_file", "for_plugin"]
+__all__ = ["SYSTEM", "TAKEN", "DaemonTarget", "Manifest", "PluginTarget", "for_file", "for_plugin"]
 
 Manifest = dict[str, Any]
 
@@ -48,7 +48,7 @@ sys.exit(not answer.startswith(b'{"ok"'))
 """
 
 
-class Target(msgspec.Struct, frozen=True):
+class DaemonTarget(msgspec.Struct, frozen=True):
     """Where the objects go and what they are called; an empty `image` is plugwright's own."""
 
     namespace: str
@@ -86,7 +86,7 @@ class PluginTarget(msgspec.Struct, frozen=True):
     resources: tuple[str, ...] = ()
 
 
-def for_file(text: str, file: ConfigFile, target: Target) -> list[Manifest]:
+def for_file(text: str, file: ConfigFile, target: DaemonTarget) -> list[Manifest]:
     """The objects for an operator's file; `text` goes into the ConfigMap as it is."""
     served = manifest_claims.served_by_claims(file)
     extras = any(entry.family.extras for entry in file.resources)
@@ -100,7 +100,7 @@ def for_file(text: str, file: ConfigFile, target: Target) -> list[Manifest]:
     return _objects(target, daemon_set, mounts, served, [_config_map(target, text)])
 
 
-def for_plugin(plugin: PluginTarget, target: Target) -> list[Manifest]:
+def for_plugin(plugin: PluginTarget, target: DaemonTarget) -> list[Manifest]:
     """The same objects for a plugin in the image, which needs no file."""
     daemon_set = _daemon_set(target, f"{_NAME}:{__version__}")
     arguments = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -115,7 +115,7 @@ def for_plugin(plugin: PluginTarget, target: Target) -> list[Manifest]:
 
 
 def _objects(
-    target: Target,
+    target: DaemonTarget,
     daemon_set: Manifest,
     mounts: Sequence[HostDirectory],
     served: Sequence[Served],
@@ -171,7 +171,7 @@ def _namespace_object(namespace: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
 
 
-def _priority_class(target: Target) -> Manifest:
+def _priority_class(target: DaemonTarget) -> Manifest:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -181,7 +181,7 @@ def _priority_class(target: Target) -> Manifest:
     }
 
 
-def _service_account(target: Target) -> Manifest:
+def _service_account(target: DaemonTarget) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -190,7 +190,7 @@ def _service_account(target: Target) -> Manifest:
     }
 
 
-def _config_map(target: Target, file: str) -> Manifest:
+def _config_map(target: DaemonTarget, file: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -199,7 +199,7 @@ def _config_map(target: Target, file: str) -> Manifest:
     }
 
 
-def _daemon_set(target: Target, default_image: str) -> Manifest:
+def _daemon_set(target: DaemonTarget, default_image: str) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -213,7 +213,7 @@ def _daemon_set(target: Target, default_image: str) -> Manifest:
     }
 
 
-def _pod(target: Target, image: str) -> Manifest:
+def _pod(target: DaemonTarget, image: str) -> Manifest:
     return {
         "serviceAccountName": target.name,
         "automountServiceAccountToken": False,
