@@ -1,6 +1,11 @@
-"""An error names whose fault it is and carries its facts."""
+"""An error names whose fault it is and carries its facts; every exception of the tree lives in errors.py."""
 
+import builtins
 import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +26,25 @@ from plugwright.errors import (
     UnhealthyDevice,
     UnknownDevice,
 )
+from plugwright.text import line_of
+
+PACKAGE = Path(errors.__file__).parent
+CLASS = re.compile(r"^ *class (\w+)\(([^)]*)\)", re.MULTILINE)
+_WIRE = "never leaves protocol: grpc_errors makes a PlugwrightError of it"
+ELSEWHERE: Mapping[str, str] = {
+    "BrokenExchange": _WIRE,
+    "ConnectionFault": _WIRE,
+    "GrpcError": _WIRE,
+    "HeadersTooLarge": _WIRE,
+    "HpackError": _WIRE,
+    "NewerVersion": "raised by a StateFormat to its StateFile, which makes a StateFileNewer of it",
+    "StreamFault": _WIRE,
+    "TimeLimitExceeded": "never leaves plugins.nvidia.topology: ends an exact search, and a faster one answers",
+    "_CannotExpand": "never leaves its module",
+    "_Reinstalled": "never leaves its module",
+    "_Unparsable": "never leaves its module",
+    "_Unreachable": "never leaves its module",
+}
 
 FAULTS: dict[type[PlugwrightError], list[type[PlugwrightError]]] = {
     ConfigError: [PathTooLong],
@@ -29,11 +53,34 @@ FAULTS: dict[type[PlugwrightError], list[type[PlugwrightError]]] = {
 }
 
 
-def test_every_error_is_ours_and_drawn_in_the_tree() -> None:
-    for name in [name for name in errors.__all__ if name[0].isupper()]:
-        assert issubclass(getattr(errors, name), PlugwrightError)
-        assert errors.__doc__ is not None
-        assert name in errors.__doc__
+def classes() -> Iterator[tuple[str, Path, set[str]]]:
+    """Each class of the package that has bases, with its file and their names."""
+    for path in PACKAGE.rglob("*.py"):
+        for name, bases in CLASS.findall(path.read_text()):
+            yield name, path, {base.strip().rpartition(".")[2] for base in bases.split(",")}
+
+
+@cache
+def exceptions() -> dict[str, Path]:
+    """Each exception of the package, and the file that defines it."""
+    every, found = [*classes()], dict[str, Path]()
+    names = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, Exception)}
+    while new := {name: path for name, path, bases in every if bases & names and name not in found}:
+        found |= new
+        names |= new.keys()
+    return found
+
+
+def test_every_exception_of_the_tree_is_in_errors_but_those_with_a_reason() -> None:
+    assert {name for name, path in exceptions().items() if path != PACKAGE / "errors.py"} == ELSEWHERE.keys()
+
+
+def test_every_exception_of_errors_is_ours_public_and_drawn_in_the_tree() -> None:
+    names = {name for name in vars(errors) if name in exceptions() and not name.startswith("_")}
+    assert names == set(errors.__all__)
+    assert not [name for name in names if not issubclass(getattr(errors, name), PlugwrightError)]
+    assert errors.__doc__ is not None
+    assert not [name for name in names if f" {name}" not in errors.__doc__.replace("\n", " ")]
 
 
 @pytest.mark.parametrize(("fault", "kinds"), FAULTS.items(), ids=[fault.__name__ for fault in FAULTS])
@@ -113,12 +160,10 @@ def test_the_line_of_an_error_is_the_authors_and_not_that_of_a_library() -> None
     with pytest.raises(json.JSONDecodeError) as caught:
         read()
     line = read.__code__.co_firstlineno + 1
-    assert errors.line_of(caught.value) == f"tests/test_errors.py:{line} in read"
-    assert str(PluginFailed("example.com/tape", "discover", caught.value)).endswith(
-        f" at {errors.line_of(caught.value)}"
-    )
+    assert line_of(caught.value) == f"tests/test_errors.py:{line} in read"
+    assert str(PluginFailed("example.com/tape", "discover", caught.value)).endswith(f" at {line_of(caught.value)}")
 
 
 def test_an_error_that_was_never_raised_has_no_line() -> None:
-    assert errors.line_of(OSError("x")) == ""
+    assert line_of(OSError("x")) == ""
     assert str(PluginFailed("a/b", "discover", OSError("x"))) == "discover() of a/b failed: OSError: x"

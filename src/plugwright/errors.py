@@ -2,6 +2,7 @@
 
     PlugwrightError
     ├── ConfigError             the operator's: a wrong file, flag or environment variable
+    │   ├── InvalidSetting          settings of a resource that cannot be followed
     │   └── PathTooLong             a socket path longer than the kernel allows
     ├── PluginError             the plugin author's: its code raised, hung, or returned a wrong value
     │   ├── InvalidValue            a device, an allocation or a name that could never work
@@ -10,92 +11,59 @@
     │   ├── PluginFailed            a method of the plugin raised
     │   ├── PluginTimeout           a method of the plugin took longer than its limit
     │   └── CallUnfinished          a blocking call has no result: a disk, a driver or a server hangs
-    │       ├── CallTimedOut            it took longer than its limit
-    │       └── CallNotStarted          too many earlier calls hang, or no thread can be started
+    │       └── CallTimedOut, CallNotStarted
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are not the expected message
+    │       └── UnknownKind             an object of a kind that has no protobuf message
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
     ├── PeerRefused             the peer answered with an error
+    ├── HoldersUnknown          the devices that pods hold cannot be read
     ├── ClaimRefused            a ResourceClaim cannot be prepared; the text is for the pod's owner
     │   └── ClaimWaits              not now: it is tried again
     ├── DirectoryReplaced       the kubelet's directory was deleted under a mount of it
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     ├── StateFileDamaged        a file of our own state that cannot be read
     │   └── StateFileNewer          a later version of plugwright has written it
-    ├── StateFileLocked         another process keeps the lock on a state file
-    ├── StateFileTooLarge       the new content of a state file is larger than allowed
+    ├── StateFileLocked, StateFileTooLarge
+    ├── DriverGone              a hardware driver is missing or does not answer
+    ├── PluginNotRunning        a program under test is not registered, or has ended
+    ├── RuleViolated, RuleNotApplicable
     ├── ClusterError            the embedded cluster cannot do what was asked
+    │   ├── PatchFailed             a patch does not fit its document
+    │   └── StatusError             a refusal of an API server, with code, reason and details
+    │       └── NotFound, AlreadyExists, VersionConflict, Expired
     └── KubeletError            a refusal of the emulated kubelet, in the real one's words
         ├── InvalidPod              a pod that no API server would have accepted
-        ├── AllocationFailed        a container cannot get its devices
-        ├── PodRefused              a pod was not admitted
-        ├── ContainerWaiting        a container of an admitted pod could not be started
-        ├── ContainerConfigError    a container refers to something that is not there
-        ├── VolumeNotMounted        a volume of a pod cannot be set up
+        ├── AllocationFailed, ClaimNotPrepared, PodRefused
+        ├── ContainerWaiting, ContainerConfigError, VolumeNotMounted
         └── KubeletFindings         in strict mode: what would go wrong with a real kubelet
 
-Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed in `cli` alone.
+Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed in `cli` alone. Exceptions that never
+leave the code that raises them may live there; `tests/test_errors.py` lists them.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from plugwright.text import clean
+from plugwright.text import described, line_of, quoted
 
+# fmt: off
 __all__ = [
-    "AllocationFailed",
-    "CallNotStarted",
-    "CallTimedOut",
-    "CallUnfinished",
-    "CheckpointCorrupt",
-    "ClaimRefused",
-    "ClaimWaits",
-    "ClusterError",
-    "ConfigError",
-    "ContainerConfigError",
-    "ContainerWaiting",
-    "DirectoryReplaced",
-    "HardwareMissing",
-    "InvalidPod",
-    "InvalidValue",
-    "KubeletError",
-    "KubeletFindings",
-    "ListTooLarge",
-    "MalformedMessage",
-    "PathTooLong",
-    "PeerGone",
-    "PeerRefused",
-    "PeerSilent",
-    "PluginError",
-    "PluginFailed",
-    "PluginTimeout",
-    "PlugwrightError",
-    "PodRefused",
-    "ProtocolError",
-    "RepeatedDevice",
-    "StateFileDamaged",
-    "StateFileLocked",
-    "StateFileNewer",
-    "StateFileTooLarge",
-    "UnhealthyDevice",
-    "UnknownDevice",
-    "VolumeNotMounted",
-    "line_of",
+    "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut", "CallUnfinished", "CheckpointCorrupt",
+    "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError", "ContainerConfigError",
+    "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "HardwareMissing", "HoldersUnknown",
+    "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
+    "MalformedMessage", "NotFound", "PatchFailed", "PathTooLong", "PeerGone", "PeerRefused", "PeerSilent",
+    "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
+    "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleViolated", "StateFileDamaged", "StateFileLocked",
+    "StateFileNewer", "StateFileTooLarge", "StatusError", "UnhealthyDevice", "UnknownDevice", "UnknownKind",
+    "VersionConflict", "VolumeNotMounted",
 ]
-
-_CALLERS = (  # of an author's code
-    "plugwright.sdk.plugin_calls",
-    "plugwright.system.",
-    "plugwright.cli.",
-    "importlib",
-    "_frozen_importlib",
-    "asyncio.",
-    "threading",
-    "concurrent.",
-)
+# fmt: on
 
 
 class PlugwrightError(Exception):
@@ -104,6 +72,17 @@ class PlugwrightError(Exception):
 
 class ConfigError(PlugwrightError):
     """A file, a flag or an environment variable has a value that cannot be used."""
+
+
+class InvalidSetting(ConfigError):
+    """Settings of a resource have the right types and still cannot be followed.
+
+    `path` is the setting below the resource, such as `usb[1].vendor`; if empty, the family's whole key is wrong.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class PathTooLong(ConfigError):
@@ -128,10 +107,7 @@ class InvalidValue(PluginError, ValueError):
 
 
 class HardwareMissing(PluginError):
-    """The node has none of the hardware, or no driver for it; raised by discover(), which is called again.
-
-    No failure: until there is a first list the resource is idle, which means that it is ready and not registered.
-    """
+    """The node has none of the hardware; discover() raises it. The resource is idle, and discover() is called again."""
 
 
 class ListTooLarge(PluginError):
@@ -150,7 +126,7 @@ class PluginFailed(PluginError):
     def __init__(self, resource: str, method: str, cause: BaseException) -> None:
         self.where = line_of(cause)
         place = f" at {self.where}" if self.where else ""
-        super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}{place}")
+        super().__init__(f"{method}() of {resource} failed: {described(cause)}{place}")
         self.resource, self.method = resource, method
 
 
@@ -200,7 +176,7 @@ class UnknownDevice(_DeviceError):
     """The kubelet asked for a device that discovery never announced."""
 
     def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
-        super().__init__(resource, device_ids, f"{resource} has no device {_quoted(device_ids)}")
+        super().__init__(resource, device_ids, f"{resource} has no device {quoted(device_ids)}")
 
 
 class UnhealthyDevice(_DeviceError):
@@ -216,11 +192,15 @@ class RepeatedDevice(_DeviceError):
     """The kubelet asked for one device more than once for one container."""
 
     def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
-        super().__init__(resource, device_ids, f"asked for more than once from {resource}: {_quoted(device_ids)}")
+        super().__init__(resource, device_ids, f"asked for more than once from {resource}: {quoted(device_ids)}")
 
 
 class MalformedMessage(ProtocolError):
     """Bytes arrived that are not the message of the method."""
+
+
+class UnknownKind(MalformedMessage):
+    """An object of a kind that has no protobuf message."""
 
 
 class PeerGone(PlugwrightError):
@@ -229,10 +209,6 @@ class PeerGone(PlugwrightError):
     def __init__(self, text: str, message: str = "") -> None:
         super().__init__(text)
         self.message = message
-
-
-class HoldersUnknown(PlugwrightError):
-    """It cannot be read which devices pods hold."""
 
 
 class PeerSilent(PeerGone):
@@ -245,6 +221,10 @@ class PeerRefused(PlugwrightError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})" if message and code else message or code)
         self.code, self.message = code, message
+
+
+class HoldersUnknown(PlugwrightError):
+    """The devices that pods hold cannot be read."""
 
 
 class ClaimRefused(PlugwrightError):
@@ -298,8 +278,70 @@ class StateFileTooLarge(PlugwrightError, OSError):
         self.path, self.size, self.limit = path, size, limit
 
 
+class DriverGone(PlugwrightError):
+    """A driver does not answer, or is certainly `unloaded`, so that its devices have been reset when it returns."""
+
+    def __init__(self, reason: str, unloaded: bool = False) -> None:
+        super().__init__(reason)
+        self.unloaded = unloaded
+
+
+class PluginNotRunning(PlugwrightError):
+    """The program under test is not registered, or has ended, although a rule needs it."""
+
+
+class RuleViolated(PlugwrightError):
+    """The program under test does not keep the rule: what was expected, and what was seen."""
+
+    def __init__(self, expected: str, seen: str) -> None:
+        super().__init__(f"{expected}; {seen}")
+        self.expected, self.seen = expected, seen
+
+
+class RuleNotApplicable(PlugwrightError):
+    """The rule cannot be checked on this program; the text is the reason."""
+
+
 class ClusterError(PlugwrightError):
     """The embedded cluster refuses a request; the text is the real API server's where there is one."""
+
+
+class PatchFailed(ClusterError):
+    """A patch does not fit its document."""
+
+
+class StatusError(ClusterError):
+    """An API server refuses a request; code, reason, message and details are those of its `Status`."""
+
+    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message, self.details = code, reason, message, details or {}
+
+
+class NotFound(StatusError):
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(404, "NotFound", f'{kind} "{name}" not found', {"name": name, "kind": kind})
+
+
+class AlreadyExists(StatusError):
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(409, "AlreadyExists", f'{kind} "{name}" already exists', {"name": name, "kind": kind})
+
+
+class VersionConflict(StatusError):
+    """The object has changed since the resource version that the writer read."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        text = "the object has been modified; please apply your changes to the latest version and try again"
+        message = f'Operation cannot be fulfilled on {kind} "{name}": {text}'
+        super().__init__(409, "Conflict", message, {"name": name, "kind": kind})
+
+
+class Expired(StatusError):
+    """The history no longer contains the revision: the reader has to list again."""
+
+    def __init__(self, revision: int, oldest: int) -> None:
+        super().__init__(410, "Expired", f"too old resource version: {revision} ({oldest})")
 
 
 class KubeletError(PlugwrightError):
@@ -307,10 +349,7 @@ class KubeletError(PlugwrightError):
 
 
 class InvalidPod(KubeletError):
-    """A pod that cannot be read, or that an API server would never have accepted.
-
-    `path` is where in the object, as `$.spec.containers[0].resources.limits`, and `key` the key in it.
-    """
+    """A pod that no API server would accept; `path` is as `$.spec.containers[0].resources`, `key` a key there."""
 
     def __init__(self, text: str, path: str = "$", key: str = "") -> None:
         super().__init__(text)
@@ -359,29 +398,3 @@ class KubeletFindings(KubeletError):
     def __init__(self, findings: Sequence[str]) -> None:
         super().__init__("; ".join(findings))
         self.findings = tuple(findings)
-
-
-def _in_one_line(cause: BaseException) -> str:
-    kind, text = type(cause).__name__, clean(cause)
-    return f"{kind}: {text}" if text and text != kind else kind
-
-
-def line_of(cause: BaseException) -> str:
-    """The innermost line of an author's code in a traceback: not that of a library it called, nor of what called it."""
-    where, author, trace = "", "", cause.__traceback__
-    while trace is not None:
-        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
-        package = module.partition(".")[0]
-        if not author and not module.startswith(_CALLERS):
-            author = package
-        if author and package == author:
-            # As much of the path as the module's name has parts: `acme/tape.py` for `acme.tape`.
-            depth = module.count(".") + (2 if code.co_filename.endswith("__init__.py") else 1)
-            where = f"{'/'.join(code.co_filename.split('/')[-depth:])}:{trace.tb_lineno} in {code.co_name}"
-        trace = trace.tb_next
-    return where
-
-
-def _quoted(device_ids: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(repr(device_id) for device_id in device_ids[:most])
-    return shown if len(device_ids) <= most else f"{shown} and {len(device_ids) - most} more"

@@ -5,13 +5,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from plugwright.dra import names
 from plugwright.sdk import run as sdk_run
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings, Split
+from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.system import left_out_modules
 
@@ -48,16 +47,8 @@ def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
 
 
 def needs_driver(runtime: ResourceRuntime) -> bool:
-    """Also a resource that is served by the device plugin API again, for as long as claims may have its devices.
-
-    Its driver unprepares those claims, and gives each device back when no claim has it.
-    """
-    if runtime.serve.api is not Api.DEVICE_PLUGIN:
-        return True
-    if not _may_have_claims(runtime):
-        return False
-    runtime.serve = replace(runtime.serve, api=Api.BOTH, split=Split(dra=0))
-    return True
+    """Whether claims are served from a resource, or earlier claims may still hold its devices."""
+    return runtime.serve.api is not Api.DEVICE_PLUGIN or _may_have_claims(runtime)
 
 
 def _may_have_claims(runtime: ResourceRuntime) -> bool:

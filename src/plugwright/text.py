@@ -1,12 +1,24 @@
-"""Texts from outside, made safe to show: in a reason, a log line, a table or a message to the kubelet.
+"""Texts and errors from outside, made safe to show: in a reason, a log line, a table or a message to the kubelet.
 
 A device's reason may quote a file name that is not UTF-8, an HTTP server's own words or a driver's buffer. None of them
 may break the list it is in, write to an operator's terminal or fill a log.
 """
 
-__all__ = ["clean", "escaped", "fitted"]
+from collections.abc import Sequence
+
+__all__ = ["clean", "described", "escaped", "fitted", "line_of", "quoted"]
 
 _CUT = "…"
+_CALLERS = (  # of an author's code
+    "plugwright.sdk.plugin_calls",
+    "plugwright.system.",
+    "plugwright.cli.",
+    "importlib",
+    "_frozen_importlib",
+    "asyncio.",
+    "threading",
+    "concurrent.",
+)
 
 
 def clean(text: object, limit: int = 1024) -> str:
@@ -35,6 +47,34 @@ def fitted(text: object, size: int) -> str:
         return shown
     # Half a character at the cut is left out.
     return encoded[: size - len(_CUT.encode())].decode(errors="ignore") + _CUT
+
+
+def described(cause: BaseException) -> str:
+    """An exception's class and text."""
+    kind, text = type(cause).__name__, clean(cause)
+    return f"{kind}: {text}" if text and text != kind else kind
+
+
+def line_of(cause: BaseException) -> str:
+    """The innermost line of an author's code in a traceback: not that of a library it called, nor of what called it."""
+    where, author, trace = "", "", cause.__traceback__
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if not author and not module.startswith(_CALLERS):
+            author = package
+        if author and package == author:
+            # As much of the path as the module's name has parts: `acme/tape.py` for `acme.tape`.
+            depth = module.count(".") + (2 if code.co_filename.endswith("__init__.py") else 1)
+            where = f"{'/'.join(code.co_filename.split('/')[-depth:])}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+    return where
+
+
+def quoted(names: Sequence[str], most: int = 8) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _string(text: object) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.apiserver import kubernetes_objects
-from plugwright.errors import MalformedMessage
+from plugwright.errors import MalformedMessage, UnknownKind
 from plugwright.protocol import wire_format
 
 NAMESPACE = base64.b64decode("azhzAAoPCgJ2MRIJTmFtZXNwYWNlEhkKEQoBbRIAGgAiACoAMgA4AEIAEgAaAgoAGgAiAA==")
@@ -154,7 +154,7 @@ def test_numbers_and_empty_values_of_maps_are_kept() -> None:
 
 
 def test_a_kind_that_is_not_accepted_is_refused_by_name() -> None:
-    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Namespack' of 'v1' has no protobuf message"):
+    with pytest.raises(UnknownKind, match="kind 'Namespack' of 'v1' has no protobuf message"):
         decode(NAMESPACE.replace(b"Namespace", b"Namespack"))
 
 
@@ -193,7 +193,7 @@ def test_a_list_and_the_frame_of_a_watch_have_their_envelopes() -> None:
 
 
 def test_a_kind_without_a_message_is_not_written() -> None:
-    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Deployment' of 'apps/v1' has no protobuf message"):
+    with pytest.raises(UnknownKind, match="kind 'Deployment' of 'apps/v1' has no protobuf message"):
         kubernetes_objects.encode({"kind": "Deployment", "apiVersion": "apps/v1"})
 
 

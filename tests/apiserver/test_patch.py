@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.apiserver.patch import PatchFailed, json_patch, merge_patch
+from plugwright.apiserver.patch import json_patch, merge_patch
+from plugwright.errors import PatchFailed
 
 
 def op(name: str, path: str, **members: object) -> dict[str, object]:

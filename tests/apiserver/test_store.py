@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.apiserver.store import (
-    AlreadyExists,
-    DryRun,
-    Expired,
-    NotFound,
-    Object,
-    ObjectKey,
-    Store,
-    VersionConflict,
-)
+from plugwright.apiserver.store import DryRun, Object, ObjectKey, Store
+from plugwright.errors import AlreadyExists, Expired, NotFound, VersionConflict
 
 
 def key(name: str, kind: str = "pods", namespace: str = "default") -> ObjectKey:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.apiserver.kinds import NODES, PODS
-from plugwright.apiserver.patch import PatchFailed, strategic_merge_patch
+from plugwright.apiserver.patch import strategic_merge_patch
+from plugwright.errors import PatchFailed
 
 POD, NODE = PODS.object_type, NODES.object_type
 A = {"name": "a", "image": "one"}

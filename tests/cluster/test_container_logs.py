@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.apiserver import log_options
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.store import Object
 from plugwright.cluster.container_logs import ContainerLogs, LogName, attempt_to_read
+from plugwright.errors import StatusError
 
 EPOCH = datetime(2026, 11, 15, 12, tzinfo=UTC)
 NAME = LogName("u", "main", 0)

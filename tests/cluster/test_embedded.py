@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from tests.cluster.embedding import Lab, embedded
 
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import NODES
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Object
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
 from plugwright.cluster.nodes.node_status import NodeShape
-from plugwright.errors import ConfigError, PluginError
+from plugwright.errors import ConfigError, PluginError, StatusError
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.model import Allocation, Device
 from plugwright.sdk.plugin import Plugin

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.plugins.nvidia.driver import DriverGone, GpuSnapshot
+from plugwright.errors import DriverGone
+from plugwright.plugins.nvidia.driver import GpuSnapshot
 from plugwright.plugins.nvidia.nvml import Nvml
 
 _HERE = Path(__file__).parent

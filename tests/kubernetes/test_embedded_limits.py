@@ -9,10 +9,10 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import KubectlFailed, Object
 
 from plugwright.apiserver import KUBERNETES_VERSION, requests
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import ResourcePath, Writer
 from plugwright.apiserver.store import DryRun, Store
+from plugwright.errors import StatusError
 
 TAINT = {"key": "example.com/x", "effect": "NoSchedule"}
 POLICY = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "1Gi"}}

@@ -17,13 +17,13 @@ from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
 from plugwright.apiserver import KUBERNETES_VERSION, clock, requests
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import KINDS, NAMESPACES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.apiserver.store import Store
 from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduling.scheduler import Scheduler
+from plugwright.errors import StatusError
 
 OFFER = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}

@@ -15,11 +15,11 @@ from starlette.types import Receive, Scope, Send
 
 from plugwright.apiserver import KUBERNETES_VERSION, clock, discovery, requests, responses, schema
 from plugwright.apiserver.clock import Clock
-from plugwright.apiserver.errors import StatusError, from_cluster_error, method_not_allowed, not_found
+from plugwright.apiserver.errors import from_cluster_error, method_not_allowed, not_found
 from plugwright.apiserver.handlers import Logs, ResourceHandlers
 from plugwright.apiserver.kinds import KINDS
 from plugwright.apiserver.store import Store
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, StatusError
 
 __all__ = ["Logs", "Server", "application"]
 
@@ -68,8 +68,6 @@ class _Endpoint:
         request = Request(scope, receive)
         try:
             response = await self._respond(request)
-        except StatusError as error:
-            response = responses.failure(request, error)
         except ClusterError as error:
             response = responses.failure(request, from_cluster_error(error))
         await response(scope, receive, send)

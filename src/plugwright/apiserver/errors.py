@@ -2,16 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from plugwright.apiserver.kinds import Kind
-from plugwright.apiserver.patch import PatchFailed
-from plugwright.apiserver.store import AlreadyExists, Expired, NotFound, Object, VersionConflict
+from plugwright.apiserver.store import Object
 from plugwright.apiserver.validation import FieldError
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, PatchFailed, StatusError
 
 __all__ = [
-    "StatusError",
     "bad_request",
     "from_cluster_error",
     "invalid",
@@ -23,16 +20,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class StatusError(Exception):
-    """A request that is answered with a `Status` of status Failure."""
-
-    code: int
-    reason: str
-    message: str
-    details: Object = field(default_factory=dict)
 
 
 def bad_request(message: str) -> StatusError:
@@ -75,19 +62,13 @@ def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
 
 
 def from_cluster_error(error: ClusterError) -> StatusError:
-    if isinstance(error, Expired):
-        return StatusError(410, "Expired", str(error))
+    """The answer to a request that failed so."""
+    if isinstance(error, StatusError):
+        return error
     if isinstance(error, PatchFailed):
         # kube-apiserver does not give the reason either: kubectl would print the causes instead of the message.
         logger.info("patch refused", extra={"error": str(error)})
         return StatusError(422, "Invalid", "the server rejected our request due to an error in our request")
-    if isinstance(error, NotFound | AlreadyExists | VersionConflict):
-        code, reason = {
-            NotFound: (404, "NotFound"),
-            AlreadyExists: (409, "AlreadyExists"),
-            VersionConflict: (409, "Conflict"),
-        }[type(error)]
-        return StatusError(code, reason, str(error), {"name": error.key.name, "kind": error.key.kind})
     return StatusError(500, "InternalError", str(error))
 
 

@@ -20,13 +20,7 @@ from plugwright.apiserver import (
     server_side_apply,
 )
 from plugwright.apiserver.clock import Clock
-from plugwright.apiserver.errors import (
-    StatusError,
-    bad_request,
-    invalid,
-    method_not_allowed,
-    unsupported_media_type,
-)
+from plugwright.apiserver.errors import bad_request, invalid, method_not_allowed, unsupported_media_type
 from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.list_options import Chunk
 from plugwright.apiserver.log_options import LogOptions
@@ -35,6 +29,7 @@ from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer, c
 from plugwright.apiserver.responses import ResponseForm
 from plugwright.apiserver.store import DryRun, Object, Store
 from plugwright.apiserver.watch import Watch, WatchOptions, watch_events
+from plugwright.errors import StatusError
 
 __all__ = ["Logs", "ResourceHandlers"]
 

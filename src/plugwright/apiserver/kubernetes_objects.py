@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from plugwright.apiserver.kubernetes_fields import Field, ObjectType, inner_type, object_type
-from plugwright.errors import MalformedMessage
+from plugwright.errors import MalformedMessage, UnknownKind
 from plugwright.protocol import wire_format
 
-__all__ = ["MEDIA_TYPE", "WATCH_MEDIA_TYPE", "UnknownKind", "decode", "encode", "watch_frame"]
+__all__ = ["MEDIA_TYPE", "WATCH_MEDIA_TYPE", "decode", "encode", "watch_frame"]
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 WATCH_MEDIA_TYPE = f"{MEDIA_TYPE};stream=watch"
@@ -29,10 +29,6 @@ _TYPE_META = frozenset({"apiVersion", "kind"})  # in the envelope, not in the me
 _VARINT, _BYTES = 0, 2
 _ZEROS = {"bool": False, "int32": 0, "int64": 0, "string": ""}
 _BITS = {"int32": 31, "int64": 63}
-
-
-class UnknownKind(MalformedMessage):
-    """An object of a kind that has no message."""
 
 
 def decode(content: bytes) -> _Document:

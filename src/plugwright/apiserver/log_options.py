@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from plugwright.apiserver import clock
-from plugwright.apiserver.errors import StatusError, bad_request
+from plugwright.apiserver.errors import bad_request
+from plugwright.errors import StatusError
 
 __all__ = ["LogOptions", "read"]
 

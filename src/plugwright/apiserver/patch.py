@@ -10,18 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plugwright.apiserver.kubernetes_fields import Field, ObjectType, inner_type
-from plugwright.errors import ClusterError
+from plugwright.errors import PatchFailed
 
-__all__ = ["Json", "PatchFailed", "json_patch", "merge_patch", "strategic_merge_patch"]
+__all__ = ["Json", "json_patch", "merge_patch", "strategic_merge_patch"]
 
 Json = Any  # type: ignore[explicit-any,unused-ignore]
 _MOST_OPERATIONS = 10_000  # this and the next are kube-apiserver's limits
 _MOST_COPIED_BYTES = 3 * 1024 * 1024
 _DIRECTIVE = "$patch"
-
-
-class PatchFailed(ClusterError):
-    """The patch does not fit the document."""
 
 
 def json_patch(document: Json, operations: object) -> Json:

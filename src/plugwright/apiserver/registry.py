@@ -11,10 +11,11 @@ from datetime import timedelta
 
 from plugwright.apiserver import clock, managed_fields, pod_fields, server_side_apply, validation
 from plugwright.apiserver.clock import Clock
-from plugwright.apiserver.errors import StatusError, bad_request, invalid
+from plugwright.apiserver.errors import bad_request, invalid
 from plugwright.apiserver.kinds import NAMESPACES, Kind
-from plugwright.apiserver.store import DryRun, Object, ObjectKey, Store, VersionConflict
+from plugwright.apiserver.store import DryRun, Object, ObjectKey, Store
 from plugwright.apiserver.validation import FieldError
+from plugwright.errors import StatusError, VersionConflict
 
 __all__ = ["DeleteOptions", "ResourcePath", "Writer", "check_identity"]
 
@@ -110,7 +111,7 @@ class Writer:
         _check_uid(path, before, str(metadata.get("uid") or ""))
         expected = str(metadata.get("resourceVersion") or "")
         if expected not in ("", before["metadata"]["resourceVersion"]):
-            raise VersionConflict(path.key)
+            raise VersionConflict(path.key.kind, path.key.name)
         if not expected and not path.kind.allow_unconditional_update:
             error = validation.invalid("metadata.resourceVersion", 0, "must be specified for an update")
             raise invalid(path.kind, path.name, [error])

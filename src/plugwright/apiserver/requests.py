@@ -11,18 +11,12 @@ import yaml
 from starlette.requests import ClientDisconnect, Request
 
 from plugwright.apiserver import kinds, kubernetes_objects, schema
-from plugwright.apiserver.errors import (
-    StatusError,
-    bad_request,
-    invalid_options,
-    not_found,
-    unsupported_media_type,
-)
+from plugwright.apiserver.errors import bad_request, invalid_options, not_found, unsupported_media_type
 from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object
 from plugwright.apiserver.validation import invalid, unsupported
-from plugwright.errors import MalformedMessage
+from plugwright.errors import MalformedMessage, StatusError, UnknownKind
 
 __all__ = [
     "LARGEST_BODY",
@@ -101,7 +95,7 @@ async def read_body(request: Request, *, may_be_empty: bool = False) -> Any:  # 
         raise bad_request("the body of the request must not be empty")
     try:
         decoded = _decode(bytes(content), media_type(request))
-    except kubernetes_objects.UnknownKind as error:
+    except UnknownKind as error:
         raise unsupported_media_type(_MEDIA_TYPES, str(error)) from None
     except (msgspec.MsgspecError, yaml.YAMLError, MalformedMessage, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())

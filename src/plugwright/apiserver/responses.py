@@ -15,9 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from plugwright.apiserver import kubernetes_objects, printers
 from plugwright.apiserver.clock import Clock
-from plugwright.apiserver.errors import StatusError, status_object
+from plugwright.apiserver.errors import status_object
 from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.stored_objects import Object, StoredObjects
+from plugwright.errors import StatusError
 
 __all__ = [
     "Accepted",

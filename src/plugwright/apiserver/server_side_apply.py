@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import reduce
 
 from plugwright.apiserver import field_sets, managed_fields
-from plugwright.apiserver.errors import StatusError, bad_request
+from plugwright.apiserver.errors import bad_request
 from plugwright.apiserver.field_sets import Fields
 from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.kubernetes_fields import Field, ObjectType, inner_type
 from plugwright.apiserver.managed_fields import UPDATE, Author
 from plugwright.apiserver.store import Object
+from plugwright.errors import StatusError
 
 __all__ = ["Applied", "apply", "check_configuration"]
 

@@ -14,22 +14,18 @@ from operator import attrgetter
 from typing import Protocol
 
 from plugwright.apiserver.stored_objects import Object, StoredObject, StoredObjects
-from plugwright.errors import ClusterError
+from plugwright.errors import AlreadyExists, Expired, NotFound, VersionConflict
 from plugwright.system.latest import Latest
 
 __all__ = [
-    "AlreadyExists",
     "Change",
     "DryRun",
-    "Expired",
-    "NotFound",
     "Object",
     "ObjectKey",
     "ObjectLookup",
     "ObjectReader",
     "Persistence",
     "Store",
-    "VersionConflict",
 ]
 
 _HISTORY = 8_000  # changes that a watcher may lag behind
@@ -77,36 +73,6 @@ class Change:
             del objects[self.key]
         else:
             objects[self.key] = self._before
-
-
-class NotFound(ClusterError):
-    def __init__(self, key: ObjectKey) -> None:
-        super().__init__(f'{key.kind} "{key.name}" not found')
-        self.key = key
-
-
-class AlreadyExists(ClusterError):
-    def __init__(self, key: ObjectKey) -> None:
-        super().__init__(f'{key.kind} "{key.name}" already exists')
-        self.key = key
-
-
-class VersionConflict(ClusterError):
-    """The object has changed since the resource version that the writer read."""
-
-    def __init__(self, key: ObjectKey) -> None:
-        super().__init__(
-            f'Operation cannot be fulfilled on {key.kind} "{key.name}": the object has been modified; '
-            "please apply your changes to the latest version and try again"
-        )
-        self.key = key
-
-
-class Expired(ClusterError):
-    """The history does not go back to that revision: the reader has to list again."""
-
-    def __init__(self, revision: int, oldest: int) -> None:
-        super().__init__(f"too old resource version: {revision} ({oldest})")
 
 
 class ObjectLookup(Protocol):
@@ -179,7 +145,7 @@ class Store:
     def _require(self, key: ObjectKey) -> StoredObject:
         stored = self._objects.get(key.kind, {}).get(key)
         if stored is None:
-            raise NotFound(key)
+            raise NotFound(key.kind, key.name)
         return stored
 
     def objects(self, kind: str, namespace: str = "") -> Sequence[Object]:
@@ -200,14 +166,14 @@ class Store:
 
     def create(self, key: ObjectKey, content: Object) -> Object:
         if key in self:
-            raise AlreadyExists(key)
+            raise AlreadyExists(key.kind, key.name)
         return self._write("ADDED", key, content, None)
 
     def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
         """`expected` is the resource version that the writer read; empty overwrites any."""
         stored = self._require(key)
         if expected and expected != stored.version:
-            raise VersionConflict(key)
+            raise VersionConflict(key.kind, key.name)
         before = stored.content
         if _differ_by_version_alone(before, content):
             return before
@@ -290,14 +256,14 @@ class DryRun:
     def create(self, key: ObjectKey, content: Object) -> Object:
         """Without a resource version, as it was never stored."""
         if self.get(key) is not None:
-            raise AlreadyExists(key)
+            raise AlreadyExists(key.kind, key.name)
         return content
 
     def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
         """With the resource version that is stored."""
         version = self.require(key)["metadata"]["resourceVersion"]
         if expected and expected != version:
-            raise VersionConflict(key)
+            raise VersionConflict(key.kind, key.name)
         return {**content, "metadata": {**content["metadata"], "resourceVersion": version}}
 
     def delete(self, key: ObjectKey) -> Object:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from plugwright.apiserver.errors import StatusError, from_cluster_error, status_object
+from plugwright.apiserver.errors import from_cluster_error, status_object
 from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.list_options import Predicate
-from plugwright.apiserver.store import Change, Expired, Object, Store
+from plugwright.apiserver.store import Change, Object, Store
+from plugwright.errors import Expired, StatusError
 
 __all__ = ["Watch", "WatchOptions", "watch_events"]
 

@@ -11,11 +11,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from plugwright.errors import ConfigError, InvalidValue, PluginFailed, line_of
+from plugwright.errors import ConfigError, InvalidValue, PluginFailed
 from plugwright.model import some
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import collected_plugins
+from plugwright.text import line_of
 
 __all__ = ["load_plugins"]
 

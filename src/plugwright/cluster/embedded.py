@@ -18,7 +18,7 @@ from pathlib import Path
 from plugwright.apiserver import KUBERNETES_VERSION, app, clock
 from plugwright.apiserver.clock import Clock
 from plugwright.apiserver.database import Database
-from plugwright.apiserver.errors import StatusError, bad_request
+from plugwright.apiserver.errors import bad_request
 from plugwright.apiserver.kinds import (
     EVENTS,
     NAMESPACES,
@@ -29,7 +29,7 @@ from plugwright.apiserver.kinds import (
 )
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.registry import ResourcePath, Writer
-from plugwright.apiserver.store import Change, Expired, Object, ObjectKey, Store
+from plugwright.apiserver.store import Change, Object, ObjectKey, Store
 from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.controllers.event_expiry import EventExpiry
 from plugwright.cluster.controllers.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
@@ -39,7 +39,7 @@ from plugwright.cluster.nodes.node_pods import RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape
 from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories, on_node
 from plugwright.cluster.scheduling.scheduler import Scheduler
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, Expired, StatusError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon, DriverFactory

@@ -12,11 +12,10 @@ from typing import Protocol
 
 from plugwright.apiserver import clock
 from plugwright.apiserver.clock import Clock
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import EVENTS
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
-from plugwright.apiserver.store import NotFound, Object, ObjectReader, Store
-from plugwright.errors import ClusterError
+from plugwright.apiserver.store import Object, ObjectReader, Store
+from plugwright.errors import ClusterError, NotFound
 
 __all__ = [
     "MALFORMED",
@@ -110,7 +109,7 @@ class EventRecorder:
                     self._count(key)
                     return
             self._recorded[key] = self._create(regarding, event)
-        except (ClusterError, StatusError):
+        except ClusterError:
             self._recorded.pop(key, None)
         if len(self._recorded) > _REMEMBERED:
             self._recorded.popitem(last=False)

@@ -17,17 +17,10 @@ import msgspec
 from plugwright.config import families
 from plugwright.config.document import Document, parse
 from plugwright.config.serve_entry import ServeValue, driver_of, serve_settings, serve_value
-from plugwright.errors import ConfigError, InvalidValue, PluginError
+from plugwright.errors import ConfigError, InvalidSetting, InvalidValue, PluginError
 from plugwright.model import Resource, some
 from plugwright.sdk.cordons import CordonRule
-from plugwright.sdk.device_family import (
-    DeviceFamily,
-    FamilyContext,
-    FamilySettings,
-    HostSettings,
-    InvalidSetting,
-    ResourceEntry,
-)
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySettings, HostSettings, ResourceEntry
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import Api

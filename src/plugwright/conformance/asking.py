@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
-from plugwright.conformance.rule import RuleNotApplicable, RuleViolated
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.errors import PeerGone, PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.kubelet.events import Call
 from plugwright.model import PreferenceRequest, some
 from plugwright.protocol import messages

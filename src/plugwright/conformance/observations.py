@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.conformance.program import processor_demand
-from plugwright.conformance.session import PluginNotRunning, RegisterCall, Session
+from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PluginNotRunning
 from plugwright.system.concurrency import first
 
 __all__ = ["Idleness", "ProgramLife", "Refusals", "idleness", "program_life", "refusals"]

@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PlugwrightError
 
-__all__ = ["Level", "Report", "Rule", "RuleNotApplicable", "RuleStatus", "RuleViolated", "Verdict"]
+__all__ = ["Level", "Report", "Rule", "RuleStatus", "Verdict"]
 
 
 class Level(StrEnum):
@@ -28,18 +27,6 @@ class RuleStatus(StrEnum):
     FAIL = "fail"
     WARNING = "warning"
     NOT_APPLICABLE = "not applicable"
-
-
-class RuleViolated(PlugwrightError):
-    """The plugin does not keep the rule: what was expected, and what was seen."""
-
-    def __init__(self, expected: str, seen: str) -> None:
-        super().__init__(f"{expected}; {seen}")
-        self.expected, self.seen = expected, seen
-
-
-class RuleNotApplicable(PlugwrightError):
-    """The rule cannot be asked of this plugin; the text is the reason."""
 
 
 class Rule:

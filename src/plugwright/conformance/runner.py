@@ -6,10 +6,9 @@ from contextlib import aclosing
 
 from plugwright.conformance.dra.driver_verifier import DriverVerifier
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleStatus, RuleViolated, Verdict
-from plugwright.conformance.session import PluginNotRunning
+from plugwright.conformance.rule import Level, Rule, RuleStatus, Verdict
 from plugwright.conformance.verifier import Verifier, VerifyOptions
-from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.errors import ConfigError, PluginNotRunning, PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.kubelet.events import Call, Event, StateChange
 from plugwright.model import some
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plugwright.conformance import program
 from plugwright.conformance.program import Program, Target
-from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
+from plugwright.errors import PeerGone, PeerRefused, PluginNotRunning
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Call, StateChange
 from plugwright.kubelet.settings import Timing
@@ -25,15 +25,11 @@ from plugwright.protocol.registration import RegisterRequest
 from plugwright.system import directories, sockets
 from plugwright.system.concurrency import first
 
-__all__ = ["PluginNotRunning", "RegisterCall", "RegisteredPlugin", "Session", "TimeLimits", "session"]
+__all__ = ["RegisterCall", "RegisteredPlugin", "Session", "TimeLimits", "session"]
 
 
 _FINAL = ("is invalid", "is not supported by kubelet", "failed to get device plugin options", "RegisterPlugin error")
 _FINAL_REFUSALS = 3  # of one plugin, in a row
-
-
-class PluginNotRunning(PlugwrightError):
-    """The program is not registered, or has ended, where a rule needs it."""
 
 
 @dataclass(frozen=True, slots=True)

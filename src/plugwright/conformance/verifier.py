@@ -16,8 +16,8 @@ from typing import Self, TypeVar, cast
 from plugwright.conformance import program, session
 from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
-from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin, Session, TimeLimits
-from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.conformance.session import RegisteredPlugin, Session, TimeLimits
+from plugwright.errors import ConfigError, PluginNotRunning, PlugwrightError
 from plugwright.kubelet.versions import DEFAULT_VERSION
 from plugwright.system import processes
 

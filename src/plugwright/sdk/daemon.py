@@ -87,7 +87,10 @@ class ResourceRuntime:
         self._restarts = Signal()  # discover() is to be called again
         self._restarts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
-        self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
+        self.driver = drivers(self) if drivers is not None else None
+        if self.driver is not None and self.serve.api is Api.DEVICE_PLUGIN:
+            # Earlier claims may hold devices: the driver unprepares them, and returns each device when no claim has it.
+            self.serve = self.serve.without_new_claims()
         if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
             raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from plugwright.attributes import whole_quantity
-from plugwright.errors import ConfigError, InvalidValue
+from plugwright.errors import ConfigError, InvalidSetting, InvalidValue
 from plugwright.sdk.host_mounts import HostDirectory, HostMount, directories
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
@@ -46,18 +46,6 @@ ENTRY_POINTS = "plugwright.families"
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 S = TypeVar("S")
-
-
-class InvalidSetting(ConfigError):
-    """Settings that have the right types and still cannot be followed.
-
-    `path` is the setting as the operator's file has it, such as `env` or `usb[1].vendor`, below the resource; where it
-    is empty, the error is one of the family's whole key. Any `ConfigError` or `InvalidValue` may be raised instead.
-    """
-
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class FamilySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

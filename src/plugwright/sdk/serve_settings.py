@@ -5,7 +5,7 @@ gets it as a `daemon.DriverFactory`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -72,6 +72,10 @@ class ServeSettings:
     def of(cls, serve: "str | ServeSettings") -> "ServeSettings":
         """The settings, or those of an API's name alone."""
         return serve if isinstance(serve, ServeSettings) else cls(api=serve)  # type: ignore[arg-type]
+
+    def without_new_claims(self) -> "ServeSettings":
+        """Both APIs, with no device for claims: serves only the claims that hold devices already."""
+        return replace(self, api=Api.BOTH, split=Split(dra=0))
 
 
 @dataclass(frozen=True, slots=True)

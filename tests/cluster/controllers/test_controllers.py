@@ -6,13 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, NODES, PODS, Kind
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.apiserver.store import Change, Object, ObjectKey, Store
 from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.events import ClusterClient
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, StatusError
 
 WAIT = "example.com/wait"
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright import DeviceNode, InvalidValue, Mount, PluginError
+from plugwright.errors import InvalidSetting
 from plugwright.model import Device
 from plugwright.plugins.generic import allocation, hardware
 from plugwright.plugins.generic.allocation import HandoutOptions, allocation_of
 from plugwright.plugins.generic.hardware import HostPath, IdScheme, Unit, matches, pattern
 from plugwright.sdk import cdi
-from plugwright.sdk.device_family import InvalidSetting
 
 NAME = "example.com/serial"
 FIRST = Unit("usb-1", (HostPath("/dev/ttyUSB0"),), {"serial": "A", "pci": "0000:00:14.0"}, numa=(1,))

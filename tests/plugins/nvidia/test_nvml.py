@@ -7,10 +7,10 @@ from tests.plugins.nvidia.binding import LOST, NOT_SUPPORTED, Binding, Card
 from tests.plugins.nvidia.harness import INTERVALS, listing, resource
 from tests.sdk.actors import recorded_log
 
+from plugwright.errors import DriverGone
 from plugwright.plugins.nvidia.config import NvidiaHealth
 from plugwright.plugins.nvidia.driver import (
     ComputeMode,
-    DriverGone,
     DriverLoad,
     EventKind,
     Gpu,

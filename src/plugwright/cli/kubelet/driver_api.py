@@ -13,7 +13,6 @@ from typing import Any
 
 from plugwright.apiserver import KUBERNETES_VERSION, app, requests, tls
 from plugwright.apiserver.clock import now
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS
 from plugwright.apiserver.kubeconfig_file import Kubeconfig
 from plugwright.apiserver.log_options import LogOptions
@@ -80,7 +79,7 @@ class DriverApi:
                     path, {key: checked[key] for key in ("metadata", "spec") if key in checked}, _MANAGER
                 )
             self._change_status(path, dict(claim.get("status") or {}))
-        except (ClusterError, StatusError) as error:
+        except ClusterError as error:
             raise ConfigError(f"ResourceClaim {namespace}/{name}: {error}") from error
 
     def _change_status(self, path: ResourcePath, status: dict[str, Any]) -> None:

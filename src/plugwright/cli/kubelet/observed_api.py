@@ -5,7 +5,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object
@@ -39,7 +38,7 @@ class ObservedApi(DriverApi):
                 self.writer.delete(path, DeleteOptions())
             else:
                 self.writer.change(path, lambda stored: {**stored, "spec": dict(spec)}, _MANAGER)
-        except (ClusterError, StatusError):
+        except ClusterError:
             return  # the driver was faster
 
     def claim_uid(self, namespace: str, name: str) -> str:

@@ -11,14 +11,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from plugwright.apiserver.errors import StatusError
-from plugwright.apiserver.store import Change, Expired
+from plugwright.apiserver.store import Change
 from plugwright.cluster.controllers.garbage_collector import GarbageCollector
 from plugwright.cluster.controllers.namespace_controller import NamespaceController
 from plugwright.cluster.controllers.pod_gc import PodGarbageCollector
 from plugwright.cluster.controllers.taint_eviction import TaintEvictionController
 from plugwright.cluster.events import MALFORMED, ClusterClient
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, Expired
 
 __all__ = ["Controller", "ControllerManager"]
 
@@ -99,7 +98,7 @@ class ControllerManager:
     def _supervised(self, index: int, work: Callable[[], None]) -> None:
         try:
             work()
-        except (ClusterError, StatusError) as error:
+        except ClusterError as error:
             self._retries[index] = self._client.now() + _RETRY
             name = type(self._controllers[index]).__name__
             logger.warning("controller failed, it tries again", extra={"controller": name, "error": str(error)})

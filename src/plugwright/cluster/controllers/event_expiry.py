@@ -14,9 +14,9 @@ from datetime import datetime
 from plugwright.apiserver import clock
 from plugwright.apiserver.clock import Clock
 from plugwright.apiserver.kinds import EVENTS
-from plugwright.apiserver.store import Change, NotFound, Object, ObjectKey, Store
+from plugwright.apiserver.store import Change, Object, ObjectKey, Store
 from plugwright.cluster.events import MALFORMED
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, NotFound
 
 __all__ = ["EventExpiry", "EventLimits"]
 

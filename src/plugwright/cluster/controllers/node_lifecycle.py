@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from plugwright.apiserver import clock
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import LEASES, NODES, PODS
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, StatusError
 
 __all__ = ["NodeLifecycleController", "NodeLifecycleSettings"]
 

@@ -18,10 +18,10 @@ from starlette.requests import Request
 
 from plugwright.apiserver.store import Object
 from plugwright.cluster.joined.rights import CLIENT_AUTHORITY
-from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import MalformedMessage, PeerGone, PeerRefused, StatusError
 from plugwright.kube.api_client import ApiClient
 
-__all__ = ["AccessDenied", "KubeletAccess", "KubeletUser", "client_authority"]
+__all__ = ["KubeletAccess", "KubeletUser", "client_authority"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,6 @@ _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _ALLOWED_FOR, _DENIED_FOR = 300.0, 30.0  # seconds, a kubelet's defaults
 _AUTHENTICATED_FOR = 120.0
 _REMEMBERED = 1024
-
-
-class AccessDenied(Exception):
-    """With the HTTP status of the answer."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +60,18 @@ class KubeletAccess:
         self._decisions: OrderedDict[tuple[KubeletUser, str, str], tuple[float, bool]] = OrderedDict()
 
     async def check(self, request: Request, node: str, subresource: str) -> None:
-        """Raises `AccessDenied` unless the client may read this part of the node."""
+        """Raises `StatusError` unless the client may read this part of the node."""
         try:
             user = await self._user(request)
             if user is None:
-                raise AccessDenied(401, "Unauthorized")
+                raise StatusError(401, "Unauthorized", "Unauthorized")
             if not await self._is_allowed(user, node, subresource):
                 text = f"Forbidden (user={user.name}, verb=get, resource=nodes, subresource={subresource})"
-                raise AccessDenied(403, text)
+                raise StatusError(403, "Forbidden", text)
         except (PeerGone, PeerRefused, MalformedMessage) as error:
             logger.info("kubelet API request cannot be authorized", extra={"node": node, "error": str(error)})
-            raise AccessDenied(503, "the API server cannot be asked whether this is allowed") from error
+            text = "the API server cannot be asked whether this is allowed"
+            raise StatusError(503, "ServiceUnavailable", text) from error
 
     async def _user(self, request: Request) -> KubeletUser | None:
         certificate = getattr(request.state, "peercert", None)

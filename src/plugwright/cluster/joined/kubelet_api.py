@@ -15,15 +15,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from plugwright.apiserver import clock, log_options
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import PODS
 from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined import usage
-from plugwright.cluster.joined.kubelet_access import AccessDenied, KubeletAccess
+from plugwright.cluster.joined.kubelet_access import KubeletAccess
 from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.usage import NodeSeconds
 from plugwright.cluster.nodes.node import EmulatedNode
-from plugwright.errors import KubeletError
+from plugwright.errors import KubeletError, StatusError
 from plugwright.kubelet.metrics import MetricSample
 
 __all__ = ["KubeletApi"]
@@ -64,7 +63,7 @@ class KubeletApi:
                 return PlainTextResponse("no node has this port\n", 404)
             try:
                 await self.access.check(request, node.name, subresource)
-            except AccessDenied as error:
+            except StatusError as error:
                 return PlainTextResponse(f"{error}\n", error.code)
             if not node.is_running:
                 return PlainTextResponse("the kubelet of this node is stopped\n", 503)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugwright.apiserver.kinds import EVENTS, PODS
-from plugwright.apiserver.store import NotFound, Object, ObjectKey
+from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.errors import NotFound
 
 __all__ = ["Mirror"]
 
@@ -61,7 +62,7 @@ class Mirror:
     def require(self, key: ObjectKey) -> Object:
         found = self.get(key)
         if found is None:
-            raise NotFound(key)
+            raise NotFound(key.kind, key.name)
         return found
 
     def objects(self, kind: str, namespace: str = "") -> list[Object]:
@@ -108,7 +109,7 @@ class Mirror:
         """Lays top-level parts of ours over the object; returns all of it."""
         entry = self._entry(key)
         if entry is None:
-            raise NotFound(key)
+            raise NotFound(key.kind, key.name)
         entry.ours.update(parts)
         return entry.content
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from plugwright.apiserver.kinds import EVENTS, LEASES, NODES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
-from plugwright.apiserver.store import AlreadyExists, Object, ObjectKey
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.joined.differences import difference
 from plugwright.cluster.joined.mirror import Mirror
-from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import AlreadyExists, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient, segment
 from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Signal
@@ -76,7 +76,7 @@ class Outbox:
 
     def create(self, path: ResourcePath, content: Object, manager: str) -> Object:
         if self._mirror.get(path.key) is not None:
-            raise AlreadyExists(path.key)
+            raise AlreadyExists(path.key.kind, path.key.name)
         metadata = {**content["metadata"], **({"namespace": path.namespace} if path.namespace else {})}
         complete = {"apiVersion": path.kind.api_version, "kind": path.kind.name, **content, "metadata": metadata}
         self._mirror.created(path.key, complete)

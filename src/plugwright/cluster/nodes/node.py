@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.apiserver import clock
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import LEASES, NODES
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.registry import ResourcePath
@@ -26,7 +25,7 @@ from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, Runt
 from plugwright.cluster.nodes.node_pods import NodePods
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
 from plugwright.cluster.scheduling.resource_claims import StoreResourceApi
-from plugwright.errors import ClusterError, KubeletError, PeerGone
+from plugwright.errors import ClusterError, KubeletError, PeerGone, StatusError
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.events import StateChange
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from plugwright.apiserver import clock
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import PODS
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object
@@ -30,6 +29,7 @@ from plugwright.errors import (
     KubeletError,
     PeerGone,
     PodRefused,
+    StatusError,
     VolumeNotMounted,
 )
 from plugwright.kubelet import ContainerKind, Phase, Pod, pods

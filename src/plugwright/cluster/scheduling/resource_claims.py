@@ -7,13 +7,12 @@ takes the real scheduler's CEL and counters. A test, or a person with kubectl, w
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
-from plugwright.apiserver.store import NotFound, Object, ObjectKey
+from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.events import ClusterClient, NodeClient
 from plugwright.cluster.scheduling.affinity import NodeSelectorTerm
-from plugwright.errors import ClusterError, KubeletError
+from plugwright.errors import ClusterError, KubeletError, NotFound
 from plugwright.kubelet.dra.resource_api import ResourceClaim
 
 __all__ = ["ClaimController", "ClaimPlacement", "StoreResourceApi"]
@@ -170,7 +169,7 @@ class StoreResourceApi:
                 path = ResourcePath(RESOURCE_SLICES, "", found["metadata"]["name"])
                 try:
                     self._client.writer.delete(path, DeleteOptions())
-                except (ClusterError, StatusError) as error:
+                except ClusterError as error:
                     raise KubeletError(str(error)) from error
 
 

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Mapping
 
 from plugwright.apiserver import pod_fields
-from plugwright.apiserver.errors import StatusError
 from plugwright.apiserver.kinds import NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from plugwright.apiserver.registry import ResourcePath
-from plugwright.apiserver.store import AlreadyExists, Change, Expired, NotFound, Object, ObjectKey, VersionConflict
+from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling import fit, pod_filters
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
@@ -22,7 +21,7 @@ from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.cluster.scheduling.resource_claims import ClaimController, ClaimPlacement
 from plugwright.cluster.scheduling.scheduling_queue import SchedulingQueue
-from plugwright.errors import ClusterError
+from plugwright.errors import ClusterError, Expired, StatusError
 
 __all__ = ["Scheduler"]
 
@@ -178,7 +177,7 @@ class Scheduler:
     def _release_claims(self, pod: Object) -> None:
         try:
             self._claims.release(pod)
-        except (ClusterError, StatusError) as error:
+        except ClusterError as error:
             logger.warning("resource claims are not released", extra={"pod": _key(pod).name, "error": str(error)})
 
     def _schedule(self, key: ObjectKey, request: PodRequest, now: float) -> None:
@@ -192,7 +191,7 @@ class Scheduler:
                 self._report_unschedulable(key, pod, message)
             else:
                 self._bind(key, pod, node, request)
-        except (ClusterError, StatusError) as error:
+        except ClusterError as error:
             self._queue.remove(key)
             if not _is_changed_by_another(error):
                 logger.warning("pod is not scheduled, it is tried again", extra={"pod": key.name, "error": str(error)})
@@ -284,11 +283,9 @@ def _is_ours(pod: Object) -> bool:
     return pod["spec"].get("schedulerName", _NAME) == _NAME and not pod["spec"].get("schedulingGates")
 
 
-def _is_changed_by_another(error: ClusterError | StatusError) -> bool:
+def _is_changed_by_another(error: ClusterError) -> bool:
     """Then the next change says how; any other failure, as of a full disk, may pass."""
-    if isinstance(error, StatusError):
-        return error.code in _CHANGED_BY_ANOTHER
-    return isinstance(error, NotFound | AlreadyExists | VersionConflict)
+    return isinstance(error, StatusError) and error.code in _CHANGED_BY_ANOTHER
 
 
 def _log_malformed(key: ObjectKey) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
-from plugwright.conformance.rule import RuleNotApplicable, RuleViolated
-from plugwright.errors import PeerRefused, PlugwrightError
+from plugwright.errors import PeerRefused, PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = [

@@ -15,8 +15,8 @@ from plugwright.conformance import program
 from plugwright.conformance.dra import pools
 from plugwright.conformance.dra.session_api import Document, SessionApi
 from plugwright.conformance.program import Program, Target
-from plugwright.conformance.session import PluginNotRunning, Session, TimeLimits
-from plugwright.errors import PlugwrightError
+from plugwright.conformance.session import Session, TimeLimits
+from plugwright.errors import PluginNotRunning, PlugwrightError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Call, StateChange
 from plugwright.kubelet.settings import Timing

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver, driver_session
 from plugwright.conformance.rule import Rule
-from plugwright.conformance.session import PluginNotRunning, Session
+from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PluginNotRunning
 from plugwright.system.concurrency import unwrapped
 
 __all__ = ["DriverRule", "DriverVerifier"]

@@ -4,9 +4,10 @@ import asyncio
 import time
 
 from plugwright.conformance.asking import UNKNOWN_ID, allocate, expect, outcome, with_devices, with_option
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
+from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import RuleNotApplicable
 from plugwright.protocol.messages import AllocateResponse
 
 __all__ = ["RULES"]

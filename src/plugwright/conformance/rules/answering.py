@@ -12,9 +12,9 @@ from pathlib import Path
 import yaml
 
 from plugwright.conformance.asking import answered, answers, expect, with_devices
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
+from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PlugwrightError
+from plugwright.errors import PlugwrightError, RuleNotApplicable
 from plugwright.grammars import CDI_NAME, PERMISSIONS
 from plugwright.model import some
 from plugwright.protocol.messages import AllocateResponse

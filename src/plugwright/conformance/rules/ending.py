@@ -6,10 +6,10 @@ from contextlib import suppress
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.observations import ProgramLife, program_life
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
-from plugwright.conformance.session import PluginNotRunning, Session
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PlugwrightError
+from plugwright.errors import PluginNotRunning, PlugwrightError, RuleNotApplicable, RuleViolated
 
 __all__ = ["RULES"]
 

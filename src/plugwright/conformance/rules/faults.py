@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, suppress
 from plugwright.conformance import hostile_frames
 from plugwright.conformance.asking import allocate, check_alive, expect, expect_list, outcome, with_devices, with_option
 from plugwright.conformance.rule import Level, Rule
-from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin
+from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerRefused, PlugwrightError
+from plugwright.errors import PeerRefused, PluginNotRunning, PlugwrightError
 from plugwright.protocol import transport
 from plugwright.protocol.device_plugin import SERVICE
 

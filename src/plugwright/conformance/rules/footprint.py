@@ -6,9 +6,10 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect, expect_list
 from plugwright.conformance.observations import idleness
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
+from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import RuleNotApplicable
 
 __all__ = ["RULES"]
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from plugwright.conformance.asking import allocate, expect, outcome, with_devices
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone
+from plugwright.errors import PeerGone, RuleNotApplicable, RuleViolated
 from plugwright.protocol.messages import ListedDevice
 
 __all__ = ["RULES"]

@@ -6,9 +6,10 @@ from contextlib import aclosing
 
 from plugwright.conformance.asking import check_devices, expect, expect_list
 from plugwright.conformance.observations import idleness, program_life
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import RuleNotApplicable, RuleViolated
 from plugwright.kubelet.events import StateChange
 from plugwright.model import DEVICE_ID_LIMIT, some
 from plugwright.protocol.messages import ListedDevice

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect, expect_answers
 from plugwright.conformance.observations import refusals
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
-from plugwright.conformance.session import PluginNotRunning, RegisterCall, Session
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PluginNotRunning, RuleNotApplicable, RuleViolated
 from plugwright.kubelet.devicemanager.registration import is_resource_name
 from plugwright.kubelet.events import Call
 from plugwright.protocol.registration import API_VERSION

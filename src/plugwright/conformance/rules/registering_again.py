@@ -4,9 +4,10 @@ import asyncio
 from contextlib import suppress
 
 from plugwright.conformance.asking import check_alive, expect
-from plugwright.conformance.rule import Level, Rule, RuleViolated
-from plugwright.conformance.session import PluginNotRunning, Session
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PluginNotRunning, RuleViolated
 from plugwright.kubelet.events import Call
 
 __all__ = ["RULES"]

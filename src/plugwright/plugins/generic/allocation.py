@@ -15,12 +15,12 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from plugwright.errors import ConfigError, InvalidValue, PluginError
+from plugwright.errors import ConfigError, InvalidSetting, InvalidValue, PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.generic.hardware import HostPath, IdScheme, Unit, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck
 from plugwright.sdk import sysfs
-from plugwright.sdk.device_family import AbsolutePath, InvalidSetting
+from plugwright.sdk.device_family import AbsolutePath
 from plugwright.system import files
 
 __all__ = [

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.errors import ConfigError, InvalidValue
+from plugwright.errors import ConfigError, InvalidSetting, InvalidValue
 from plugwright.plugins.generic import allocation
 from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck, Probe
 from plugwright.sdk import sysfs
-from plugwright.sdk.device_family import InvalidSetting
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency, left_out_modules, processes
 from plugwright.system.blocking import BlockingCalls

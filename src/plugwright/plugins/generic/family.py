@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, InvalidSetting
 from plugwright.plugins.generic import allocation, safety
 from plugwright.plugins.generic.allocation import HandoutOptions
 from plugwright.plugins.generic.hardware import AllAsOne, Excluding, Selector, as_list
 from plugwright.plugins.generic.plugin import Generic, HostAccess
-from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettings, ResourceEntry
 from plugwright.sdk.host_mounts import HOST_ROOT, FromSettings, HostMount, When
 from plugwright.sdk.sysfs import Host
 

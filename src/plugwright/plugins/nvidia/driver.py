@@ -11,13 +11,10 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from plugwright.errors import PlugwrightError
-
 __all__ = [
     "SWITCH",
     "UNLINKED",
     "ComputeMode",
-    "DriverGone",
     "DriverLoad",
     "EventKind",
     "EventSet",
@@ -46,17 +43,6 @@ _ARCHITECTURES = {
     12: "Blackwell",
     13: "Rubin",
 }  # by the major number of the compute capability
-
-
-class DriverGone(PlugwrightError):
-    """The driver or its library is missing or does not answer; it may come back.
-
-    `unloaded`: it is certainly not loaded, so that every GPU has been reset when it comes back.
-    """
-
-    def __init__(self, reason: str, unloaded: bool = False) -> None:
-        super().__init__(reason)
-        self.unloaded = unloaded
 
 
 class PcieLevel(IntEnum):

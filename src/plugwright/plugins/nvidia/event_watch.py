@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from plugwright.plugins.nvidia.driver import DriverGone, GpuDriver, GpuEvent
+from plugwright.errors import DriverGone
+from plugwright.plugins.nvidia.driver import GpuDriver, GpuEvent
 from plugwright.plugins.nvidia.nvml_events import EventThread
 from plugwright.text import clean
 

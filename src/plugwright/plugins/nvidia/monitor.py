@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from plugwright.errors import PluginError
+from plugwright.errors import DriverGone, PluginError
 from plugwright.plugins.nvidia import health
 from plugwright.plugins.nvidia.driver import (
     SWITCH,
-    DriverGone,
     DriverLoad,
     EventKind,
     Gpu,

@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from plugwright.plugins.nvidia.driver import DriverGone, EventKind, EventSet, GpuDriver, GpuEvent
+from plugwright.errors import DriverGone
+from plugwright.plugins.nvidia.driver import EventKind, EventSet, GpuDriver, GpuEvent
 from plugwright.plugins.nvidia.nvml_library import NvmlLibrary
 from plugwright.system import concurrency
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plugwright.plugins.nvidia.driver import DriverGone
+from plugwright.errors import DriverGone
 from plugwright.text import clean
 
 __all__ = ["FabricInfo", "NvmlCalls", "NvmlLibrary"]

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from plugwright.errors import PluginError
+from plugwright.errors import DriverGone, PluginError
 from plugwright.model import some
 from plugwright.plugins.nvidia import simulated_machines
 from plugwright.plugins.nvidia.driver import (
     SWITCH,
-    DriverGone,
     DriverLoad,
     EventKind,
     FaultInjection,

@@ -13,10 +13,9 @@ from plugwright.conformance.asking import expect, expect_answers
 from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, devices_in, prepare, some_devices
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
-from plugwright.conformance.session import PluginNotRunning
+from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
+from plugwright.errors import PeerGone, PeerRefused, PluginNotRunning, PlugwrightError, RuleNotApplicable
 from plugwright.kubelet.events import Call
 from plugwright.protocol import dra, registration
 from plugwright.protocol.registration import PluginInfo

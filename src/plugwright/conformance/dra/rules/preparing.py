@@ -21,8 +21,8 @@ from plugwright.conformance.dra.claim_calls import (
 )
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.rule import Level, Rule, RuleViolated
-from plugwright.errors import PeerRefused
+from plugwright.conformance.rule import Level, Rule
+from plugwright.errors import PeerRefused, RuleViolated
 from plugwright.model import some
 from plugwright.protocol.dra import Claim
 

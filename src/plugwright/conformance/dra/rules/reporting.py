@@ -8,8 +8,8 @@ from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.session_api import SLICES, ApiRequest
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
-from plugwright.errors import PlugwrightError
+from plugwright.conformance.rule import Level, Rule
+from plugwright.errors import PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.model import some
 from plugwright.protocol import dra_health, transport
 from plugwright.protocol.dra_health import LEASE, HealthStatus, ReportedHealth

@@ -18,9 +18,8 @@ from plugwright.conformance.dra.claim_calls import (
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.unpreparing import prepared_names, spec_directories
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
-from plugwright.conformance.session import PluginNotRunning
-from plugwright.errors import PeerGone
+from plugwright.conformance.rule import Level, Rule
+from plugwright.errors import PeerGone, PluginNotRunning, RuleNotApplicable, RuleViolated
 from plugwright.model import some
 
 __all__ = ["END_RULES", "STATE_RULES"]

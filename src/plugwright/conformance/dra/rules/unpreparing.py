@@ -9,7 +9,8 @@ from plugwright.conformance.dra.cdi_specs import cdi_devices
 from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepared, some_devices, unprepare
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
+from plugwright.conformance.rule import Level, Rule
+from plugwright.errors import RuleNotApplicable
 from plugwright.grammars import CDI_NAME
 from plugwright.model import some
 from plugwright.protocol.dra import Claim

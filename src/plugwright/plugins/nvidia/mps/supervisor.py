@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from plugwright.errors import ConfigError, PeerGone, PluginError
+from plugwright.errors import ConfigError, DriverGone, PeerGone, PluginError
 from plugwright.plugins.nvidia import selection, sharing
 from plugwright.plugins.nvidia.config import ComputeModePolicy, NvidiaMps, NvidiaShare
-from plugwright.plugins.nvidia.driver import ComputeMode, DriverGone, Gpu, GpuDriver, GpuSnapshot
+from plugwright.plugins.nvidia.driver import ComputeMode, Gpu, GpuDriver, GpuSnapshot
 from plugwright.plugins.nvidia.mps import plan, state
 from plugwright.plugins.nvidia.mps.daemon import MpsControl, MpsDaemon, ProbeSettings, end_leftover, run_program
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
