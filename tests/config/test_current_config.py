@@ -119,13 +119,13 @@ async def test_a_file_system_that_does_not_answer_costs_one_thread_and_is_read_w
         assert current.state.value.failures == failures
     assert current.state.value.refused is not None
     assert current.state.value.refused.error == f"cannot read {path}: no answer within 0.05 s"
-    assert [thread.name for thread in {*threading.enumerate()} - before] == ["configuration"]
+    assert [thread.name for thread in {*threading.enumerate()} - before] == ["read of the configuration"]
     with path.open("w") as pipe:  # opens, for the thread has it open for reading
         path.unlink()
         pipe.write("no longer the file")
     path.write_text(configuration(gpu={"count": 2}))
     async with asyncio.timeout(60):
-        await current.answered.wait(0)
+        await current.reads.hung.until(lambda hung: not hung)
         while not await current.reload(take):
             pass
     assert current.value.file.resources[0].settings.count == 2

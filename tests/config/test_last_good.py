@@ -66,7 +66,10 @@ def test_the_copy_of_another_file_is_not_used(path: Path, state: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('{"format": 2, "anything": []}', "last-good-config.json has format 2, and this version reads 1"),
+        (
+            '{"format": 2, "anything": []}',
+            "last-good-config.json: written by a later .*: format must be at most 1, got 2",
+        ),
         ('{"format": 1}', "cannot read .*last-good-config.json: Object missing required field"),
         ("{", "cannot read .*last-good-config.json: Input data was truncated"),
     ],
@@ -85,6 +88,14 @@ def test_a_copy_that_this_version_refuses_is_not_used(path: Path, state: Path) -
     stored(state).write_text(json.dumps(changed))
     with pytest.raises(ConfigError, match="unknown key 'tape'"):
         DaemonConfig(path, state)
+
+
+def test_a_damaged_copy_is_set_aside_when_a_good_file_is_kept(path: Path, state: Path) -> None:
+    stored(state).write_text("{")
+    path.write_text(GOOD)
+    LastGoodFile(state, path).save(schema.load(path), loaded=9.0)
+    assert json.loads(stored(state).read_text())["loaded"] == 9.0
+    assert (state / "last-good-config.json.damaged").read_text() == "{"
 
 
 def test_a_version_that_is_kept_already_is_not_written_again(path: Path, state: Path) -> None:

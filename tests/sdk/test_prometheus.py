@@ -19,7 +19,7 @@ from plugwright.errors import HardwareMissing, PeerRefused
 from plugwright.sdk import prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import LogWriter
-from plugwright.sdk.plugin_calls import ThreadLimits
+from plugwright.sdk.plugin_calls import MOST_HUNG
 from plugwright.sdk.settings import Limits
 from plugwright.sdk.status import ConfigState, RefusedConfig
 
@@ -76,12 +76,13 @@ async def test_threads_that_hang_in_allocate_are_counted_and_their_devices_unhea
 ) -> None:
     async with serving(hanging, settings=replace(settings, limits=Limits(allocate=0.05))) as daemon:
         drive = await kubelet.endpoint(DRIVE, count=2)
-        for _ in range(ThreadLimits().stuck):
+        for _ in range(MOST_HUNG):
             with pytest.raises(PeerRefused, match="did not end within"):
                 await drive.client.allocate(["st0"])
         await kubelet.health(DRIVE, "st1", "Unhealthy")
-        assert scrape(daemon)["plugwright_stuck_threads", "allocate", DRIVE] == ThreadLimits().stuck
-        with pytest.raises(PeerRefused, match=r"4 calls of allocate\(\) of example.com/drive are still stuck in "):
+        assert scrape(daemon)["plugwright_stuck_threads", "allocate", DRIVE] == MOST_HUNG
+        refusal = r"allocate\(\) of example.com/drive is not called: 4 earlier calls still hang in "
+        with pytest.raises(PeerRefused, match=refusal):
             await drive.client.allocate(["st0"])
         hanging.released.set()
         await kubelet.health(DRIVE, "st1", "Healthy")

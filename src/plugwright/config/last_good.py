@@ -13,8 +13,9 @@ import msgspec
 
 from plugwright.config import schema
 from plugwright.config.schema import Config
-from plugwright.errors import ConfigError
-from plugwright.system import files
+from plugwright.errors import ConfigError, StateFileDamaged
+from plugwright.system.log_once import LogOnce
+from plugwright.system.state_file import JsonFormat, StateFile, StateFileOptions
 from plugwright.text import clean
 
 __all__ = ["LastGood", "LastGoodFile"]
@@ -33,11 +34,8 @@ class LastGood:
     loaded: float  # when it was read from the operator's file
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _Stored(msgspec.Struct, frozen=True):
     format: int
-
-
-class _Stored(_Header, frozen=True):
     path: str
     loaded: float
     content: str
@@ -50,50 +48,47 @@ class LastGoodFile:
     """
 
     def __init__(self, state_dir: Path | None, path: Path) -> None:
-        self._file = state_dir / _NAME if state_dir is not None else None
-        self._path = path
-        self._logged = ""  # the last error in the log
+        self._directory, self._path = state_dir, path
+        self._problems = LogOnce(logger)
 
     def load(self) -> LastGood | None:
-        """None where there is no copy; ConfigError where there is one that cannot be used."""
-        stored = self._stored()
+        """None if there is no copy; ConfigError if there is one that cannot be used, which stays in place."""
+        try:
+            stored = _file(self._directory, set_aside=False).read() if self._directory is not None else None
+        except (OSError, StateFileDamaged) as error:
+            raise ConfigError(clean(error)) from error
         if stored is None or stored.path != str(self._path.absolute()):
             return None
         return LastGood(schema.decode(self._path, stored.content.encode()), stored.loaded)
 
     def save(self, config: Config, loaded: float) -> None:
         """An error is logged: devices are served without a copy."""
-        if self._file is None:
+        if self._directory is None:
             return
         new = _Stored(_FORMAT, str(self._path.absolute()), loaded, config.content.decode())
-        error = ""
+        file = _file(self._directory)
         try:
-            if not self._has(new):
-                files.write_atomically(self._file, msgspec.json.format(msgspec.json.encode(new)) + b"\n", mode=0o600)
-        except OSError as raised:
-            error = clean(raised)
-            if error != self._logged:
-                logger.warning("last good configuration not kept", extra={"path": str(self._file), "error": error})
-        self._logged = error
+            _keep(file, new)
+            self._problems.recovered()
+        except OSError as error:
+            facts = {"path": str(file.path), "error": clean(error)}
+            self._problems.warning("last good configuration not kept", clean(error), extra=facts)
 
-    def _has(self, new: _Stored) -> bool:
-        """Whether the copy is the same version already: a start then writes nothing."""
-        try:
-            stored = self._stored()
-        except ConfigError:
-            return False
-        return stored is not None and (stored.path, stored.content) == (new.path, new.content)
 
-    def _stored(self) -> _Stored | None:
-        if self._file is None:
-            return None
-        try:
-            content = self._file.read_bytes()
-            header = msgspec.json.decode(content, type=_Header)
-            if header.format != _FORMAT:
-                raise ConfigError(f"{self._file} has format {header.format}, and this version reads {_FORMAT}")
-            return msgspec.json.decode(content, type=_Stored)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError, UnicodeError) as error:
-            raise ConfigError(f"cannot read {self._file}: {clean(error)}") from error
+def _file(directory: Path, *, set_aside: bool = True) -> StateFile[_Stored]:
+    options = StateFileOptions(set_aside=set_aside)
+    return StateFile(directory / _NAME, JsonFormat(_Stored, _FORMAT, field="format"), options)
+
+
+def _keep(file: StateFile[_Stored], new: _Stored) -> None:
+    """A start with the version that is kept already writes nothing."""
+
+    def kept(stored: _Stored | None) -> _Stored:
+        is_same = stored is not None and (stored.path, stored.content) == (new.path, new.content)
+        return stored if stored is not None and is_same else new
+
+    try:
+        file.change(kept)
+    except StateFileDamaged as error:  # set aside, so that the new one replaces nothing
+        logger.warning("last good configuration was damaged", extra={"error": clean(error)})
+        file.write(new)

@@ -20,13 +20,14 @@ from plugwright.config.file_changes import file_changes
 from plugwright.config.last_good import LastGoodFile
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames
-from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.errors import CallUnfinished, ConfigError, PlugwrightError
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
-from plugwright.system.concurrency import Backoff, begin_in_thread, in_thread, single_error
-from plugwright.system.latest import Latest, Signal
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.concurrency import Backoff, in_thread, single_error
+from plugwright.system.latest import Latest
 from plugwright.text import clean
 
 __all__ = ["CurrentConfig", "DaemonConfig", "replace_plugins"]
@@ -59,11 +60,10 @@ class CurrentConfig:
     ) -> None:
         self.value = config
         self.state = Latest(state or ConfigState(str(path), config.sha256, time.time()))
-        self.answered = Signal()  # a read that had timed out has completed
+        self.reads = BlockingCalls("read of the configuration", read_limit, at_once=1)
         self._path, self._read_limit = path, read_limit
         refused = self.state.value.refused
         self._seen = config.sha256 if refused is None else refused.sha256  # of the version that was read last
-        self._reading: asyncio.Future[_Attempt] | None = None
 
     async def reload(self, apply: Apply) -> bool:
         """Reads the file again and applies it; returns whether it is in force now."""
@@ -97,20 +97,11 @@ class CurrentConfig:
     async def _read(self) -> _Attempt:
         """In one thread at most, however often it is tried while a file system does not answer."""
         try:
-            async with asyncio.timeout(self._read_limit):
-                while self._reading is not None:  # begun earlier, it may have read what has changed since
-                    await asyncio.wait([self._reading])
-                self._reading = begin_in_thread("configuration", partial(_attempt, self._path))
-                self._reading.add_done_callback(self._end_reading)
-                return await asyncio.shield(self._reading)
-        except TimeoutError:
+            return await self.reads.run(partial(_attempt, self._path))
+        except CallUnfinished as error:
             self._seen = ""
-            if self._reading is not None:
-                self._reading.add_done_callback(lambda _: self.answered.notify())
-            raise ConfigError(f"cannot read {self._path}: no answer within {self._read_limit:g} s") from None
-
-    def _end_reading(self, _: object) -> None:
-        self._reading = None
+            reason = f"no answer within {self._read_limit:g} s" if self.reads.hung.value else str(error)
+            raise ConfigError(f"cannot read {self._path}: {reason}") from None
 
     def _refuse(self, sha256: str, error: Exception) -> None:
         text = _text(error)
@@ -190,7 +181,7 @@ class DaemonConfig:
         """Requests a reload when the file changes, or when there are new names for its templates."""
         self._request_reload = request_reload
         self._current.state.subscribe(lambda: daemon.config.publish(self._current.state.value))
-        self._current.answered.subscribe(request_reload)
+        self._current.reads.hung.subscribe(self._reload_when_read)
         daemon.config.publish(self._current.state.value)
         try:
             async with self._stack, asyncio.TaskGroup() as tasks:
@@ -201,6 +192,11 @@ class DaemonConfig:
                     task.cancel()
         except BaseExceptionGroup as group:
             raise single_error(group) from None
+
+    def _reload_when_read(self) -> None:
+        """A read that was given up has returned: the file system answers again."""
+        if not self._current.reads.hung.value:
+            self._request_reload()
 
     async def reload(self, daemon: Daemon) -> None:
         apply, state = partial(self._apply, daemon), self._current.state

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from plugwright.errors import ConfigError
+from plugwright.errors import CallNotStarted, CallTimedOut, ConfigError
 from plugwright.model import Device, some
 from plugwright.sdk.cordons import Cordon, CordonRule, Cordons
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import CordonStatus
-from plugwright.system.concurrency import Backoff, begin_in_thread, in_thread, retrieve_exception
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Signal
 from plugwright.text import clean
 
@@ -40,9 +41,8 @@ class CordonController:
         self.rules: Sequence[CordonRule] = settings.cordons
         self._active_rules: Sequence[CordonRule] = ()
         self._inventories: dict[str, Inventory] = {}
-        self._changing = asyncio.Lock()
-        self._changes: set[asyncio.Task[None]] = set()
-        self._loading: asyncio.Future[None] | None = None
+        self._disk = BlockingCalls("access to the cordons", settings.limits.command, at_once=1)
+        self._disk.hung.subscribe(self._apply_all)  # a call that nobody waits for any more may have changed them
 
     @property
     def unreadable(self) -> str:
@@ -96,15 +96,12 @@ class CordonController:
         """In one thread at most. A disk that hangs does not keep resources from being listed."""
         if not self.unreadable:
             return
-        if self._loading is None:
-            try:
-                self._loading = begin_in_thread("cordons", self._stored.load)
-                self._loading.add_done_callback(self._end_loading)
-            except RuntimeError as error:  # no thread can be started
-                self._stored.fail(clean(error))
-        limit = self._settings.limits.command
-        if self._loading is not None and not (await asyncio.wait((self._loading,), timeout=limit))[0]:
-            self._stored.fail(f"no answer within {limit:g} s")
+        try:
+            await self._disk.join(self._stored.load)
+        except CallTimedOut as error:
+            self._stored.fail(f"no answer within {error.limit:g} s")
+        except CallNotStarted as error:
+            self._stored.fail(clean(error.reason))
         self._apply_all()
 
     async def run(self) -> None:
@@ -144,24 +141,15 @@ class CordonController:
         for resource, device_id, cordon in ended:
             logger.info("cordon has ended", extra=_facts(resource, device_id, cordon))
 
-    def _end_loading(self, _: object) -> None:
-        self._loading = None
-        self._apply_all()  # its caller may no longer wait for it
-
     async def _change(self, change: Callable[[], None]) -> None:
-        """To its end, even if the operator hangs up: what is on disk and what is served must agree."""
-        changing = asyncio.create_task(self._write(change))
-        self._changes.add(changing)
-        changing.add_done_callback(self._changes.discard)
-        changing.add_done_callback(retrieve_exception)
-        await asyncio.shield(changing)
-
-    async def _write(self, change: Callable[[], None]) -> None:
-        async with self._changing:
-            try:
-                await in_thread("cordons", change)
-            except RuntimeError as error:  # no thread could be started
-                raise ConfigError(f"{error}; nothing was changed") from error
+        """What is on disk and what is served must agree, even if the operator hangs up or the disk is slow."""
+        try:
+            await self._disk.run(change)
+        except CallTimedOut as error:
+            raise ConfigError(f"{error}; it may still take effect") from error
+        except CallNotStarted as error:
+            raise ConfigError(f"{error}; nothing was changed") from error
+        finally:
             self._apply_all()  # the file may have been read just now
 
     def _apply_all(self) -> None:

@@ -12,15 +12,15 @@ when they end. The version goes up when an older daemon must not read the file.
 import json
 import logging
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from plugwright.errors import ConfigError, InvalidValue
+from plugwright.errors import ConfigError, InvalidValue, StateFileDamaged
 from plugwright.model import Device
 from plugwright.system import files
+from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
 from plugwright.text import clean
 
 __all__ = ["LATEST", "Cordon", "CordonRule", "Cordons"]
@@ -82,16 +82,15 @@ _Stored = dict[str, dict[str, Cordon]]  # by resource, then by device id
 class Cordons:
     """Cordons of every resource, in the file `path`; with None they last as long as the process.
 
-    Its methods read and write the file: for a thread. `unreadable` is why the cordons of an earlier run are not known,
-    empty if they are. While the file is there and cannot be read, none is added or removed: that would replace what it
-    holds.
+    Its methods read and write the file: for a thread, one at a time. `unreadable` is why the cordons of an earlier run
+    are not known, empty if they are. While the file cannot be read, it stays as it is, and no cordon is added or
+    removed.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
-        self._path = path
+        self._file = StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False)) if path is not None else None
         self._cordons: _Stored = {}
-        self._lock = threading.RLock()
 
     @property
     def all(self) -> Mapping[str, Mapping[str, Cordon]]:
@@ -102,65 +101,80 @@ class Cordons:
 
     def load(self) -> None:
         """Reads the file, unless that has succeeded before; never raises."""
-        with self._lock:
-            if self._path is None or not self.unreadable:
-                return
-            try:
-                self._cordons = _load(self._path)
-            except Exception as error:  # noqa: BLE001  whatever is wrong with it: what it holds is not known
-                self.fail(_text(error))
-            else:
-                self.unreadable = ""
+        if self._file is None or not self.unreadable:
+            return
+        try:
+            files.remove_unfinished(self._file.path.parent)
+            self._cordons = self._file.read() or {}
+        except StateFileDamaged as error:
+            self.fail(error.problem)
+        except OSError as error:
+            self.fail(clean(error.strerror or error))
+        else:
+            self.unreadable = ""
 
     def fail(self, reason: str) -> None:
         """The file cannot be read, or not now."""
-        before, self.unreadable = self.unreadable, f"cannot read the cordons in {self._path}: {reason}"
+        if self._file is None:
+            return
+        before, self.unreadable = self.unreadable, f"cannot read the cordons in {self._file.path}: {reason}"
         if self.unreadable != before:
-            logger.error("cordons not readable", extra={"path": str(self._path), "error": reason})
+            logger.error("cordons not readable", extra={"path": str(self._file.path), "error": reason})
 
     def add(self, resource: str, device_id: str, cordon: Cordon) -> None:
         cordon = replace(cordon, reason=clean(cordon.reason), by=clean(cordon.by))
-        self._replace(resource, lambda cordons: {**cordons, device_id: cordon})
+        self._replace(lambda stored: {**stored, resource: {**stored.get(resource, {}), device_id: cordon}})
 
     def remove(self, resource: str, device_id: str) -> None:
-        self._replace(resource, lambda cordons: {key: cordon for key, cordon in cordons.items() if key != device_id})
+        def without(stored: _Stored) -> _Stored:
+            cordons = {key: cordon for key, cordon in stored.get(resource, {}).items() if key != device_id}
+            return {**stored, resource: cordons}
+
+        self._replace(without)
 
     def remove_ended(self, now: float) -> list[tuple[str, str, Cordon]]:
         """The cordons that have ended: gone from memory, whether or not the disk can be written to."""
-        with self._lock:
-            ended = [
-                (resource, device_id, cordon)
-                for resource, cordons in self._cordons.items()
-                for device_id, cordon in cordons.items()
-                if cordon.is_over(now)
-            ]
-            if ended:
+        ended = [
+            (resource, device_id, cordon)
+            for resource, cordons in self._cordons.items()
+            for device_id, cordon in cordons.items()
+            if cordon.is_over(now)
+        ]
+        if ended:
+            try:
+                self._save(lambda stored: _without_ended(stored, now))
+            except ConfigError as error:  # in the file they are over just as well
+                logger.warning("ended cordons are still in the file", extra={"error": str(error)})
                 self._cordons = _without_ended(self._cordons, now)
-                try:
-                    self._save(self._cordons)
-                except ConfigError as error:  # in the file they are over just as well
-                    logger.warning("ended cordons are still in the file", extra={"error": str(error)})
         return ended
 
-    def _replace(self, resource: str, change: Callable[[Mapping[str, Cordon]], dict[str, Cordon]]) -> None:
-        """On disk first: an answer 'cordoned' must hold after a power cut."""
-        with self._lock:
-            self.load()
-            if self.unreadable:
-                raise ConfigError(f"{self.unreadable}; nothing was changed")
-            changed = {**self._cordons, resource: change(self.of(resource))}
-            changed = {name: changed[name] for name in sorted(changed) if changed[name]}
-            self._save(changed)
-            self._cordons = changed
+    def _replace(self, change: Callable[[_Stored], _Stored]) -> None:
+        self.load()
+        if self.unreadable:
+            raise ConfigError(f"{self.unreadable}; nothing was changed")
+        self._save(change)
 
-    def _save(self, cordons: _Stored) -> None:
-        if self._path is None:
+    def _save(self, change: Callable[[_Stored], _Stored]) -> None:
+        """On disk first: an answer 'cordoned' must hold after a power cut."""
+
+        def changed(stored: _Stored | None) -> _Stored:
+            # A file that was removed meanwhile ends no cordon.
+            cordons = change(self._cordons if stored is None else stored)
+            return {resource: cordons[resource] for resource in sorted(cordons) if cordons[resource]}
+
+        if self._file is None:
+            self._cordons = changed(None)
             return
         try:
-            files.write_atomically(self._path, json.dumps(_content(cordons), indent=2) + "\n", mode=0o600)
-        except OSError as error:
+            self._cordons = self._file.change(changed) or {}
+        except StateFileDamaged as error:
             raise ConfigError(
-                f"cannot write the cordons to {self._path}: {error.strerror}; nothing was changed"
+                f"cannot read the cordons in {self._file.path}: {error.problem}; nothing was changed"
+            ) from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(
+                f"cannot write the cordons to {self._file.path}: {reason}; nothing was changed"
             ) from error
 
 
@@ -172,16 +186,25 @@ def _without_ended(stored: _Stored, now: float) -> _Stored:
     return {resource: cordons for resource, cordons in left.items() if cordons}
 
 
-def _content(stored: _Stored) -> dict[str, object]:
-    reasons = {
-        resource: {device_id: cordon.reason for device_id, cordon in cordons.items()}
-        for resource, cordons in stored.items()
-    }
-    details = {
-        resource: {device_id: _details(cordon) for device_id, cordon in cordons.items()}
-        for resource, cordons in stored.items()
-    }
-    return {**reasons, _FORMAT: {"version": _VERSION, "details": details}}
+class _CordonFormat:
+    def encode(self, value: _Stored) -> bytes:
+        reasons = {
+            resource: {device_id: cordon.reason for device_id, cordon in cordons.items()}
+            for resource, cordons in value.items()
+        }
+        details = {
+            resource: {device_id: _details(cordon) for device_id, cordon in cordons.items()}
+            for resource, cordons in value.items()
+        }
+        content = {**reasons, _FORMAT: {"version": _VERSION, "details": details}}
+        return json.dumps(content, indent=2).encode() + b"\n"
+
+    def decode(self, content: bytes) -> _Stored:
+        stored = json.loads(content)  # an operator's half of a surrogate pair is no reason to refuse the file
+        if not isinstance(stored, dict) or not all(isinstance(reasons, dict) for reasons in stored.values()):
+            raise InvalidValue("it must hold an object of objects: resource, device id, reason")
+        details = _read_details(stored.pop(_FORMAT, {}))
+        return {resource: _valid(reasons, details.get(resource)) for resource, reasons in stored.items()}
 
 
 def _details(cordon: Cordon) -> dict[str, object]:
@@ -189,25 +212,12 @@ def _details(cordon: Cordon) -> dict[str, object]:
     return {"by": cordon.by, "since": cordon.since, **until}
 
 
-def _load(path: Path) -> _Stored:
-    """What the file holds; raises whatever is wrong with it."""
-    files.remove_unfinished(path.parent)
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    if not isinstance(content, dict) or not all(isinstance(reasons, dict) for reasons in content.values()):
-        raise InvalidValue("it must hold an object of objects: resource, device id, reason")
-    details = _read_details(content.pop(_FORMAT, {}))
-    return {resource: _valid(reasons, details.get(resource)) for resource, reasons in content.items()}
-
-
 def _read_details(form: Mapping[str, object]) -> Mapping[str, object]:
     version = form.get("version", 1)
     # An older daemon that has written the file again has kept the number as a text, and no details.
     number = int(version) if isinstance(version, str) and version.isdecimal() else version
     if not isinstance(number, int) or number > _VERSION:
-        raise InvalidValue(
+        raise NewerVersion(
             f"a newer plugwright has written it, in format {clean(version)}; this one reads formats up to {_VERSION}"
         )
     details = form.get("details")
@@ -235,7 +245,3 @@ def _cordon(reason: object, details: object) -> Cordon:
 def _time(value: object, otherwise: float) -> float:
     is_time = isinstance(value, int | float) and 0 <= value <= LATEST
     return float(value) if is_time else otherwise  # type: ignore[arg-type]
-
-
-def _text(error: Exception) -> str:
-    return clean((error.strerror if isinstance(error, OSError) else "") or error)

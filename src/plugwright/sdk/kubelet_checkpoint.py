@@ -8,12 +8,11 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import PodDevicesEntry
-from plugwright.system.concurrency import begin_in_thread
+from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["Held", "KubeletCheckpoint"]
 
@@ -33,9 +32,9 @@ class _File:
 
 class KubeletCheckpoint:
     def __init__(self, path: Path, limit: float) -> None:
-        self._path, self._limit = path, limit
+        self._path = path
         self._latest = _File()
-        self._reading: asyncio.Future[_File] | None = None
+        self._reads = BlockingCalls(f"read of {path}", limit)
 
     async def held(self, resource: str) -> Held:
         """The devices of `resource` that are allocated to containers, with their NUMA nodes."""
@@ -58,19 +57,11 @@ class KubeletCheckpoint:
 
         One thread reads at a time: a disk that hangs must not collect them.
         """
-        reading = self._reading
-        if reading is None:
-            reading = self._reading = begin_in_thread("checkpoint", partial(_read, self._path, self._latest))
-            reading.add_done_callback(self._end)
-        done, _ = await asyncio.wait((reading,), timeout=self._limit)
-        if not done:
-            raise TimeoutError(f"{self._path} could not be read within {self._limit:g} s")
-        return reading.result()
+        return await self._reads.join(self._read)
 
-    def _end(self, reading: "asyncio.Future[_File]") -> None:
-        self._reading = None
-        if reading.exception() is None:
-            self._latest = reading.result()
+    def _read(self) -> _File:
+        self._latest = _read(self._path, self._latest)
+        return self._latest
 
 
 def _read(path: Path, latest: _File) -> _File:

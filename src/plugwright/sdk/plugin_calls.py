@@ -26,7 +26,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -35,14 +35,17 @@ from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTim
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import ListPacer
 from plugwright.system import concurrency
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.system.latest import Latest
 
-__all__ = ["PluginCalls", "PluginThreads", "StallDetector", "ThreadLimits"]
+__all__ = ["MOST_HUNG", "MOST_THREADS", "PluginCalls", "PluginThreads", "StallDetector"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+MOST_HUNG = 4  # threads of one method; its further calls fail immediately
+MOST_THREADS = 16  # of one method; its further calls wait
 
 
 @dataclass(slots=True, eq=False)
@@ -154,118 +157,34 @@ class StallDetector:
         logger.error("plugin code blocks the event loop", extra=facts)
 
 
-@dataclass(slots=True, eq=False)
-class _ThreadCall:
-    """One call of plugin code in a thread."""
-
-    thread: int = 0
-    ended: bool = False
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self.thread = threading.get_ident()
-        try:
-            yield
-        finally:
-            self.ended = True
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadLimits:
-    """Threads of one method: with `stuck` of them stuck, calls fail at once; with `busy` at work, calls wait."""
-
-    stuck: int = 4
-    busy: int = 16
-
-
 class PluginThreads:
-    """Threads that run the code of one plugin. One that hangs cannot be ended, so their number is limited.
+    """Threads that run the code of one plugin: few of a method at a time, and no further calls while several hang.
 
-    A thread counts as stuck when nobody waits for it any more and it still runs. `blocked` are the methods that are not
-    called while too many are, and why.
+    `blocked` has the methods that are not called now, and why.
     """
 
-    def __init__(self, resource: str, limits: ThreadLimits | None = None) -> None:
-        self.blocked = Latest[Mapping[str, str]]({})
-        self._resource, self._limits = resource, limits or ThreadLimits()
-        self._given_up: dict[str, list[_ThreadCall]] = {}
-        self._slots: dict[str, asyncio.Semaphore] = {}
+    def __init__(self, resource: str) -> None:
+        self.blocked: Latest[Mapping[str, str]] = Latest({})
+        self._resource = resource
+        self._calls: dict[str, BlockingCalls] = {}
 
     @property
     def stuck(self) -> dict[str, int]:
-        """How many threads are stuck, by method; methods without one are left out."""
-        counts = {method: len(self._stuck_in(method)) for method in tuple(self._given_up)}
-        return {method: count for method, count in counts.items() if count}
+        """How many threads hang, by method; methods without one are left out."""
+        return {method: len(calls.hung.value) for method, calls in self._calls.items() if calls.hung.value}
 
-    async def call(self, method: str, function: Callable[[], T]) -> T:
-        def work() -> T:
-            try:
-                with call.running():
-                    return function()
-            finally:
-                concurrency.call_in_loop(loop, partial(self._end, slots))
-
-        loop, call = asyncio.get_running_loop(), _ThreadCall()
-        slots = self._slots.setdefault(method, asyncio.Semaphore(self._limits.busy))
-        self._check(method)
-        await slots.acquire()
-        try:
-            outcome = concurrency.begin_in_thread(f"{self._resource} {method}", work)
-        except BaseException:  # no thread could be started
-            slots.release()
-            raise
-        try:
-            return await outcome
-        except asyncio.CancelledError:
-            self._give_up(method, call)
-            raise
-
-    async def iterate(self, method: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
-        def items() -> Iterator[T]:
-            with call.running():
-                yield from iterate()
-
-        self._check(method)
-        call = _ThreadCall()
-        try:
-            async with aclosing(concurrency.iterate_in_thread(f"{self._resource} {method}", items)) as found:
-                async for item in found:
-                    yield item
-        except (asyncio.CancelledError, GeneratorExit):
-            self._give_up(method, call)
-            raise
-
-    def _check(self, method: str) -> None:
-        reason = self._reason(method)
-        if reason:
-            raise PluginError(reason)
-
-    def _reason(self, method: str) -> str:
-        stuck = self._stuck_in(method)
-        if len(stuck) < self._limits.stuck:
-            return ""
-        lines = sorted({line_of_thread(call.thread) for call in stuck})
-        return f"{len(stuck)} calls of {method}() of {self._resource} are still stuck in {', '.join(lines)}"
-
-    def _give_up(self, method: str, call: _ThreadCall) -> None:
-        if not call.ended:
-            self._given_up.setdefault(method, []).append(call)
-            self._publish_blocked()
-
-    def _end(self, slots: asyncio.Semaphore) -> None:
-        slots.release()
-        if self._given_up:
-            self._publish_blocked()
+    def of(self, method: str) -> BlockingCalls:
+        calls = self._calls.get(method)
+        if calls is None:
+            name = f"{method}() of {self._resource}"
+            calls = self._calls[method] = BlockingCalls(name, None, MOST_HUNG, MOST_THREADS)
+            calls.hung.subscribe(self._publish_blocked)
+        return calls
 
     def _publish_blocked(self) -> None:
-        reasons = {method: self._reason(method) for method in tuple(self._given_up)}
-        self.blocked.publish_if_changed({method: reason for method, reason in reasons.items() if reason})
-
-    def _stuck_in(self, method: str) -> list[_ThreadCall]:
-        stuck = [call for call in self._given_up.get(method, ()) if not call.ended]
-        if method in self._given_up:
-            self._given_up[method] = stuck
-        return stuck
+        refusals = {method: (calls.name, calls.refusal) for method, calls in self._calls.items()}
+        reasons = {method: f"{name} is not called: {reason}" for method, (name, reason) in refusals.items() if reason}
+        self.blocked.publish_if_changed(reasons)
 
 
 class PluginCalls:
@@ -322,10 +241,10 @@ class PluginCalls:
         """The one list of discover(), or an async iterable of lists."""
         discover = plugin.discover
         if inspect.isgeneratorfunction(discover):
-            return self.threads.iterate("discover", lambda: map(_evaluated, discover()))
-        discovered = discover() if _is_async(discover) else await self.threads.call("discover", discover)
+            return self.threads.of("discover").iterate(lambda: map(_evaluated, discover()))
+        discovered = discover() if _is_async(discover) else await self.threads.of("discover").run(discover)
         if isinstance(discovered, Iterator):  # a generator, from a function that only looked like a plain one
-            return self.threads.iterate("discover", lambda: map(_evaluated, discovered))
+            return self.threads.of("discover").iterate(lambda: map(_evaluated, discovered))
         return await self._timed("discover", discovered) if isinstance(discovered, Awaitable) else discovered
 
     async def _result(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
@@ -333,7 +252,7 @@ class PluginCalls:
             if _is_async(method):
                 result = method(*arguments)
             else:
-                result = await self.threads.call(name, partial(method, *arguments))
+                result = await self.threads.of(name).run(partial(method, *arguments))
             return await self._timed(name, result) if isinstance(result, Awaitable) else result
         except BaseException as error:
             self._raise_plugin_error(name, error)

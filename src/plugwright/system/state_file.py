@@ -59,7 +59,7 @@ class JsonFormat(Generic[T]):
         header = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         found = msgspec.json.decode(header[self._field], type=int) if self._field in header else None
         if found is not None and found > self._version:
-            text = f"this version of plugwright reads {self._field} {self._version}, got {found}"
+            text = f"{self._field} must be at most {self._version}, got {found}"
             raise NewerVersion(f"written by a later version of plugwright: {text}")
         if found is None or found < self._oldest:
             raise ValueError(f"{self._field} must be {self._version}, got {found}")
@@ -172,7 +172,7 @@ def _content(path: Path, limit: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # to read a directory is an OSError
             raise ValueError("it must be a regular file")
         if status.st_size > limit:
             raise ValueError(f"it must have at most {limit} bytes, got {status.st_size}")
