@@ -16,8 +16,8 @@ import click
 from plugwright.cli.control import ask, control_socket
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, table_lines
-from plugwright.cli.remote_daemon import RemoteDaemon
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.kube.remote_daemon import RemoteDaemon
 from plugwright.model import natural_order, some
 from plugwright.sdk.serve_settings import Api
 from plugwright.text import clean

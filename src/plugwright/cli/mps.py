@@ -1,9 +1,7 @@
 """`plugwright mps`: runs and shows the MPS control daemons of shared GPUs, outside the plugin."""
 
-import asyncio
 import json
 import logging
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -21,8 +19,7 @@ from plugwright.plugins.nvidia.mps import state
 from plugwright.plugins.nvidia.mps.daemon import ProbeSettings
 from plugwright.plugins.nvidia.mps.plan import MpsPaths
 from plugwright.plugins.nvidia.mps.state import ResourceState
-from plugwright.plugins.nvidia.mps.supervisor import MpsResource, supervise
-from plugwright.system.concurrency import single_error
+from plugwright.plugins.nvidia.mps.supervisor import MpsResource, run_supervisors
 
 __all__ = ["mps"]
 
@@ -72,7 +69,7 @@ def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **va
     with logs.failure_in_log():
         resources = _mps_resources(schema.load(path), only)
         settings = replace(_DEFAULTS, **values)  # type: ignore[arg-type]
-        asyncio.run(_run(resources, settings))
+        run_supervisors(resources, settings)
         logger.info("stopped")
 
 
@@ -114,28 +111,6 @@ def _mps_resources(config: Config, only: Sequence[str]) -> list[MpsResource]:
     if missing or not resources:
         raise ConfigError(f"{config.document.name}: no resource {' '.join([*missing[:1], ''])}is shared by MPS")
     return resources
-
-
-async def _run(resources: Sequence[MpsResource], settings: ProbeSettings) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-
-    def stop() -> None:
-        """Once: a second signal must not prevent the compute modes from being restored."""
-        if not task.cancelling():
-            task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    try:
-        async with asyncio.TaskGroup() as group:
-            for resource in resources:
-                own = replace(settings, clients=resource.config.clients)
-                group.create_task(supervise(resource, own), name=f"MPS of {resource.resource}")
-    except asyncio.CancelledError:
-        return
-    except ExceptionGroup as errors:
-        raise single_error(errors) from None
 
 
 def _lines(paths: MpsPaths, current: ResourceState | None) -> Iterator[str]:

@@ -1,10 +1,7 @@
 """`plugwright verify`: the contract test for a device plugin, or a DRA driver, in any language."""
 
-import asyncio
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,10 +129,9 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
         _announce_api(values["attach"], versions)
     seen: Callable[[Verdict], None] = _show if output == "text" else _show_progress
     every = [replace(options, version=version) for version in versions]
-    try:
-        verdicts = asyncio.run(_verify_all(target, rules, every, seen, values["jobs"]))
-    except asyncio.CancelledError:
-        raise click.Abort from None
+    verdicts = runner.run(target, rules, every, seen, values["jobs"])
+    if verdicts is None:
+        raise click.Abort
     if values["write_baseline"]:
         values["write_baseline"].write_text(baseline.baseline_text(verdicts))
     return known.report(str(target), verdicts)
@@ -183,31 +179,6 @@ def _options(values: dict[str, Any]) -> VerifyOptions:
 def _versions(chosen: Sequence[str], every: Sequence[str]) -> list[str]:
     versions = [version for text in chosen or [DEFAULT_VERSION] for version in (every if text == "all" else [text])]
     return [profile(version).name for version in dict.fromkeys(versions)]
-
-
-async def _verify_all(
-    target: Target,
-    rules: Sequence[type[Rule]],
-    options: Sequence[VerifyOptions],
-    seen: Callable[[Verdict], None],
-    jobs: int,
-) -> list[Verdict]:
-    turn = asyncio.Semaphore(jobs)
-    this = asyncio.current_task()
-    assert this is not None
-    # Ctrl-C cancels by itself; whatever ends this command must end the programs under test first.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-
-    async def verified(option: VerifyOptions) -> list[Verdict]:
-        made = []
-        async with turn, aclosing(runner.verdicts(target, rules, option)) as verdicts:
-            async for verdict in verdicts:
-                seen(verdict)
-                made.append(verdict)
-        return sorted(made, key=lambda verdict: rules.index(verdict.rule))
-
-    return [verdict for made in await asyncio.gather(*map(verified, options)) for verdict in made]
 
 
 def _show(verdict: Verdict) -> None:

@@ -1,7 +1,9 @@
 """Checks rules one after the other and makes verdicts of what happens."""
 
+import asyncio
+import signal
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from plugwright.conformance.dra.driver_verifier import DriverVerifier
@@ -12,9 +14,48 @@ from plugwright.errors import ConfigError, PluginNotRunning, PlugwrightError, Ru
 from plugwright.kubelet.events import Call, Event, StateChange
 from plugwright.model import some
 
-__all__ = ["verdicts", "verify"]
+__all__ = ["run", "verdicts", "verify"]
 
 _SHOWN_CALLS = 8
+
+
+def run(
+    target: Target,
+    rules: Sequence[type[Rule]],
+    options: Sequence[VerifyOptions],
+    seen: Callable[[Verdict], None],
+    jobs: int,
+) -> list[Verdict] | None:
+    """The verdicts for each of the options, `jobs` at a time; None if a signal ended it. `seen` gets each at once."""
+    try:
+        return asyncio.run(_verify_all(target, rules, options, seen, jobs))
+    except asyncio.CancelledError:
+        return None
+
+
+async def _verify_all(
+    target: Target,
+    rules: Sequence[type[Rule]],
+    options: Sequence[VerifyOptions],
+    seen: Callable[[Verdict], None],
+    jobs: int,
+) -> list[Verdict]:
+    turn = asyncio.Semaphore(jobs)
+    this = asyncio.current_task()
+    assert this is not None
+    # Ctrl-C cancels by itself; whatever ends this command must end the programs under test first.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
+
+    async def verified(option: VerifyOptions) -> list[Verdict]:
+        made = []
+        async with turn, aclosing(verdicts(target, rules, option)) as found:
+            async for verdict in found:
+                seen(verdict)
+                made.append(verdict)
+        return sorted(made, key=lambda verdict: rules.index(verdict.rule))
+
+    return [verdict for made in await asyncio.gather(*map(verified, options)) for verdict in made]
 
 
 async def verify(target: Target, rules: Sequence[type[Rule]], options: VerifyOptions) -> list[Verdict]:

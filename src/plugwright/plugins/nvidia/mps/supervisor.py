@@ -9,6 +9,7 @@ through `nvidia-smi`; nothing else in plugwright changes a GPU's settings.
 import asyncio
 import fcntl
 import logging
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,10 +26,10 @@ from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState, ResourceState
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.system import concurrency
-from plugwright.system.concurrency import Backoff
+from plugwright.system.concurrency import Backoff, single_error
 from plugwright.system.latest import Latest
 
-__all__ = ["MpsResource", "Supervisor", "restore_modes", "set_exclusive", "supervise"]
+__all__ = ["MpsResource", "Supervisor", "restore_modes", "run_supervisors", "set_exclusive", "supervise"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,33 @@ class MpsResource:
         whole = selection.select_devices(gpus, self.selection)
         sharing.check_list_size(self.resource, whole, self.share)
         return plan.plan_daemons(self.share, sharing.split_all(whole, self.share))
+
+
+def run_supervisors(resources: Sequence[MpsResource], settings: ProbeSettings) -> None:
+    """Supervises the daemons of all resources until SIGTERM or SIGINT."""
+    asyncio.run(_supervise_all(resources, settings))
+
+
+async def _supervise_all(resources: Sequence[MpsResource], settings: ProbeSettings) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        """Once: a second signal must not prevent the compute modes from being restored."""
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for resource in resources:
+                own = replace(settings, clients=resource.config.clients)
+                group.create_task(supervise(resource, own), name=f"MPS of {resource.resource}")
+    except asyncio.CancelledError:
+        return
+    except ExceptionGroup as errors:
+        raise single_error(errors) from None
 
 
 async def supervise(resource: MpsResource, settings: ProbeSettings) -> None:
