@@ -13,7 +13,6 @@ import pytest
 from tests.conformance.driver_mutants import MUTANTS
 from tests.conformance.verifying import PATIENT, driver_options, missed_mutants, small_driver, verdict_of
 
-from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.rule import RuleStatus, Verdict
 
@@ -28,9 +27,7 @@ async def verdict(name: str, turn: asyncio.Semaphore) -> Verdict:
     async with turn:
         with TemporaryDirectory(prefix="k-", dir="/tmp") as root:
             short = Path(root) if mutant.rule == "DRG-09" else None  # room for a name that is too long for a node
-            return await verdict_of(
-                small_driver(name), mutant.rule, root=short, slow=mutant.slow, driver_api=observed_api
-            )
+            return await verdict_of(small_driver(name), mutant.rule, root=short, slow=mutant.slow, dra=True)
 
 
 @pytest.mark.parametrize("names", BATCHES, ids=lambda names: f"{names[0]}…")

@@ -12,7 +12,6 @@ import pytest
 from tests.conformance.building_go import built
 from tests.conformance.verifying import broken_rules, driver_options, missed_mutants, verdict_of
 
-from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import RuleStatus, Verdict
@@ -66,7 +65,7 @@ async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
 
     async def verdict(name: str) -> Verdict:
         async with turn:
-            return await verdict_of(target(program, name), MUTANTS[name], slow=name in SLOW, driver_api=observed_api)
+            return await verdict_of(target(program, name), MUTANTS[name], slow=name in SLOW, dra=True)
 
     made = await asyncio.gather(*map(verdict, MUTANTS))
     assert not missed_mutants(MUTANTS, made)

@@ -1,13 +1,11 @@
 """What the tests of conformance share: commands of the small plugin and driver, and limits for what must fail."""
 
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
-from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
@@ -43,7 +41,7 @@ def small_driver(mutant: str = "") -> Target:
 
 
 def driver_options(version: str = "1.36", limits: TimeLimits = PATIENT) -> VerifyOptions:
-    return VerifyOptions(version, limits, driver_api=observed_api)
+    return VerifyOptions(version, limits, dra=True)
 
 
 def host_root(directory: Path) -> Path:
@@ -80,7 +78,7 @@ async def verdict_of(
     root: Path | None = None,
     *,
     slow: bool = False,
-    driver_api: Callable[[str], SessionApi] | None = None,
+    dra: bool = False,
 ) -> Verdict:
     """The verdict on a plugin that breaks the rule: limits are long where it must work, and short where it must not.
 
@@ -89,7 +87,7 @@ async def verdict_of(
     start = _SLOW_START if slow else PATIENT.start
     short = TimeLimits(start=start, register=4, prompt=1, call=4, end=3, republish=4)
     for limits in (short, replace(PATIENT, start=start)):
-        options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, driver_api=driver_api)
+        options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, dra=dra)
         [verdict] = await runner.verify(target, [catalogue.find(rule)], options)
         if verdict.status in _BROKEN:
             break

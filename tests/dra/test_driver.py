@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings, Timeouts
 from plugwright.dra.api_split.leftovers import may_have_claims
@@ -14,7 +15,6 @@ from plugwright.dra.api_split.split import MOVING
 from plugwright.dra.resource_slices.pool_content import pool_content, published_devices
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
-from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.sdk import control, prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.inventory import Inventory
@@ -46,6 +46,10 @@ def names(kubelet: PluginKubelet) -> list[str]:
     return [device["name"] for one in kubelet.api.slices for device in one["spec"].get("devices") or ()]
 
 
+async def until_tainted(kubelet: PluginKubelet, expected: list[str]) -> None:
+    assert await kubelet.api.until(lambda: taints(kubelet, "st0") == expected, LIMIT)
+
+
 def taints(kubelet: PluginKubelet, name: str) -> list[str]:
     devices = [device for one in kubelet.api.slices for device in one["spec"].get("devices") or ()]
     [device] = [device for device in devices if device["name"] == name]
@@ -54,7 +58,7 @@ def taints(kubelet: PluginKubelet, name: str) -> list[str]:
 
 async def until(kubelet: PluginKubelet, published: list[str]) -> None:
     async with asyncio.timeout(LIMIT):
-        await kubelet.api.changes.until(lambda: names(kubelet) == published)
+        assert await kubelet.api.until(lambda: names(kubelet) == published, LIMIT)
 
 
 def driver(kubelet: PluginKubelet) -> dict[str, Any]:
@@ -104,10 +108,10 @@ async def test_an_unhealthy_device_is_tainted_and_recovers(tmp_path: Path) -> No
         await until(kubelet, ["st0", "st1"])
         tapes.lists.publish((Device("st0", "Unhealthy", "the head is dirty", code="dirty"), Device("st1")))
         async with asyncio.timeout(LIMIT):
-            await kubelet.api.changes.until(lambda: taints(kubelet, "st0") == ["plugwright.dev/unhealthy:NoSchedule"])
+            await until_tainted(kubelet, ["plugwright.dev/unhealthy:NoSchedule"])
             assert taints(kubelet, "st1") == []
             tapes.lists.publish((Device("st0"), Device("st1")))
-            await kubelet.api.changes.until(lambda: taints(kubelet, "st0") == [])
+            await until_tainted(kubelet, [])
 
 
 async def test_a_cordon_is_a_taint(tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ async def test_a_cordon_is_a_taint(tmp_path: Path) -> None:
         await until(kubelet, ["st0"])
         kubelet.daemon.resources[TAPE].inventory.cordon({"st0": "maintenance"})
         async with asyncio.timeout(LIMIT):
-            await kubelet.api.changes.until(lambda: taints(kubelet, "st0") == ["plugwright.dev/cordoned:NoSchedule"])
+            await until_tainted(kubelet, ["plugwright.dev/cordoned:NoSchedule"])
 
 
 async def test_a_prepared_claim_is_in_the_status(tmp_path: Path) -> None:
@@ -200,7 +204,7 @@ async def test_without_the_name_of_its_node_a_driver_says_so_and_other_resources
     disks, tapes = Disks(Device("sda")), Tapes(Device("st0"))
     tapes.serve = ServeSettings(api=Api.DRA)
     async with (
-        Kubelet(root, resource_api=ClaimTable()) as kubelet,
+        Kubelet(root, resource_api=StoredClaims()) as kubelet,
         serving(disks, tapes, settings=Settings(kubelet_dir=root)) as daemon,
     ):
         assert await until_failed(daemon) == "the name of this node is not known: set NODE_NAME or --node-name"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tests.kubelet.actors import Clock, quick_settings
 from tests.kubelet.dra.driver import ScriptedDriver
+from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets, RunningCalls
 from plugwright.errors import ConfigError, PathTooLong, PeerGone
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.protocol import dra, dra_health, registration, transport
 from plugwright.protocol.dra import Claim
 from plugwright.protocol.paths import KubeletPaths
@@ -45,7 +45,7 @@ async def until(registering: DriverRegistration, state: RegistrationState) -> No
 
 
 def kubelet_at(root: Path) -> Kubelet:
-    return Kubelet(root, quick_settings(clock=Clock()), resource_api=ClaimTable())
+    return Kubelet(root, quick_settings(clock=Clock()), resource_api=StoredClaims())
 
 
 async def test_a_driver_registers_with_the_kubelet(root: Path) -> None:

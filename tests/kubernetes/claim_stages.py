@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from tests.kubelet.dra.stored_claims import StoredClaims
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.kubectl import Object
@@ -21,7 +22,7 @@ from tests.kubernetes.waiting import until
 from plugwright.errors import PeerGone
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet import pods as emulated_pods
-from plugwright.kubelet.dra.resource_api import ClaimTable, ResourceClaim
+from plugwright.kubelet.dra.resource_api import ResourceClaim
 from plugwright.protocol import pod_resources
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import DynamicResource
@@ -138,7 +139,7 @@ async def listed_claims(paths: KubeletPaths, name: str) -> dict[str, tuple[Dynam
 
 
 class EmulatedClaims:
-    def __init__(self, kubelet: Kubelet, api: ClaimTable) -> None:
+    def __init__(self, kubelet: Kubelet, api: StoredClaims) -> None:
         self._kubelet, self._api = kubelet, api
         self._drivers: dict[str, tuple[str, ...]] = {}
         self._users: dict[str, set[str]] = {}
@@ -182,7 +183,7 @@ class EmulatedClaims:
 
     def _allocate(self, name: str, owner: str) -> None:
         uid, users = _UID.format(zlib.crc32(name.encode())), frozenset(self._users[name])
-        self._api.put(ResourceClaim("default", name, uid, owner, users, self._drivers[name]))
+        self._api.add(ResourceClaim("default", name, uid, owner, users, self._drivers[name]))
 
     async def runs(self, name: str) -> None:
         await self._kubelet.start_waiting(self._pod(name))

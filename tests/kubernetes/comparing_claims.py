@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tests.kubelet.actors import quick_settings
 from tests.kubelet.dra.driver import ScriptedDriver, registered
+from tests.kubelet.dra.stored_claims import StoredClaims
 from tests.kubernetes.claim_stages import CDI_KIND, ClaimStage, EmulatedClaims, RealClaims, generated
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import Object
 
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.protocol import dra
 from plugwright.protocol.dra import PreparedDevice
 
@@ -28,7 +28,7 @@ class BothKubelets:
     root: Path
 
     async def agree_on(self, scenario: Scenario) -> list[object]:
-        api = ClaimTable()
+        api = StoredClaims()
         settings = quick_settings(version=self.cluster.version)
         async with Kubelet(self.root / "emulated", settings, resource_api=api) as kubelet:
             ours = await scenario(EmulatedClaims(kubelet, api))

@@ -8,7 +8,7 @@ from tests.apiserver.serving import EPOCH, populated
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import KubectlFailed, Object
 
-from plugwright.apiserver import KUBERNETES_VERSION, requests
+from plugwright.apiserver import KUBERNETES_VERSION, schema
 from plugwright.apiserver.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import ResourcePath, Writer
 from plugwright.apiserver.store import DryRun, Store
@@ -172,7 +172,7 @@ def embedded_answer(probe: Object) -> set[str]:
     namespace = "" if kind is RESOURCE_SLICES else "default"
     writer = Writer(DryRun(populated(Store())), lambda: EPOCH)
     try:
-        checked, _ = requests.checked_object(kind, probe, "Strict")
+        checked, _ = schema.checked_object(kind, probe, "Strict")
         writer.create(ResourcePath(kind, namespace, probe["metadata"]["name"]), checked, "test")
     except StatusError as error:
         causes = (error.details or {}).get("causes") or [{"field": "body", "message": error.message}]

@@ -16,7 +16,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
-from plugwright.apiserver import KUBERNETES_VERSION, clock, requests
+from plugwright.apiserver import KUBERNETES_VERSION, clock, schema
 from plugwright.apiserver.kinds import KINDS, NAMESPACES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.apiserver.store import Store
@@ -145,7 +145,7 @@ class Ours:
         """The refusal, if it is refused."""
         path = self._path(made["kind"], made["metadata"]["name"], made["metadata"].get("namespace", "default"))
         try:
-            checked, _ = requests.checked_object(path.kind, made, "Strict")
+            checked, _ = schema.checked_object(path.kind, made, "Strict")
             self.writer.create(path, checked, "test")
         except StatusError as error:
             return forbidden(error.message)

@@ -21,7 +21,7 @@ from plugwright.apiserver.kinds import KINDS
 from plugwright.apiserver.store import Store
 from plugwright.errors import ClusterError, StatusError
 
-__all__ = ["Logs", "Server", "application"]
+__all__ = ["Logs", "RequestRouter", "Server", "application"]
 
 logger = logging.getLogger(__name__)
 _IMPERSONATION = "impersonate-"
@@ -41,7 +41,7 @@ class Server:
 
 def application(server: Server) -> Starlette:
     app = Starlette(exception_handlers={Exception: _internal_error})
-    app.router.default = _Endpoint(server)
+    app.router.default = RequestRouter(server)
     return app
 
 
@@ -53,7 +53,7 @@ async def _internal_error(request: Request, error: Exception) -> Response:
     )
 
 
-class _Endpoint:
+class RequestRouter:
     """The ASGI endpoint of all paths."""
 
     def __init__(self, server: Server) -> None:
@@ -65,12 +65,15 @@ class _Endpoint:
         if scope["type"] != "http":  # `kubectl exec` tries a WebSocket, and falls back to HTTP
             await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"})
             return
-        request = Request(scope, receive)
-        try:
-            response = await self._respond(request)
-        except ClusterError as error:
-            response = responses.failure(request, from_cluster_error(error))
+        response = await self.respond(Request(scope, receive))
         await response(scope, receive, send)
+
+    async def respond(self, request: Request) -> Response:
+        """The response, also to a request that is refused."""
+        try:
+            return await self._respond(request)
+        except ClusterError as error:
+            return responses.failure(request, from_cluster_error(error))
 
     async def _respond(self, request: Request) -> Response:
         self._authenticate(request)

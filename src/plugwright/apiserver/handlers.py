@@ -17,6 +17,7 @@ from plugwright.apiserver import (
     printers,
     requests,
     responses,
+    schema,
     server_side_apply,
 )
 from plugwright.apiserver.clock import Clock
@@ -166,7 +167,7 @@ class ResourceHandlers:
         return StreamingResponse(text, media_type="text/plain")
 
     def create(self, request: Request, path: ResourcePath, content: object) -> Response:
-        checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
+        checked, warnings = schema.checked_object(path.kind, content, requests.field_validation(request))
         stored = _in_stored_form(path, checked)
         created = self._writer_for(request).create(path.stored, stored, requests.field_manager(request))
         warnings += path.kind.warnings(created)
@@ -175,7 +176,7 @@ class ResourceHandlers:
     async def update(self, request: Request, path: ResourcePath) -> Response:
         _check_writable(path)
         content = await requests.read_body(request)
-        checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
+        checked, warnings = schema.checked_object(path.kind, content, requests.field_validation(request))
         writer, manager = self._writer_for(request), requests.field_manager(request)
         before = self._store.get(path.key)
         stored = _in_stored_form(path, checked, before)
@@ -200,7 +201,7 @@ class ResourceHandlers:
             after = _PATCHES[media](path.kind.from_stored(before), patch, path.kind)
             requests.check_depth(after)
             try:
-                checked, new_warnings = requests.checked_object(path.kind, after, requests.field_validation(request))
+                checked, new_warnings = schema.checked_object(path.kind, after, requests.field_validation(request))
             except StatusError as error:
                 raise _invalid_patch(after, error) from None
             warnings.extend(new_warnings)
@@ -218,7 +219,7 @@ class ResourceHandlers:
         if not isinstance(content, dict):
             raise bad_request("error decoding YAML: an applied object must be an object")
         server_side_apply.check_configuration(path.kind, content)
-        checked, _ = requests.checked_object(path.kind, content, "Ignore")
+        checked, _ = schema.checked_object(path.kind, content, "Ignore")
         force = requests.is_true(request.query_params, "force")
         writer, stored = self._writer_for(request), path.kind.to_stored(checked)
         applied, is_new = writer.apply(path.stored, stored, requests.field_manager(request), force)

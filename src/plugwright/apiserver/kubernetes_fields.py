@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-__all__ = ["Field", "ObjectType", "inner_type", "object_type"]
+__all__ = ["Field", "ObjectType", "inner_type", "members", "object_type"]
 
 _SCALARS = frozenset({"bool", "bytes", "int32", "int64", "string"})
 _META = "meta"
@@ -63,7 +63,7 @@ class ObjectType:
 
     def member(self, name: str) -> Field | None:
         """The field that JSON has under this name, also inside of one whose members are written here."""
-        return _members(self.name).get(name)
+        return members(self.name).get(name)
 
 
 def object_type(api_version: str, kind: str) -> ObjectType | None:
@@ -115,8 +115,9 @@ def _field(number: str, name: str, type_name: str, *words: str) -> Field:
 
 
 @functools.cache
-def _members(name: str) -> dict[str, Field]:
+def members(name: str) -> dict[str, Field]:
+    """The fields of a type by their names in JSON, also those inside of a field whose members are written here."""
     found: dict[str, Field] = {}
     for field in _table()[name].fields:
-        found |= _members(field.type) if field.is_inline else {field.name: field}
+        found |= members(field.type) if field.is_inline else {field.name: field}
     return found

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Protocol
 
 from plugwright.apiserver import clock, managed_fields, pod_fields, server_side_apply, validation
 from plugwright.apiserver.clock import Clock
@@ -17,7 +18,7 @@ from plugwright.apiserver.store import DryRun, Object, ObjectKey, Store
 from plugwright.apiserver.validation import FieldError
 from plugwright.errors import StatusError, VersionConflict
 
-__all__ = ["DeleteOptions", "ResourcePath", "Writer", "check_identity"]
+__all__ = ["DeleteOptions", "ObjectWriter", "ResourcePath", "Writer", "check_identity"]
 
 _SYSTEM_METADATA = (
     "uid", "creationTimestamp", "generation", "namespace", "deletionTimestamp", "deletionGracePeriodSeconds",
@@ -56,6 +57,16 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     propagation: str = ""
+
+
+class ObjectWriter(Protocol):
+    """The writes of a node, which its reader shows at once."""
+
+    def create(self, path: ResourcePath, content: Object, manager: str) -> Object: ...
+
+    def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object: ...
+
+    def delete(self, path: ResourcePath, options: DeleteOptions) -> tuple[Object, bool]: ...
 
 
 class Writer:

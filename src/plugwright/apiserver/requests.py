@@ -10,18 +10,15 @@ import msgspec
 import yaml
 from starlette.requests import ClientDisconnect, Request
 
-from plugwright.apiserver import kinds, kubernetes_objects, schema
+from plugwright.apiserver import kinds, kubernetes_objects
 from plugwright.apiserver.errors import bad_request, invalid_options, not_found, unsupported_media_type
-from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
-from plugwright.apiserver.store import Object
 from plugwright.apiserver.validation import invalid, unsupported
 from plugwright.errors import MalformedMessage, StatusError, UnknownKind
 
 __all__ = [
     "LARGEST_BODY",
     "check_depth",
-    "checked_object",
     "delete_options",
     "field_manager",
     "field_validation",
@@ -134,20 +131,6 @@ def check_depth(value: object) -> None:
         ]
     if depth > _DEEPEST:
         raise bad_request(f"the object provided is nested deeper than {_DEEPEST} levels")
-
-
-def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object, list[str]]:
-    """The object without its unknown fields, and the warnings about them; with `Strict` they are refused."""
-    if not isinstance(content, dict):
-        raise bad_request(f"the body must be an object of kind {kind.name}")
-    context = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
-    type_error = next(schema.type_errors(kind, content), None)
-    if type_error:
-        raise bad_request(context + type_error)
-    unknown = [f'unknown field "{path}"' for path in schema.unknown_fields(kind, content)]
-    if unknown and validation == "Strict":
-        raise bad_request(f"{context}strict decoding error: {', '.join(unknown)}")
-    return schema.known_fields(kind, content), unknown if validation == "Warn" else []
 
 
 def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:

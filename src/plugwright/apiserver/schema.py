@@ -1,122 +1,186 @@
-"""Schemas of the kinds, from lightkube's models: which fields an object has, of which types, and their OpenAPI 3.
+"""Schemas of the kinds, from the table of fields: which fields an object has, of which types, and their OpenAPI 3.
 
-The only home of those models on the server's side: they are loaded when the first object is checked. Errors are in the
-words of Go's JSON decoder. The OpenAPI document has what `kubectl explain` and client-side validation need.
+Errors are in the words of Go's JSON decoder. The OpenAPI document has what `kubectl explain` and client-side validation
+need.
 """
 
 import base64
 import functools
-import importlib
 import re
-import sys
-import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
 from plugwright import quantity
+from plugwright.apiserver import kubernetes_fields
+from plugwright.apiserver.errors import bad_request
 from plugwright.apiserver.kinds import KINDS, Kind
+from plugwright.apiserver.kubernetes_fields import Field
 from plugwright.apiserver.store import Object
 
-__all__ = ["known_fields", "openapi", "type_errors", "unknown_fields"]
+__all__ = ["checked_object", "known_fields", "openapi", "type_errors", "unknown_fields"]
 
-# Maps of quantities: the models call their values strings, but a number is a quantity too.
-_QUANTITIES = frozenset(
-    {"allocatable", "allocatedResources", "capacity", "consumedCapacity", "limits", "overhead", "requests"}
-)
-# Maps of other values than texts and quantities, which the models of lightkube do not tell apart: the values' model.
-_MAPS_OF_MODELS = {
-    ("CounterSet", "counters"): "Counter",
-    ("Device", "attributes"): "DeviceAttribute",
-    ("Device", "capacity"): "DeviceCapacity",
-    ("Device", "nodeAllocatableResources"): "NodeAllocatableResource",
-    ("DeviceCounterConsumption", "counters"): "Counter",
-}
-_BYTES = frozenset({("ConfigMap", "binaryData"), ("Secret", "data")})  # maps of values in base64
+_TYPE_META = ("apiVersion", "kind")  # of whole objects; the table has the fields of protobuf, where they are apart
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_TIMES = ("MicroTime", "Time")
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
-_GO_NAMES = {str: "string", int: "int64", bool: "bool"}
+_JSON_TYPES = {"bool": bool, "bytes": str, "int32": int, "int64": int, "string": str, "RawJSON": dict}
+_GO_NAMES = {bool: "bool", dict: "map[string]interface {}", int: "int64", str: "string"}
 _QUANTITY_ERROR = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-_OPENAPI_TYPES: dict[object, Object] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    datetime: {"type": "string", "format": "date-time"},
+_OPENAPI_TYPES: dict[str, Object] = {
+    "bool": {"type": "boolean"},
+    "bytes": {"type": "string"},
+    "int32": {"type": "integer"},
+    "int64": {"type": "integer"},
+    "string": {"type": "string"},
+    "MicroTime": {"type": "string", "format": "date-time"},
+    "Quantity": {"type": "string"},
+    "Time": {"type": "string", "format": "date-time"},
 }
 _ANY: Object = {"x-kubernetes-preserve-unknown-fields": True}
 
 
+class _Shape(NamedTuple):
+    """The type of a value: one of the table's, or a list or map of it."""
+
+    name: str
+    is_list: bool = False
+    is_map: bool = False
+
+    @property
+    def item(self) -> "_Shape":
+        return _Shape(self.name)
+
+    @property
+    def is_object(self) -> bool:
+        return "." in self.name and not self.is_list and not self.is_map
+
+    @property
+    def json_type(self) -> type:
+        """`object` for a value of any type."""
+        if self.is_list:
+            return list
+        return dict if self.is_map or self.is_object else _JSON_TYPES.get(self.name, object)
+
+    @property
+    def go_name(self) -> str:
+        if self.is_list or self.is_map:
+            return f"{'[]' if self.is_list else 'map[string]'}{self.item.go_name}"
+        if self.is_object:
+            return f"v1.{self.name.partition('.')[2]}"
+        return "string" if self.name in (*_TIMES, "Quantity") else _GO_NAMES.get(self.json_type, "interface {}")
+
+    def member(self, name: str) -> "_Shape | None":
+        """None for a field that objects of this type do not have."""
+        if not self.is_object:
+            return self.item if self.is_map else _Shape("")
+        field = kubernetes_fields.members(self.name).get(name)
+        return _of_field(field) if field else None
+
+
+def _of_field(field: Field) -> _Shape:
+    return _Shape(field.type, field.is_list, field.is_map)
+
+
+def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object, list[str]]:
+    """The object without its unknown fields, and the warnings about them; with `Strict` they are refused."""
+    if not isinstance(content, dict):
+        raise bad_request(f"the body must be an object of kind {kind.name}")
+    context = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
+    type_error = next(type_errors(kind, content), None)
+    if type_error:
+        raise bad_request(context + type_error)
+    unknown = [f'unknown field "{path}"' for path in unknown_fields(kind, content)]
+    if unknown and validation == "Strict":
+        raise bad_request(f"{context}strict decoding error: {', '.join(unknown)}")
+    return known_fields(kind, content), unknown if validation == "Warn" else []
+
+
 def unknown_fields(kind: Kind, content: Object) -> list[str]:
     """The paths of fields that objects of this kind do not have, as strict field validation names them."""
-    return list(_unknown(_model_of(kind), content, ""))
+    shape = _shape_of(kind)
+    return [
+        path
+        for name, value in content.items()
+        if name not in _TYPE_META
+        for path in _unknown_member(shape, name, value, name)
+    ]
 
 
-def _unknown(annotation: object, value: object, path: str) -> Iterator[str]:
-    annotation = _without_optional(annotation)
+def _unknown(shape: _Shape, value: object, path: str) -> Iterator[str]:
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _unknown(_item_type(annotation), item, f"{path}[{index}]")
-    elif isinstance(value, dict) and _is_model(annotation):
-        fields = _fields_of(typing.cast("type", annotation))
+            yield from _unknown(shape.item, item, f"{path}[{index}]")
+    elif isinstance(value, dict) and shape.is_object:
         for name, inner in value.items():
-            inner_path = f"{path}.{name}" if path else name
-            if name not in fields:
-                yield inner_path
-            else:
-                yield from _unknown(fields[name], inner, inner_path)
+            yield from _unknown_member(shape, name, inner, f"{path}.{name}")
+
+
+def _unknown_member(shape: _Shape, name: str, value: object, path: str) -> Iterator[str]:
+    member = shape.member(name)
+    if member is None:
+        yield path
+    else:
+        yield from _unknown(member, value, path)
 
 
 def known_fields(kind: Kind, content: Object) -> Object:
     """The object without unknown fields and without nulls, which mean the same as no field."""
-    return typing.cast("Object", _known(_model_of(kind), content))
+    type_meta = {name: content[name] for name in _TYPE_META if content.get(name) is not None}
+    return {**type_meta, **_known_members(_shape_of(kind), content)}
 
 
-def _known(annotation: object, value: object) -> object:
-    annotation = _without_optional(annotation)
+def _known(shape: _Shape, value: object) -> object:
     if isinstance(value, list):
-        return [_known(_item_type(annotation), item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    members = ((name, _member_type(annotation, name), inner) for name, inner in value.items() if inner is not None)
-    return {name: _known(member_type, inner) for name, member_type, inner in members if member_type is not None}
+        return [_known(shape.item, item) for item in value]
+    return _known_members(shape, value) if isinstance(value, dict) else value
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field as Go's decoder names it: the model that has it, and its path."""
+def _known_members(shape: _Shape, value: Object) -> Object:
+    members = ((name, shape.member(name), inner) for name, inner in value.items() if inner is not None)
+    return {name: _known(member, inner) for name, member, inner in members if member is not None}
 
-    model: str
+
+class _FieldPath(NamedTuple):
+    """A field as Go's decoder names it: the type that has it, and its path."""
+
+    owner: str
     path: str
 
-    def member(self, model: str, name: str) -> "_Field":
-        return _Field(model, f"{self.path}.{name}" if self.path else name)
+    def member(self, shape: _Shape, name: str) -> "_FieldPath":
+        return _FieldPath(shape.name.partition(".")[2], f"{self.path}.{name}" if self.path else name)
 
 
 def type_errors(kind: Kind, content: Object) -> Iterator[str]:
     """Values that do not have the type of their field; without any, later code need not check types."""
-    return _type_errors(_model_of(kind), content, _Field(kind.name, ""))
+    field, shape = _FieldPath(kind.name, ""), _shape_of(kind)
+    for name in _TYPE_META:
+        yield from _type_errors(_Shape("string"), content.get(name), field.member(shape, name))
+    yield from _type_errors(shape, content, field)
 
 
-def _type_errors(annotation: object, value: object, field: _Field) -> Iterator[str]:
-    annotation = _without_optional(annotation)
-    expected = _json_type(annotation)
-    if value is None or expected is object:
+def _type_errors(shape: _Shape, value: object, field: _FieldPath) -> Iterator[str]:
+    expected = shape.json_type
+    if value is None:
         return
-    if annotation is datetime:
+    if shape in map(_Shape, _TIMES):
         yield from _time_errors(value)
+    elif shape == _Shape("Quantity"):
+        yield from _quantity_errors(value)
     elif not isinstance(value, expected) or (expected is int and not _is_int64(value)):
-        yield _unmarshal_error(annotation, value, field)
-    elif isinstance(value, list):
+        yield _unmarshal_error(shape, value, field)
+    elif shape.is_list and isinstance(value, list):
         for item in value:
             if item is None:
-                yield _unmarshal_error(_item_type(annotation), item, field)
-            yield from _type_errors(_item_type(annotation), item, field)
+                yield _unmarshal_error(shape.item, item, field)
+            yield from _type_errors(shape.item, item, field)
     elif isinstance(value, dict):
-        yield from _member_type_errors(annotation, value, field)
+        yield from _member_type_errors(shape, value, field)
+    elif shape.name == "bytes" and isinstance(value, str):
+        yield from _base64_errors(value)
 
 
 def _base64_errors(value: str) -> Iterator[str]:
@@ -140,91 +204,28 @@ def _time_errors(value: object) -> Iterator[str]:
         yield f'parsing time {msgspec.json.encode(value).decode():.80} as "2006-01-02T15:04:05Z07:00": cannot parse it'
 
 
-def _member_type_errors(annotation: object, value: Object, field: _Field) -> Iterator[str]:
-    if _is_model(annotation):
-        model = typing.cast("type", annotation).__name__
-        for name, inner in value.items():
-            yield from _type_errors(_member_type(annotation, name) or object, inner, field.member(model, name))
-    elif field.path.rpartition(".")[2] in _QUANTITIES and not typing.get_args(annotation):
-        for inner in value.values():
-            if isinstance(inner, bool | dict | list) or not quantity.is_quantity(inner):
+def _quantity_errors(value: object) -> Iterator[str]:
+    if isinstance(value, bool | dict | list) or not quantity.is_quantity(value):
+        yield _QUANTITY_ERROR
+
+
+def _member_type_errors(shape: _Shape, value: Object, field: _FieldPath) -> Iterator[str]:
+    for name, inner in value.items():
+        if shape.is_object:
+            yield from _type_errors(shape.member(name) or _Shape(""), inner, field.member(shape, name))
+        elif shape.is_map:
+            yield from _type_errors(shape.item, inner, field)
+            if inner is None and shape.name == "Quantity":
                 yield _QUANTITY_ERROR
-    else:
-        for name, inner in value.items():
-            yield from _type_errors(_member_type(annotation, name) or object, inner, field)
-            if (field.model, field.path) in _BYTES and isinstance(inner, str):
-                yield from _base64_errors(inner)
 
 
-def _unmarshal_error(annotation: object, value: object, field: _Field) -> str:
+def _unmarshal_error(shape: _Shape, value: object, field: _FieldPath) -> str:
     got = "null" if value is None else _JSON_NAMES[type(value)]
-    return (
-        f"json: cannot unmarshal {got} into Go struct field {field.model}.{field.path} of type {_go_type(annotation)}"
-    )
+    return f"json: cannot unmarshal {got} into Go struct field {field.owner}.{field.path} of type {shape.go_name}"
 
 
-def _go_type(annotation: object) -> str:
-    annotation = _without_optional(annotation)
-    if _is_model(annotation):
-        return f"v1.{typing.cast('type', annotation).__name__}"
-    json_type = _json_type(annotation)
-    if json_type is list:
-        return f"[]{_go_type(_item_type(annotation))}"
-    if json_type is dict:
-        return f"map[string]{_go_type(_member_type(annotation, ''))}"
-    return _GO_NAMES.get(json_type, "interface {}")
-
-
-@functools.cache
-def _model_of(kind: Kind) -> type:
-    module = importlib.import_module(f"lightkube.models.{kind.schema_module}")
-    return typing.cast("type", getattr(module, kind.name))
-
-
-@functools.cache
-def _fields_of(model: type) -> dict[str, object]:
-    """Types by their names in JSON."""
-    return {field.encode_name: _field_type(model, field) for field in msgspec.structs.fields(model)}
-
-
-def _field_type(model: type, field: msgspec.structs.FieldInfo) -> object:
-    values = _MAPS_OF_MODELS.get((model.__name__, field.encode_name))
-    return dict[str, getattr(sys.modules[model.__module__], values)] if values else field.type  # type: ignore[misc]
-
-
-def _json_type(annotation: object) -> type:
-    """`object` for a field of any type."""
-    origin = typing.get_origin(annotation)
-    if origin in (dict, list):
-        return typing.cast("type", origin)
-    if _is_model(annotation):
-        return dict
-    if annotation is datetime:
-        return str
-    return annotation if annotation in (bool, dict, int, list, str) else object
-
-
-def _member_type(annotation: object, name: str) -> object:
-    """None for a field that the model does not have."""
-    if _is_model(annotation):
-        return _fields_of(typing.cast("type", annotation)).get(name)
-    arguments = typing.get_args(annotation)
-    return arguments[1] if len(arguments) == 2 else str if annotation is dict else object
-
-
-def _item_type(annotation: object) -> object:
-    arguments = typing.get_args(annotation)
-    return arguments[0] if typing.get_origin(annotation) is list and arguments else object
-
-
-def _is_model(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
-
-
-def _without_optional(annotation: object) -> object:
-    arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-    is_optional = typing.get_origin(annotation) is typing.Union and len(arguments) == 1
-    return arguments[0] if is_optional else annotation
+def _shape_of(kind: Kind) -> _Shape:
+    return _Shape(kind.object_type.name)
 
 
 @functools.cache
@@ -233,8 +234,12 @@ def openapi(group: str, version: str) -> Object:
     kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
     schemas: dict[str, Object] = {}
     for kind in kinds:
-        name = _collect_schema(_model_of(kind), schemas)
-        schemas[name] = {**schemas[name], "x-kubernetes-group-version-kind": [_group_version_kind(kind)]}
+        name = _collect_schema(kind.object_type.name, schemas)
+        schemas[name]["properties"] = {
+            **dict.fromkeys(_TYPE_META, _OPENAPI_TYPES["string"]),
+            **schemas[name]["properties"],
+        }
+        schemas[name]["x-kubernetes-group-version-kind"] = [_group_version_kind(kind)]
     return {
         "openapi": "3.0.0",
         "info": {"title": "plugwright", "version": "1"},
@@ -267,25 +272,26 @@ def _openapi_paths(kind: Kind) -> dict[str, Object]:
     }
 
 
-def _collect_schema(model: type, schemas: dict[str, Object]) -> str:
-    """Adds the model's schema and those that it refers to; returns its name."""
-    group, _, version = model.__module__.rpartition(".")[2].rpartition("_")
+def _collect_schema(type_name: str, schemas: dict[str, Object]) -> str:
+    """Adds the type's schema and those that it refers to; returns its name."""
+    group, _, name = type_name.partition(".")
     package = "io.k8s.apimachinery.pkg.apis.meta" if group == "meta" else f"io.k8s.api.{group}"
-    name = f"{package}.{version}.{model.__name__}"
+    name = f"{package}.v1.{name}"
     if name not in schemas:
-        schemas[name] = {}  # a model may refer to itself
-        properties = {field: _openapi_type(annotation, schemas) for field, annotation in _fields_of(model).items()}
+        schemas[name] = {}  # a type may refer to itself
+        fields = kubernetes_fields.members(type_name).items()
+        properties = {field: _openapi_type(_of_field(found), schemas) for field, found in fields}
         schemas[name] = {"type": "object", "properties": properties}
     return name
 
 
-def _openapi_type(annotation: object, schemas: dict[str, Object]) -> Object:
-    annotation = _without_optional(annotation)
-    if _is_model(annotation):
-        return {"$ref": f"#/components/schemas/{_collect_schema(typing.cast('type', annotation), schemas)}"}
-    if typing.get_origin(annotation) is list:
-        return {"type": "array", "items": _openapi_type(_item_type(annotation), schemas)}
-    if _json_type(annotation) is dict:
-        values = typing.get_args(annotation)[1:] or ((str,) if annotation is dict else ())
-        return {"type": "object", "additionalProperties": _openapi_type(values[0], schemas) if values else _ANY}
-    return _OPENAPI_TYPES.get(annotation, _ANY)
+def _openapi_type(shape: _Shape, schemas: dict[str, Object]) -> Object:
+    if shape.is_list:
+        return {"type": "array", "items": _openapi_type(shape.item, schemas)}
+    if shape.is_map:
+        return {"type": "object", "additionalProperties": _openapi_type(shape.item, schemas)}
+    if shape.is_object:
+        return {"$ref": f"#/components/schemas/{_collect_schema(shape.name, schemas)}"}
+    if shape.name == "RawJSON":
+        return {"type": "object", "additionalProperties": _ANY}
+    return _OPENAPI_TYPES.get(shape.name, _ANY)

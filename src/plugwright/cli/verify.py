@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
-from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import baseline, catalogue, documents, runner
 from plugwright.conformance.dra.driver_session import NODE
 from plugwright.conformance.program import Target
@@ -162,6 +162,8 @@ def _target(command: tuple[str, ...], values: dict[str, Any]) -> Target:
 def _options(values: dict[str, Any]) -> VerifyOptions:
     if bool(values["fail_command"]) != bool(values["recover_command"]):
         raise click.UsageError("--fail-command and --recover-command need each other")
+    if values["dra"]:
+        check_installed("plugwright verify --dra")
     limit = values["timeout"]
     limits = TimeLimits(start=limit, register=limit)
     options = VerifyOptions(
@@ -171,7 +173,7 @@ def _options(values: dict[str, Any]) -> VerifyOptions:
         thorough=values["thorough"],
         directory=values["attach"],
         host_root=values["host_root"],
-        driver_api=observed_api if values["dra"] else None,
+        dra=values["dra"],
     )
     return replace(options, cdi_dirs=values["cdi_dirs"]) if values["cdi_dirs"] else options
 

@@ -5,7 +5,6 @@ A repeated event is counted in the Event object that exists. Which writes are al
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +12,7 @@ from typing import Protocol
 from plugwright.apiserver import clock
 from plugwright.apiserver.clock import Clock
 from plugwright.apiserver.kinds import EVENTS
-from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.apiserver.registry import ObjectWriter, ResourcePath, Writer
 from plugwright.apiserver.store import Object, ObjectReader, Store
 from plugwright.errors import ClusterError, NotFound
 
@@ -24,7 +23,6 @@ __all__ = [
     "EventRecorder",
     "EventSource",
     "NodeClient",
-    "ObjectWriter",
 ]
 
 # Raised by reading an object that is not shaped as its kind says. Clients can store such objects; a component that
@@ -32,16 +30,6 @@ __all__ = [
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
 
 _REMEMBERED = 2048  # events whose repetition is counted
-
-
-class ObjectWriter(Protocol):
-    """The writes of a node, which its reader shows at once."""
-
-    def create(self, path: ResourcePath, content: Object, manager: str) -> Object: ...
-
-    def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object: ...
-
-    def delete(self, path: ResourcePath, options: DeleteOptions) -> tuple[Object, bool]: ...
 
 
 class NodeClient(Protocol):

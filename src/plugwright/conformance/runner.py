@@ -67,7 +67,7 @@ async def verdicts(
     target: Target, rules: Sequence[type[Rule]], options: VerifyOptions
 ) -> AsyncGenerator[Verdict, None]:
     """One verdict for each rule, as soon as it is known; those that start the program themselves come last."""
-    kind = DriverVerifier if options.driver_api is not None else Verifier
+    kind = DriverVerifier if options.dra else Verifier
     async with kind(target, options) as verifier:
         for rule in sorted(rules, key=lambda rule: rule.alone):
             yield await _verdict(rule, verifier)

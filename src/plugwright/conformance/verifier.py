@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from plugwright.conformance import program, session
-from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
 from plugwright.conformance.session import RegisteredPlugin, Session, TimeLimits
 from plugwright.errors import ConfigError, PluginNotRunning, PlugwrightError
@@ -32,8 +31,7 @@ class VerifyOptions:
     """`fail` and `recover` are commands that make a device fail and recover; `{id}` and `{resource}` name it.
 
     `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
-    `host_root`, CDI names in `cdi_dirs`. `driver_api` makes the API server of a session, for a node of that name: then
-    the program is a DRA driver.
+    `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver.
     """
 
     version: str = DEFAULT_VERSION
@@ -44,7 +42,7 @@ class VerifyOptions:
     directory: Path | None = None
     host_root: Path = Path("/")
     cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
-    driver_api: Callable[[str], SessionApi] | None = None
+    dra: bool = False
 
 
 class Verifier:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from plugwright.apiserver.extra import check_installed
+from plugwright.apiserver.one_node import OneNode
 from plugwright.errors import PeerGone, PluginError, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
 from plugwright.kubelet.admission import Predicates
@@ -33,8 +35,8 @@ from plugwright.sdk.status import DaemonStatus
 from plugwright.serve import needs_driver
 from plugwright.system import directories
 from plugwright.system.concurrency import first
+from plugwright.testing import claim_allocation
 from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod_claim_name
-from plugwright.testing.resource_api_server import ResourceApiServer
 
 __all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "until_listed"]
 
@@ -48,7 +50,7 @@ class PluginKubelet(Kubelet):
     """The kubelet of `running`, with a view of the plugins that it serves: the wire has no reasons."""
 
     daemon: Daemon
-    api: ResourceApiServer
+    api: OneNode  # the API server in memory, for claims
     cdi: Path  # where the CDI specs of claims are
 
     async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
@@ -70,7 +72,7 @@ class PluginKubelet(Kubelet):
     def _delete(self, pod: Pod) -> None:
         super()._delete(pod)
         for claim in pod.spec.claims:
-            self.api.release(pod.spec.namespace, claim.claim_name, pod.uid)
+            claim_allocation.release(self.api, pod.spec.namespace, claim.claim_name, pod.uid)
 
     def container(self, pod: Pod, name: str = "main") -> RunContainerOptions:
         """The options of a container with what a runtime makes of its CDI names: the same for both APIs."""
@@ -93,12 +95,13 @@ class PluginKubelet(Kubelet):
 
         def is_allocated() -> bool:
             nonlocal problem
-            problem = self.api.allocate((pod.namespace, name), claim, drivers)
+            problem = claim_allocation.allocate(self.api, (pod.namespace, name), claim, drivers)
             return not problem
 
         try:
-            async with asyncio.timeout(self.settings.timeout if drivers else 0):
-                await self.api.changes.until(is_allocated)
+            async with asyncio.timeout(limit := self.settings.timeout if drivers else 0):
+                if not await self.api.until(is_allocated, limit):
+                    raise TimeoutError
                 # A kubelet that does not know the driver yet would try again after a minute.
                 await self.daemon.changed.until(
                     lambda: not any(map(_has_waiting_driver, self.daemon.resources.values()))
@@ -156,7 +159,7 @@ async def running(
     __tracebackhide__ = True
     plugins = _checked_arguments(plugins, tmp_path)
     settings = settings or KubeletSettings(timing=_QUICK)
-    api, cdi_directory = ResourceApiServer(_NODE), Path(tmp_path).absolute() / "cdi"
+    api, cdi_directory = OneNode(_NODE), Path(tmp_path).absolute() / "cdi"
     for plugin in plugins:
         wanted = ServeSettings.of(serve) if serve else plugin.serve
         host_root = settings.host_root
@@ -186,12 +189,14 @@ async def running(
                     yield kubelet
 
 
-def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+def _driver(api: OneNode, runtime: ResourceRuntime) -> ResourceDriver | None:
     if not needs_driver(runtime):
         return None
+    check_installed("running() with serve='dra' or 'both'", ("starlette",), "testing")
+    from plugwright.apiserver.in_process_client import InProcessClient
     from plugwright.dra.driver import Driver  # a client of the API server, which most tests do without
 
-    return Driver(runtime, connect=lambda _: api)
+    return Driver(runtime, connect=lambda _: InProcessClient(api))
 
 
 async def _until_served(

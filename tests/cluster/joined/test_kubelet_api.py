@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.cluster.embedding import embedded
 from tests.cluster.joined.test_joined_nodes import GPUS, joined
 
-from plugwright.cli.up.server import listen
+from plugwright.apiserver.server import listen
 from plugwright.cluster.joined.kubelet_access import KubeletAccess
 from plugwright.cluster.joined.kubelet_api import KubeletApi
 from plugwright.kube.api_client import ApiClient

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts
+from plugwright.apiserver.in_process_client import InProcessClient
+from plugwright.apiserver.one_node import OneNode
 from plugwright.dra.api_split.moves import Phase, Placement
 from plugwright.dra.api_split.split import ApiSplit
 from plugwright.dra.driver import Driver
@@ -28,7 +30,6 @@ from plugwright.system.concurrency import cancel
 from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting
 from plugwright.testing.harness import PluginKubelet, kubelet_root
-from plugwright.testing.resource_api_server import ResourceApiServer
 
 TAPE = "example.com/tape"
 IDS = tuple(f"st{number}" for number in range(8))
@@ -136,7 +137,7 @@ class Node:
             count = self.kubelet.node().get(TAPE)
             self.counted = count.allocatable if count is not None else 0
             status = {"status": {"allocatable": {TAPE: str(self.counted)}}}
-            await self.kubelet.api.patch("/api/v1/nodes/node", status, "merge-patch")
+            await InProcessClient(self.kubelet.api).patch("/api/v1/nodes/node", status, "merge-patch")
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -164,7 +165,7 @@ class Node:
         await self.running.until(bool)
 
     def _driver(self, runtime: ResourceRuntime) -> Driver:
-        return Driver(runtime, connect=lambda _: self.kubelet.api, split=self.split)
+        return Driver(runtime, connect=lambda _: InProcessClient(self.kubelet.api), split=self.split)
 
     @property
     def free(self) -> int:
@@ -250,7 +251,7 @@ async def chaos(tmp_path: Path, split: type[ApiSplit], pods: int) -> Outcome:
     outcome, chance = Outcome(), random.Random(19)
     with kubelet_root(tmp_path) as root:
         settings = KubeletSettings(timeout=0.5, strict=False, timing=TIMING)
-        async with PluginKubelet(root, settings, resource_api=(api := ResourceApiServer("node"))) as kubelet:
+        async with PluginKubelet(root, settings, resource_api=(api := OneNode("node"))) as kubelet:
             kubelet.api, kubelet.cdi = api, tmp_path / "cdi"
             node = Node(kubelet, tmp_path, split)
             serving_devices = asyncio.create_task(node.run())

@@ -156,10 +156,10 @@ async def test_a_drivers_claims_have_a_status(tmp_path: Path) -> None:
 
     async with running_plugin(Tape(), tmp_path, serve="dra") as kubelet:
         await kubelet.admit(pod_requesting({}, claims=[claim_requesting({Tape.resource: 1}, name="drive")]))
-        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/drive"
-        async with asyncio.timeout(30):
-            async for _ in kubelet.api.changes.notifications():
-                devices = (await kubelet.api.get(path))["status"].get("devices")
-                if devices:
-                    break
-        assert [(device["device"], device["conditions"][0]["status"]) for device in devices] == [("st0", "True")]
+
+        def reported() -> list[dict[str, Any]]:
+            claim = kubelet.api.stored_claim("default", "drive")
+            return claim["status"].get("devices") or [] if claim else []
+
+        assert await kubelet.api.until(lambda: bool(reported()), 30)
+        assert [(device["device"], device["conditions"][0]["status"]) for device in reported()] == [("st0", "True")]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.dra.resource_claims.claim_node import DRIVER, ClaimNode, Documents, Drives, document, edits, result
 from tests.kubelet.actors import Clock, quick_settings
+from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright.errors import ContainerWaiting
 from plugwright.kubelet import Kubelet, Phase, Pod
-from plugwright.kubelet.dra.resource_api import ClaimTable, ResourceClaim
+from plugwright.kubelet.dra.resource_api import ResourceClaim
 from plugwright.protocol import dra, registration, transport
 from plugwright.protocol.registration import PluginInfo
 from plugwright.system.latest import Latest
@@ -35,13 +36,13 @@ class Cluster:
     """An API server's claims, as the kubelet and as the driver ask for them."""
 
     kubelet: Kubelet
-    table: ClaimTable
+    table: StoredClaims
     node: ClaimNode
 
     def put(self, made: dict[str, Any], *pods: str) -> None:
         made["status"]["reservedFor"] = [{"resource": "pods", "uid": f"{pod}-pod"} for pod in pods]
         self.node.api.put(made)
-        self.table.put(ResourceClaim.read(made))
+        self.table.add(ResourceClaim.read(made))
 
     async def admit(self, name: str, claim: str, request: str = "") -> Pod:
         use = {"name": "dev"} | ({"request": request} if request else {})
@@ -73,7 +74,7 @@ async def serving(node: ClaimNode, kubelet: Kubelet) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def cluster(root: Path) -> AsyncIterator[Cluster]:
-    table, node = ClaimTable(), ClaimNode(root, Documents(), Drives.on(root))
+    table, node = StoredClaims(), ClaimNode(root, Documents(), Drives.on(root))
     async with (
         Kubelet(root / "k", quick_settings(clock=Clock()), resource_api=table) as kubelet,
         serving(node, kubelet),
@@ -136,7 +137,7 @@ async def test_a_pod_whose_claim_never_was_prepared_ends(cluster: Cluster) -> No
 
 
 async def test_pods_keep_their_devices_when_the_machine_reboots(root: Path) -> None:
-    table, node = ClaimTable(), ClaimNode(root, Documents(), Drives.on(root))
+    table, node = StoredClaims(), ClaimNode(root, Documents(), Drives.on(root))
     async with Kubelet(root / "k", quick_settings(clock=Clock()), resource_api=table) as kubelet:
         async with serving(node, kubelet):
             cluster = Cluster(kubelet, table, node)

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from tests.kubelet.actors import Clock, quick_settings
 from tests.kubelet.dra.driver import ScriptedDriver, registered
+from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.dra.resource_api import ClaimTable
 
 
 @pytest.fixture
-def api() -> ClaimTable:
-    return ClaimTable()
+def api() -> StoredClaims:
+    return StoredClaims()
 
 
 @pytest.fixture
-async def node(root: Path, clock: Clock, api: ClaimTable) -> AsyncIterator[Kubelet]:
+async def node(root: Path, clock: Clock, api: StoredClaims) -> AsyncIterator[Kubelet]:
     async with Kubelet(root, quick_settings(clock=clock), resource_api=api) as kubelet:
         yield kubelet
 

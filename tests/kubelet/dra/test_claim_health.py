@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from tests.kubelet.actors import Clock
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver
+from tests.kubelet.dra.stored_claims import StoredClaims
 from tests.kubelet.dra.test_claims_of_pods import CLAIM, pod
 
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.dra.health import ClaimDeviceHealth, ClaimHealth
-from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.kubelet.events import StateChange
 from plugwright.protocol.dra import PreparedDevice
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
@@ -28,9 +28,9 @@ NIC = PreparedDevice("node", "nic-0", ("nic",))
     ],
 )
 async def test_devices_are_shown_by_the_claim_as_the_container_names_it(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable, request_name: str, shown: list[tuple[str, str]]
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims, request_name: str, shown: list[tuple[str, str]]
 ) -> None:  # 11.26a
-    api.put(CLAIM)
+    api.add(CLAIM)
     driver.answer = [GPU, NIC]
     health = node.claim_health(await node.admit(pod(request=request_name)))
     assert [(device.resource, device.resource_id) for device in health["c"]] == shown
@@ -39,9 +39,9 @@ async def test_devices_are_shown_by_the_claim_as_the_container_names_it(
 
 
 async def test_two_devices_with_one_name_are_shown_once(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.26a
-    api.put(CLAIM)
+    api.add(CLAIM)
     driver.answer = [GPU, PreparedDevice("node", "gpu-1", ("gpu",), ("example.com/gpu=0",))]
     admitted = await node.admit(pod())
     node._running.claims.health.health_received(DRIVER, [HOT])
@@ -51,9 +51,9 @@ async def test_two_devices_with_one_name_are_shown_once(
 
 
 async def test_the_pods_that_use_a_device_are_told_of_its_health_once(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.26b
-    api.put(CLAIM)
+    api.add(CLAIM)
     await node.admit(pod())
     for health in (HOT, HOT, ReportedHealth("node", "gpu-9", HealthStatus.HEALTHY)):
         node._running.claims.health.health_received(DRIVER, [health])
@@ -82,9 +82,9 @@ def test_a_device_that_is_left_out_becomes_unknown_with_the_next_message() -> No
 
 
 async def test_an_extended_resource_served_by_a_claim_is_no_device_of_a_plugin(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 3.9, 11.22a, 11.26a
-    api.put(CLAIM)
+    api.add(CLAIM)
     driver.answer = [GPU, NIC]
     mapping = {"containerName": "c", "resourceName": "example.com/gpu", "requestName": "gpu"}
     container = {"name": "c", "resources": {"limits": {"example.com/gpu": "1", "cpu": "1"}}}

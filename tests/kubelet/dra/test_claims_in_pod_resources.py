@@ -1,10 +1,10 @@
 """The claims of pods in the pod-resources API; numbers in comments are those of the facts."""
 
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver
+from tests.kubelet.dra.stored_claims import StoredClaims
 from tests.kubelet.dra.test_claims_of_pods import CLAIM, pod
 
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.protocol import pod_resources
 from plugwright.protocol.dra import PreparedDevice
 from plugwright.protocol.pod_resources import ClaimDevice, DynamicResource, HeldClaimDevice
@@ -18,9 +18,9 @@ async def claims_of(node: Kubelet, name: str) -> dict[str, tuple[DynamicResource
 
 
 async def test_a_container_has_all_devices_of_its_claims_in_pod_resources(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.27, 11.28
-    api.put(CLAIM)
+    api.add(CLAIM)
     driver.answer = [
         PreparedDevice("node", "gpu-0", ("gpu",), ("example.com/gpu=0",)),
         PreparedDevice("node", "nic-0", ("nic",), ("example.com/nic=0",), "s-1"),
@@ -38,12 +38,12 @@ async def test_a_container_has_all_devices_of_its_claims_in_pod_resources(
 
 
 async def test_a_claim_that_failed_has_no_devices_and_an_unknown_one_is_not_named(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.27
     driver.answer = "no power"
     admitted = await node.admit(pod())
     assert await claims_of(node, "a") == {"c": (), "none": ()}
-    api.put(CLAIM)
+    api.add(CLAIM)
     await node.start_waiting(admitted)
     assert await claims_of(node, "a") == {"c": (DynamicResource("default", "one"),), "none": ()}
     await node.remove(admitted)

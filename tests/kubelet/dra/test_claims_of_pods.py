@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tests.kubelet.actors import Clock, quick_settings, until_state
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
+from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright.errors import ContainerWaiting, KubeletError
 from plugwright.kubelet import Kubelet, Phase, Pod, Timing
-from plugwright.kubelet.dra.resource_api import ClaimTable, ResourceClaim
+from plugwright.kubelet.dra.resource_api import ResourceClaim
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 UID = "a-pod"
@@ -39,9 +40,9 @@ def waiting(admitted: Pod) -> str:
 
 
 async def test_a_container_gets_the_devices_of_its_claim(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.14, 11.20
-    api.put(CLAIM)
+    api.add(CLAIM)
     admitted = await node.admit(pod())
     assert driver.prepared == [[Claim("default", "one", "u-1")]]
     assert admitted.container("c").cdi == ("example.com/gpu=0",)
@@ -58,21 +59,21 @@ async def test_a_container_gets_the_devices_of_its_claim(
     ],
 )
 async def test_a_claim_that_is_not_ready_keeps_its_pod_waiting_and_leaves_no_trace(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable, claim: ResourceClaim | None, text: str
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims, claim: ResourceClaim | None, text: str
 ) -> None:  # 11.12
     if claim is not None:
-        api.put(claim)
+        api.add(claim)
     admitted = await node.admit(pod())
     assert waiting(admitted) == text
     assert not driver.prepared
     assert state(node) == []
-    api.put(CLAIM)
+    api.add(CLAIM)
     await node.start_waiting(admitted)
     assert admitted.container("c").cdi == ("example.com/gpu=0",)
 
 
-async def test_a_generated_claim_is_its_pods_alone(node: Kubelet, driver: ScriptedDriver, api: ClaimTable) -> None:
-    api.put(CLAIM)
+async def test_a_generated_claim_is_its_pods_alone(node: Kubelet, driver: ScriptedDriver, api: StoredClaims) -> None:
+    api.add(CLAIM)
     spec = pod()
     spec["spec"]["resourceClaims"] = [{"name": "dev", "resourceClaimTemplateName": "t"}]  # type: ignore[index]
     early = await node.admit({**spec, "metadata": {"name": "b", "uid": "b-pod"}})
@@ -80,7 +81,7 @@ async def test_a_generated_claim_is_its_pods_alone(node: Kubelet, driver: Script
     spec["status"] = {"resourceClaimStatuses": [{"name": "dev", "resourceClaimName": "one"}]}
     admitted = await node.admit(spec)
     assert "was not created for Pod default/a" in waiting(admitted)
-    api.put(replace(CLAIM, owner=UID))
+    api.add(replace(CLAIM, owner=UID))
     await node.start_waiting(admitted)
     assert admitted.phase is Phase.RUNNING
 
@@ -98,9 +99,9 @@ async def test_a_generated_claim_is_its_pods_alone(node: Kubelet, driver: Script
     ids=["error", "missing", "unknown"],
 )
 async def test_a_driver_that_fails_keeps_the_pod_waiting_with_its_words(
-    node: Kubelet, api: ClaimTable, driver: ScriptedDriver, text: str
+    node: Kubelet, api: StoredClaims, driver: ScriptedDriver, text: str
 ) -> None:  # 11.15
-    api.put(CLAIM)
+    api.add(CLAIM)
     async with registered(driver, node):
         admitted = await node.admit(pod())
         assert waiting(admitted) == text
@@ -110,10 +111,10 @@ async def test_a_driver_that_fails_keeps_the_pod_waiting_with_its_words(
         await node.remove(admitted)
 
 
-async def test_a_call_that_takes_too_long_is_given_up(root: Path, api: ClaimTable) -> None:
+async def test_a_call_that_takes_too_long_is_given_up(root: Path, api: StoredClaims) -> None:
     settings = quick_settings()
     settings = replace(settings, timing=replace(settings.timing, prepare=0.05))
-    api.put(CLAIM)
+    api.add(CLAIM)
     async with (
         Kubelet(root, settings, resource_api=api) as node,
         registered(ScriptedDriver(held=asyncio.Event()), node),
@@ -123,9 +124,9 @@ async def test_a_call_that_takes_too_long_is_given_up(root: Path, api: ClaimTabl
 
 
 async def test_a_second_pod_on_a_claim_is_no_second_call_and_the_last_one_ends_it(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.16, 11.19
-    api.put(CLAIM)
+    api.add(CLAIM)
     first, second = await node.admit(pod("a")), await node.admit(pod("b"))
     assert len(driver.prepared) == 1
     assert second.container("c").cdi == ("example.com/gpu=0",)
@@ -137,12 +138,12 @@ async def test_a_second_pod_on_a_claim_is_no_second_call_and_the_last_one_ends_i
 
 
 async def test_claims_of_one_pod_come_in_one_call_and_pods_side_by_side(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.14
     driver.held = asyncio.Event()
     for name in ("a", "b"):
         for number in (1, 2):
-            api.put(replace(CLAIM, name=f"{name}-{number}", uid=f"u-{name}-{number}"))
+            api.add(replace(CLAIM, name=f"{name}-{number}", uid=f"u-{name}-{number}"))
     specs = []
     for name in ("a", "b"):
         spec = pod(name)
@@ -160,9 +161,9 @@ async def test_claims_of_one_pod_come_in_one_call_and_pods_side_by_side(
 
 
 async def test_a_device_reaches_the_containers_that_name_its_request(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.20
-    api.put(CLAIM)
+    api.add(CLAIM)
     driver.answer = [
         PreparedDevice("node", "gpu-0", ("gpu",), ("example.com/gpu=0",)),
         PreparedDevice("node", "nic-0", ("nic",), ("example.com/nic=0",)),
@@ -173,9 +174,9 @@ async def test_a_device_reaches_the_containers_that_name_its_request(
 
 
 async def test_a_subrequest_in_the_answer_is_a_finding(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.21
-    api.put(CLAIM)
+    api.add(CLAIM)
     driver.answer = [PreparedDevice("node", "gpu-0", ("gpu/big",), ("example.com/gpu=0",))]
     admitted = await node.admit(pod(request="gpu"))
     assert admitted.container("c").cdi == ()
@@ -183,10 +184,10 @@ async def test_a_subrequest_in_the_answer_is_a_finding(
 
 
 async def test_a_pod_whose_claims_cannot_be_unprepared_stays_and_is_tried_again(
-    root: Path, api: ClaimTable
+    root: Path, api: StoredClaims
 ) -> None:  # 11.19
     settings = quick_settings()
-    api.put(CLAIM)
+    api.add(CLAIM)
     settings = replace(settings, timing=replace(settings.timing, unprepare_retry=0.01))
     async with Kubelet(root, settings, resource_api=api) as node, registered(ScriptedDriver(), node) as driver:
         driver.unprepare_error = "still open"
@@ -200,9 +201,9 @@ async def test_a_pod_whose_claims_cannot_be_unprepared_stays_and_is_tried_again(
 
 
 async def test_after_a_restart_running_pods_are_left_alone_and_a_new_sandbox_is_prepared_again(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.16, 11.17
-    api.put(CLAIM)
+    api.add(CLAIM)
     admitted = await node.admit(pod())
     driver.registered.publish(None)
     await node.restart()
@@ -216,25 +217,25 @@ async def test_after_a_restart_running_pods_are_left_alone_and_a_new_sandbox_is_
 
 
 async def test_a_claim_made_again_under_its_name_waits_for_the_old_one(
-    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+    node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:
-    api.put(CLAIM)
+    api.add(CLAIM)
     await node.admit(pod("a"))
-    api.put(replace(CLAIM, uid="u-2"))
+    api.add(replace(CLAIM, uid="u-2"))
     assert waiting(await node.admit(pod("b"))).startswith("old ResourceClaim with same name one and different UID u-1")
 
 
 @pytest.mark.parametrize(("version", "finds"), [("1.36", ["11.22"]), ("1.37", [])])
 async def test_a_pod_that_never_had_the_claim_prepared_ends_it_for_another_before_1_37(
-    root: Path, clock: Clock, api: ClaimTable, version: str, finds: list[str]
+    root: Path, clock: Clock, api: StoredClaims, version: str, finds: list[str]
 ) -> None:  # 11.22
-    api.put(replace(CLAIM, drivers=(DRIVER,)))
+    api.add(replace(CLAIM, drivers=(DRIVER,)))
     async with (
         Kubelet(root, quick_settings(clock=clock, version=version), resource_api=api) as node,
         registered(ScriptedDriver(), node) as driver,
     ):
         await node.admit(pod("a"))
-        api.put(replace(CLAIM, drivers=(DRIVER, "other.example.com")))
+        api.add(replace(CLAIM, drivers=(DRIVER, "other.example.com")))
         refused = await node.admit(pod("b"))
         assert waiting(refused) == "DRA driver other.example.com is not registered"
         await node.remove(refused)
@@ -252,8 +253,8 @@ def state(kubelet: Kubelet) -> list[dict[str, object]]:
     return list(data["ClaimInfoStateList"])
 
 
-async def test_the_file_is_the_kubelets(node: Kubelet, driver: ScriptedDriver, api: ClaimTable) -> None:  # 11.13
-    api.put(CLAIM)
+async def test_the_file_is_the_kubelets(node: Kubelet, driver: ScriptedDriver, api: StoredClaims) -> None:  # 11.13
+    api.add(CLAIM)
     await node.admit(pod())
     assert state(node) == [
         {

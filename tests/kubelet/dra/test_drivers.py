@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.kubelet.actors import LIMIT, Clock, quick_settings, until_state
 from tests.kubelet.dra.driver import DRIVER, V1, V1BETA1, ScriptedDriver, registered, serving
+from tests.kubelet.dra.stored_claims import StoredClaims
 from tests.kubelet.dra.test_claims_of_pods import CLAIM, pod
 
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 
 HEALTH, OLD_HEALTH = "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"
@@ -23,8 +23,8 @@ async def refusal(driver: ScriptedDriver) -> str:
     return error
 
 
-async def test_the_first_version_that_the_driver_lists_is_called(node: Kubelet, api: ClaimTable) -> None:  # 11.4
-    api.put(CLAIM)
+async def test_the_first_version_that_the_driver_lists_is_called(node: Kubelet, api: StoredClaims) -> None:  # 11.4
+    api.add(CLAIM)
     async with registered(ScriptedDriver(services=("v9.DRAPlugin", V1BETA1, V1)), node) as driver:
         await node.admit(pod())
         assert node._running.claims.drivers.get(DRIVER).version == V1BETA1
@@ -47,14 +47,14 @@ async def test_kubelets_before_claims_know_no_driver(root: Path, clock: Clock) -
         assert "no handler registered for plugin type: DRAPlugin" in await refusal(driver)
 
 
-async def test_every_slice_of_the_node_goes_when_the_kubelet_starts(node: Kubelet, api: ClaimTable) -> None:  # 11.8
+async def test_every_slice_of_the_node_goes_when_the_kubelet_starts(node: Kubelet, api: StoredClaims) -> None:  # 11.8
     await until_state(node, "deleted", "ResourceSlices")
     assert api.wiped == [""]
     await node.restart()
     await node.until(lambda: api.wiped == ["", ""], LIMIT, "slices are still there")
 
 
-async def test_the_slices_of_a_driver_that_stays_away_go(root: Path, api: ClaimTable) -> None:  # 11.9
+async def test_the_slices_of_a_driver_that_stays_away_go(root: Path, api: StoredClaims) -> None:  # 11.9
     settings = quick_settings()
     settings = replace(settings, timing=replace(settings.timing, wipe=0.01))
     async with Kubelet(root, settings, resource_api=api) as node:
@@ -64,10 +64,10 @@ async def test_the_slices_of_a_driver_that_stays_away_go(root: Path, api: ClaimT
 
 
 async def test_the_newest_plugin_of_a_driver_is_called_and_another_takes_over(
-    node: Kubelet, api: ClaimTable
+    node: Kubelet, api: StoredClaims
 ) -> None:  # 11.7
     for name in ("a", "b"):
-        api.put(replace(CLAIM, name=name, uid=f"u-{name}"))
+        api.add(replace(CLAIM, name=name, uid=f"u-{name}"))
     async with registered(ScriptedDriver(), node) as old:
         drivers = node._running.claims.drivers
         async with registered(ScriptedDriver(), node, "-new") as new:
@@ -93,7 +93,7 @@ async def test_the_newest_plugin_of_a_driver_is_called_and_another_takes_over(
     ],
 )
 async def test_health_is_watched_in_the_version_of_the_kubelet(
-    root: Path, clock: Clock, api: ClaimTable, version: str, services: tuple[str, ...], is_watched: bool
+    root: Path, clock: Clock, api: StoredClaims, version: str, services: tuple[str, ...], is_watched: bool
 ) -> None:  # 11.23, 11.24
     async with (
         Kubelet(root, quick_settings(clock=clock, version=version), resource_api=api) as node,

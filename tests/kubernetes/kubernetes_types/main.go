@@ -1,7 +1,7 @@
 // Prints what Kubernetes' own Go types say of the API objects that the embedded cluster serves: the fields of every
 // message, their numbers and types, when they are left out, and how lists of them are merged.
 //
-//	kubernetes_types fields CLIENT_GO_SCHEMA   the table of src/plugwright/protocol
+//	kubernetes_types fields CLIENT_GO_SCHEMA   the table of src/plugwright/apiserver
 //	kubernetes_types objects SEED COUNT        objects filled at random: a line of JSON, then one of base64, for each
 package main
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 import yaml
 
+from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
-from plugwright.cli.cluster_extra import load_with_extra
 from plugwright.cli.control import ask
 from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
 from plugwright.cli.options import duration
@@ -96,7 +96,9 @@ def join(
     options = JoinFlags(**flags)
     if options.file and options.nodes:
         raise click.UsageError("--nodes and --file exclude each other")
-    program = load_with_extra("plugwright.cli.join.program", "plugwright join")
+    check_installed("plugwright join")
+    from plugwright.cli.join import program  # the emulated nodes
+
     if print_rbac:
         _print_roles(program, options, service_account)
     elif not options.context:

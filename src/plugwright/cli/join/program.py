@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from plugwright.apiserver import tls
+from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object
 from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
-from plugwright.cli.up.server import listen, serving, stop_on_signals
+from plugwright.cli.stop_signals import stop_on_signals
 from plugwright.cluster.embedded import mock_gpus
 from plugwright.cluster.joined import rights
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan

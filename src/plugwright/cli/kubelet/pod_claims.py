@@ -1,83 +1,77 @@
-"""The ResourceClaims of the pods of `plugwright kubelet`: none by default, with --api those of `driver_api`."""
+"""The ResourceClaims of the pods of `plugwright kubelet`: in an API server for one node, or none without --api."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from plugwright.cli.cluster_extra import load_with_extra
-from plugwright.conformance.dra.session_api import SessionApi
+from plugwright.apiserver.extra import check_installed
+from plugwright.apiserver.one_node import OneNode
 from plugwright.errors import ConfigError
 from plugwright.kubelet import PodSpec
-from plugwright.kubelet.dra.resource_api import ResourceApi
 
-__all__ = ["NoClaims", "PodClaims", "observed_api", "pod_claims"]
-
-
-class PodClaims(Protocol):
-    """What the node around a kubelet does about claims, in place of a scheduler and an API server."""
-
-    @property
-    def resource_api(self) -> ResourceApi | None: ...
-
-    def served(self, directory: Path) -> AbstractAsyncContextManager[Path | None]:
-        """Serves drivers while inside; the path of their kubeconfig."""
-        ...
-
-    def put(self, claim: Mapping[str, Any]) -> None:
-        """Raises `ConfigError` for a claim that an API server refuses."""
-        ...
-
-    def remove(self, key: str) -> None: ...
-
-    def unallocated(self, pod: PodSpec) -> str:
-        """Why the pod has to wait for its claims; empty if it has them all."""
-        ...
-
-    async def until_allocated(self, pod: PodSpec, timeout: float) -> bool:
-        """Whether its claims are allocated in time."""
-        ...
-
-    def reserve(self, pod: PodSpec) -> None: ...
-
-    def release(self, pod: PodSpec) -> None: ...
+__all__ = ["PodClaims"]
 
 
-class NoClaims:
-    """Without an API server: the kubelet says of every claim that it cannot be read."""
+class PodClaims:
+    """Does for claims what a scheduler does, except that it does not allocate: the files contain the allocations.
 
-    resource_api = None
+    `api` is None without --api: the kubelet then reports that it cannot read a claim.
+    """
+
+    def __init__(self, node: str, *, served: bool) -> None:
+        if served:
+            check_installed("plugwright kubelet --api")
+        self.api = OneNode(node) if served else None
 
     @asynccontextmanager
-    async def served(self, _directory: Path) -> AsyncIterator[None]:
-        yield None
+    async def served(self, directory: Path) -> AsyncIterator[Path | None]:
+        """Serves drivers while inside; yields the path of their kubeconfig."""
+        if self.api is None:
+            yield None
+            return
+        async with self.api.served(directory) as kubeconfig:
+            yield kubeconfig
 
-    def put(self, _claim: Mapping[str, Any]) -> None:
-        raise ConfigError("ResourceClaims need --api, so that a driver can read them")
+    def put(self, claim: Mapping[str, Any]) -> None:
+        """Raises `ConfigError` for a claim that the API server refuses."""
+        if self.api is None:
+            raise ConfigError("ResourceClaims need --api, so that a driver can read them")
+        self.api.put(claim)
 
-    def remove(self, _key: str) -> None:
-        pass
+    def remove(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        if self.api is not None:
+            self.api.remove(namespace, name)
 
-    def unallocated(self, _pod: PodSpec) -> str:
+    def unallocated(self, pod: PodSpec) -> str:
+        """Why the pod has to wait for its claims, as a scheduler says it; empty if they are all allocated."""
+        if self.api is None:
+            return ""
+        for claim in pod.claims:
+            if not claim.claim_name:
+                return f"claim {claim.name} comes from a template, which needs a cluster (`plugwright up`)"
+            stored = self.api.stored_claim(pod.namespace, claim.claim_name)
+            if stored is None:
+                return f"there is no ResourceClaim {pod.namespace}/{claim.claim_name}"
+            if not (stored.get("status") or {}).get("allocation"):
+                return f"ResourceClaim {pod.namespace}/{claim.claim_name} is not allocated"
         return ""
 
-    async def until_allocated(self, _pod: PodSpec, _timeout: float) -> bool:
-        return True
+    async def until_allocated(self, pod: PodSpec, timeout: float) -> bool:
+        """Whether the claims are allocated in time."""
+        return self.api is None or await self.api.until(lambda: not self.unallocated(pod), timeout)
 
-    def reserve(self, _pod: PodSpec) -> None:
-        pass
+    def reserve(self, pod: PodSpec) -> None:
+        """As the scheduler does for a pod that it binds."""
+        if self.api is None:
+            return
+        for claim in pod.claims:
+            self.api.reserve(pod.namespace, claim.claim_name, (pod.name, pod.uid))
 
-    def release(self, _pod: PodSpec) -> None:
-        pass
-
-
-def pod_claims(node: str) -> PodClaims:
-    """Those of an API server for the node of this name; loads all it needs, or says what is not installed."""
-    claims: PodClaims = load_with_extra(f"{__package__}.driver_api", "plugwright kubelet --api").DriverApi(node)
-    return claims
-
-
-def observed_api(node: str) -> SessionApi:
-    """The API server of `plugwright verify --dra`, likewise."""
-    api: SessionApi = load_with_extra(f"{__package__}.observed_api", "plugwright verify --dra").ObservedApi(node)
-    return api
+    def release(self, pod: PodSpec) -> None:
+        """After the pod; the allocation stays, since the file contains it."""
+        if self.api is None:
+            return
+        for claim in pod.claims:
+            self.api.release(pod.namespace, claim.claim_name, pod.uid)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from plugwright.cli.kubelet.cdi_devices import apply_cdi_devices
-from plugwright.cli.kubelet.pod_claims import NoClaims, PodClaims, pod_claims
+from plugwright.cli.kubelet.pod_claims import PodClaims
 from plugwright.cli.kubelet.pod_files import Claim, PodChanges, PodFolder
 from plugwright.cli.kubelet.view import Show, Shown
 from plugwright.errors import ConfigError, KubeletError, PodRefused
@@ -54,12 +54,12 @@ class KubeletOptions:
 
 async def emulate(options: KubeletOptions, show: Show, begin: Callable[[Kubelet, Path | None], None]) -> bool:
     """Runs until a signal, or until the pods are done; whether everything succeeded."""
-    claims = pod_claims(options.node_name) if options.api else NoClaims()
+    claims = PodClaims(options.node_name, served=options.api)
     for claim in options.claims:
         claims.put(claim)
     async with (
         asyncio.TaskGroup() as followers,
-        Kubelet(options.root, options.settings, resource_api=claims.resource_api) as kubelet,
+        Kubelet(options.root, options.settings, resource_api=claims.api) as kubelet,
         claims.served(kubelet.paths.root) as kubeconfig,
     ):
         begin(kubelet, kubeconfig)

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
+from plugwright.apiserver.extra import check_installed
 from plugwright.apiserver.kubeconfig_file import check_not_foreign
 from plugwright.cli import logs
-from plugwright.cli.cluster_extra import load_with_extra
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
 from plugwright.cli.up.daemonize import daemonize
@@ -31,7 +31,6 @@ Examples:
   plugwright up --bare                          no devices: run a plugin of your own with --kubelet-dir
 """
 
-Program = Callable[[UpOptions, StateDirectory, Callable[[ClusterInfo], None]], None]
 
 state_option = click.option(
     "--state",
@@ -83,7 +82,9 @@ def up(context: click.Context, /, state: Path | None, output: str, **values: Any
 def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
     began = time.monotonic()
     logs.configure("human", "warning")
-    run: Program = load_with_extra("plugwright.cli.up.program", "plugwright up").run
+    check_installed("plugwright up")
+    from plugwright.cli.up.program import run  # the whole cluster
+
     if options.kubeconfig is not None and not options.force:
         check_not_foreign(options.kubeconfig)
 

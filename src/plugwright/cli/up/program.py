@@ -18,9 +18,10 @@ from plugwright import quantity
 from plugwright.apiserver import tls
 from plugwright.apiserver.kinds import NODES, PODS
 from plugwright.apiserver.kubeconfig_file import Kubeconfig
+from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.cli.stop_signals import stop_on_signals
 from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions
-from plugwright.cli.up.server import listen, serving, stop_on_signals
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig

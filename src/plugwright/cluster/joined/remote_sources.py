@@ -8,7 +8,6 @@ from plugwright.apiserver.store import Object
 from plugwright.cluster.joined.outbox import url_of
 from plugwright.errors import ContainerConfigError, KubeletError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
-from plugwright.kubelet.dra.resource_api import ResourceClaim
 
 __all__ = ["RemoteConfigSource", "RemoteResourceApi"]
 
@@ -19,9 +18,9 @@ class RemoteResourceApi:
     def __init__(self, api: ApiClient, node: str) -> None:
         self._api, self._node = api, node
 
-    async def claim(self, namespace: str, name: str) -> ResourceClaim:
+    async def claim(self, namespace: str, name: str) -> Object:
         try:
-            return ResourceClaim.read(await self._api.get(url_of(ResourcePath(RESOURCE_CLAIMS, namespace, name))))
+            return await self._api.get(url_of(ResourcePath(RESOURCE_CLAIMS, namespace, name)))
         except (PeerGone, PeerRefused, MalformedMessage) as error:
             raise KubeletError(f"fetch ResourceClaim {name}: {error}") from error
 

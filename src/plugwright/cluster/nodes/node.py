@@ -15,6 +15,7 @@ from pathlib import Path
 from plugwright.apiserver import clock
 from plugwright.apiserver.kinds import LEASES, NODES
 from plugwright.apiserver.log_options import LogOptions
+from plugwright.apiserver.one_node import NodeResources
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Object
 from plugwright.cluster import container_logs
@@ -24,7 +25,6 @@ from plugwright.cluster.nodes import node_status
 from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_pods import NodePods
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
-from plugwright.cluster.scheduling.resource_claims import StoreResourceApi
 from plugwright.errors import ClusterError, KubeletError, PeerGone, StatusError
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.events import StateChange
@@ -67,7 +67,7 @@ class EmulatedNode:
         self._client = client
         running = [pods.read(pod) for pod in self._bound_pods() if _is_running(pod)]
         self._config = sources.config if sources else None
-        resource_api = sources.resource_api if sources else StoreResourceApi(client, identity.name)
+        resource_api = sources.resource_api if sources else NodeResources(client.store, client.writer, identity.name)
         self.kubelet = Kubelet(root, settings.kubelet, running, resource_api)
         self.logs = ContainerLogs(root / "logs")
         self._recorder = EventRecorder(client, EventSource(_MANAGER, identity.name))

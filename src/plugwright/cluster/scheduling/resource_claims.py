@@ -7,15 +7,14 @@ takes the real scheduler's CEL and counters. A test, or a person with kubectl, w
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object, ObjectKey
-from plugwright.cluster.events import ClusterClient, NodeClient
+from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduling.affinity import NodeSelectorTerm
-from plugwright.errors import ClusterError, KubeletError, NotFound
-from plugwright.kubelet.dra.resource_api import ResourceClaim
+from plugwright.errors import NotFound
 
-__all__ = ["ClaimController", "ClaimPlacement", "StoreResourceApi"]
+__all__ = ["ClaimController", "ClaimPlacement"]
 
 _MANAGER = "kube-controller-manager"
 _SCHEDULER = "kube-scheduler"
@@ -148,29 +147,6 @@ class ClaimController:
 
     def _change(self, namespace: str, name: str, change: Callable[[Object], Object]) -> None:
         self._client.writer.change(ResourcePath(RESOURCE_CLAIMS, namespace, name, "status"), change, _SCHEDULER)
-
-
-class StoreResourceApi:
-    """What an emulated node's kubelet asks of the API server, without the way over HTTP."""
-
-    def __init__(self, client: NodeClient, node: str) -> None:
-        self._client, self._node = client, node
-
-    async def claim(self, namespace: str, name: str) -> ResourceClaim:
-        try:
-            return ResourceClaim.read(self._client.store.require(_key(namespace, name)))
-        except NotFound as error:
-            raise KubeletError(f"fetch ResourceClaim {name}: {error}") from error
-
-    async def delete_slices(self, driver: str = "") -> None:
-        for found in self._client.store.objects(RESOURCE_SLICES.qualified):
-            spec = found["spec"]
-            if spec.get("nodeName") == self._node and driver in ("", spec["driver"]):
-                path = ResourcePath(RESOURCE_SLICES, "", found["metadata"]["name"])
-                try:
-                    self._client.writer.delete(path, DeleteOptions())
-                except ClusterError as error:
-                    raise KubeletError(str(error)) from error
 
 
 def _key(namespace: str, name: str) -> ObjectKey:

@@ -93,7 +93,7 @@ async def allocated(
                 "status": allocation.status(driver.name),
             }
             session.api.put(document)
-            stack.callback(session.api.remove, f"{NAMESPACE}/{name}")
+            stack.callback(session.api.remove, NAMESPACE, name)
             made.append(Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name)))
         stack.push_async_callback(_give_back, session, driver.name, made)
         yield made

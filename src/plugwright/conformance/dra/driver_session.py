@@ -13,7 +13,7 @@ from pathlib import Path
 from plugwright import quantity
 from plugwright.conformance import program
 from plugwright.conformance.dra import pools
-from plugwright.conformance.dra.session_api import Document, SessionApi
+from plugwright.conformance.dra.observed_node import Document, ObservedNode
 from plugwright.conformance.program import Program, Target
 from plugwright.conformance.session import Session, TimeLimits
 from plugwright.errors import PluginNotRunning, PlugwrightError
@@ -80,7 +80,9 @@ class RegisteredDriver:
 
 
 class DriverSession(Session):
-    def __init__(self, target: Target, limits: TimeLimits, kubelet: Kubelet, api: SessionApi, kubeconfig: Path) -> None:
+    def __init__(
+        self, target: Target, limits: TimeLimits, kubelet: Kubelet, api: ObservedNode, kubeconfig: Path
+    ) -> None:
         super().__init__(target, limits, kubelet)
         self.api = api
         self._kubeconfig = kubeconfig
@@ -135,7 +137,7 @@ class DriverSession(Session):
             return bool(names) and names.issuperset(resources)
 
         def is_published() -> bool:
-            return {document["spec"]["driver"] for document in self.api.slices()} >= self.registered(mark)
+            return {document["spec"]["driver"] for document in self.api.slices} >= self.registered(mark)
 
         async def published() -> None:
             await self.kubelet.until(is_registered, limit, f"no registration of {named}")
@@ -167,9 +169,9 @@ class DriverSession(Session):
         """Waits for whole pools, and until no further slice comes for a moment."""
         await self.api.until(lambda: all(map(self.has_whole_pools, self.registered())), self.limits.prompt)
         known = -1
-        while known != len(self.api.slices()):
-            known = len(self.api.slices())
-            await self.api.until(lambda: len(self.api.slices()) != known, self.limits.settle)  # noqa: B023
+        while known != len(self.api.slices):
+            known = len(self.api.slices)
+            await self.api.until(lambda: len(self.api.slices) != known, self.limits.settle)  # noqa: B023
 
     def registered(self, mark: int = 0) -> set[str]:
         """The drivers whose registration succeeded; names with a slash are of device plugins."""
@@ -190,7 +192,7 @@ class DriverSession(Session):
         return found
 
     def slices(self, driver: str) -> list[Document]:
-        return [document for document in self.api.slices() if document["spec"]["driver"] == driver]
+        return [document for document in self.api.slices if document["spec"]["driver"] == driver]
 
     def pools(self, driver: str) -> dict[str, list[Document]]:
         """The specs of the slices of each of its pools."""
@@ -213,14 +215,15 @@ class DriverSession(Session):
 
 @asynccontextmanager
 async def driver_session(
-    target: Target, version: str, limits: TimeLimits, api: SessionApi, directory: Path | None = None
+    target: Target, version: str, limits: TimeLimits, directory: Path | None = None
 ) -> AsyncIterator[DriverSession]:
     """A kubelet and an API server without a program yet; leaving ends all that was started."""
+    api = ObservedNode(NODE)
     async with AsyncExitStack() as stack:
         root = directory or stack.enter_context(directories.short_directory()) / "k"
         timing = Timing(dial=min(10.0, limits.start), reconcile=0.05, retry=0.1, max_retry=1.0)
         settings = KubeletSettings(version=version, timing=timing, timeout=limits.start)
-        kubelet = await stack.enter_async_context(Kubelet(root, settings, resource_api=api.resource_api))
+        kubelet = await stack.enter_async_context(Kubelet(root, settings, resource_api=api))
         kubeconfig = await stack.enter_async_context(api.served(kubelet.paths.root))
         opened = DriverSession(target, limits, kubelet, api, kubeconfig)
         opened.cdi.mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver, driver_session
+from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver, driver_session
 from plugwright.conformance.rule import Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
@@ -58,10 +58,8 @@ class DriverVerifier(Verifier):
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         options = self.options
-        assert options.driver_api is not None
-        api = options.driver_api(NODE)
         limits = replace(self.limits, wait=_THOROUGH_WAIT) if options.thorough else self.limits
-        async with driver_session(self.target, options.version, limits, api, options.directory) as opened:
+        async with driver_session(self.target, options.version, limits, options.directory) as opened:
             yield opened
 
 

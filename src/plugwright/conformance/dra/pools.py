@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from plugwright.conformance.dra.session_api import Document
+from plugwright.conformance.dra.observed_node import Document
 
 __all__ = ["generation", "incompleteness", "newest", "specs_by_pool"]
 

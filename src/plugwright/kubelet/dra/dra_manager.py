@@ -128,7 +128,7 @@ class DRAManager:
     async def _checked(self, pod: PodSpec, name: str, generated: bool) -> ResourceClaim:
         if self._api is None:
             raise KubeletError(f"fetch ResourceClaim {name}: this kubelet has no API server")
-        claim = await self._api.claim(pod.namespace, name)
+        claim = ResourceClaim.read(await self._api.claim(pod.namespace, name))
         claim.check_usable(pod.uid, pod.name, generated=generated)
         for driver in claim.drivers or ():
             self.drivers.get(driver)

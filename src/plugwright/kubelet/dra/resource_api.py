@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from plugwright.errors import KubeletError
 
-__all__ = ["ClaimTable", "ResourceApi", "ResourceClaim"]
+__all__ = ["ResourceApi", "ResourceClaim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +52,10 @@ class ResourceClaim:
 
 
 class ResourceApi(Protocol):
-    async def claim(self, namespace: str, name: str) -> ResourceClaim:
-        """Raises `KubeletError` where there is none, or the API server does not answer."""
+    async def claim(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """The ResourceClaim; raises `KubeletError` if there is none, or the API server does not answer."""
         ...
 
     async def delete_slices(self, driver: str = "") -> None:
         """Deletes the ResourceSlices of the node, of one driver or of all."""
         ...
-
-
-class ClaimTable:
-    """A `ResourceApi` without a server: claims as they are put in, and a record of the slices that were to go."""
-
-    def __init__(self) -> None:
-        self._claims: dict[tuple[str, str], ResourceClaim] = {}
-        self.wiped: list[str] = []  # the drivers, empty for all of the node
-
-    def put(self, claim: ResourceClaim) -> None:
-        self._claims[claim.namespace, claim.name] = claim
-
-    def remove(self, namespace: str, name: str) -> None:
-        self._claims.pop((namespace, name), None)
-
-    async def claim(self, namespace: str, name: str) -> ResourceClaim:
-        try:
-            return self._claims[namespace, name]
-        except KeyError:
-            raise KubeletError(
-                f'fetch ResourceClaim {name}: resourceclaims.resource.k8s.io "{name}" not found'
-            ) from None
-
-    async def delete_slices(self, driver: str = "") -> None:
-        self.wiped.append(driver)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.dra.session_api import SLICES, ApiRequest
+from plugwright.conformance.dra.observed_node import SLICES, ApiRequest
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.model import some

@@ -9,7 +9,7 @@ from plugwright.conformance.asking import expect
 from plugwright.conformance.dra import pools
 from plugwright.conformance.dra.driver_session import NODE, DriverSession
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.dra.session_api import ApiRequest, Document
+from plugwright.conformance.dra.observed_node import ApiRequest, Document
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import RuleNotApplicable
 from plugwright.model import some

@@ -78,7 +78,7 @@ class UnpreparesDeleted(DriverRule):
             wanted = ClaimAllocation(some_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [claim, next_one]:
                 await prepared(session, driver, claim)
-                session.api.remove(f"{claim.namespace}/{claim.name}")
+                session.api.remove(claim.namespace, claim.name)
                 await _expect_success(session, driver, claim, "a claim that was deleted")
                 await prepared(session, driver, next_one)
 

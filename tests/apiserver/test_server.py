@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from plugwright.cli.up.server import listen
+from plugwright.apiserver.server import listen
 from plugwright.errors import ConfigError
 
 

@@ -1,35 +1,51 @@
-"""The API server of `plugwright verify --dra`: that of `driver_api`, with a record of what was asked of it."""
+"""The API server of a session with a DRA driver, with a record of the requests that it answered."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from plugwright.apiserver.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds import RESOURCE_SLICES
+from plugwright.apiserver.one_node import OneNode
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
-from plugwright.apiserver.store import Object
-from plugwright.cli.kubelet.driver_api import DriverApi
-from plugwright.cli.up.server import Application
-from plugwright.conformance.dra.session_api import ApiRequest
 from plugwright.errors import ClusterError
 
-__all__ = ["ObservedApi"]
+__all__ = ["SLICES", "ApiRequest", "Document", "ObservedNode"]
 
+Document = dict[str, Any]
+Application = Callable[..., Awaitable[None]]
+SLICES = f"{RESOURCE_SLICES.root}/{RESOURCE_SLICES.plural}"
 _MANAGER = "plugwright-verify"
-_Message = dict[str, Any]
 
 
-class ObservedApi(DriverApi):
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """A request that was answered; `text` is the reason of a refusal."""
+
+    method: str
+    path: str
+    query: str
+    code: int
+    text: str = ""
+
+    @property
+    def writes_slice(self) -> bool:
+        return self.method in ("POST", "PUT", "PATCH") and "/resourceslices" in self.path
+
+    def __str__(self) -> str:
+        asked = f"{self.method} {self.path}{f'?{self.query}' if self.query else ''}"
+        return f"{asked} was answered {self.code}{f': {self.text}' if self.text else ''}"
+
+
+class ObservedNode(OneNode):
+    """`requests` are those of drivers, in the order of their answers."""
+
     def __init__(self, node: str) -> None:
         super().__init__(node)
         self.requests: list[ApiRequest] = []
-        self.node_uid: str = self.store.require(ResourcePath(NODES, "", node).key)["metadata"]["uid"]
-
-    def slices(self) -> list[Object]:
-        found = self.store.objects(RESOURCE_SLICES.qualified)
-        return sorted(found, key=lambda document: str(document["metadata"]["name"]))
 
     def change_slice(self, name: str, spec: Mapping[str, object] | None) -> None:
+        """Gives the slice another spec, or deletes it, as another client would."""
         path = ResourcePath(RESOURCE_SLICES, "", name)
         if self.store.get(path.key) is None:
             return
@@ -42,25 +58,18 @@ class ObservedApi(DriverApi):
             return  # the driver was faster
 
     def claim_uid(self, namespace: str, name: str) -> str:
-        return str(self.store.require(ResourcePath(RESOURCE_CLAIMS, namespace, name).key)["metadata"]["uid"])
-
-    async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout):
-                while not condition():
-                    await self.store.changes(self.store.revision)
-        except TimeoutError:
-            return condition()
-        return True
+        stored = self.stored_claim(namespace, name)
+        assert stored is not None
+        return str(stored["metadata"]["uid"])
 
     def _observed(self, application: Application) -> Application:
-        async def observed(scope: _Message, receive: object, send: Callable[[_Message], Awaitable[None]]) -> None:
+        async def observed(scope: Document, receive: object, send: Callable[[Document], Awaitable[None]]) -> None:
             if scope["type"] != "http":
                 await application(scope, receive, send)
                 return
             code = 0
 
-            async def seen(message: _Message) -> None:
+            async def seen(message: Document) -> None:
                 nonlocal code
                 if message["type"] == "http.response.start":
                     code = message["status"]
@@ -75,7 +84,7 @@ class ObservedApi(DriverApi):
         return observed
 
 
-def _request(scope: _Message, code: int, body: bytes = b"") -> ApiRequest:
+def _request(scope: Document, code: int, body: bytes = b"") -> ApiRequest:
     return ApiRequest(scope["method"], scope["path"], scope["query_string"].decode(), code, _reason(body))
 
 
@@ -85,5 +94,5 @@ def _reason(body: bytes) -> str:
     try:
         return str(json.loads(body).get("message") or "")
     except (ValueError, AttributeError):
-        # A Status in protobuf: its text is in it, between bytes that are none.
+        # A Status in protobuf contains the text between bytes that are not text.
         return "".join(character for character in body.decode(errors="ignore") if character.isprintable())

@@ -1,7 +1,6 @@
 """ASGI applications behind TLS: the embedded API server, and the kubelet API of joined nodes. The home of uvicorn."""
 
 import asyncio
-import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,10 +13,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from plugwright.apiserver.tls import Certificates
 from plugwright.errors import ConfigError
 
-__all__ = ["Application", "listen", "serving", "stop_on_signals"]
+__all__ = ["Application", "listen", "serving"]
 
 _HOST = "127.0.0.1"  # no other address for an API server: a client with the token may run processes here
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
 _ABORT_INTERVAL = 0.05  # seconds
 
@@ -63,7 +61,7 @@ async def serving(
         http=_CertifiedConnection if clients else "h11",
         ws="none",
         lifespan="off",
-        log_config=None,  # `cli.logs` sets format and level
+        log_config=None,  # the program sets format and level
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_LIMIT,
@@ -84,18 +82,3 @@ async def serving(
                 for connection in list(server.server_state.connections):
                     connection.transport.abort()  # a watch would last as long as its client likes
                 await asyncio.wait((answering,), timeout=_ABORT_INTERVAL)
-
-
-@contextmanager
-def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Sets `stop` at a signal that ends the program, while inside."""
-    loop = asyncio.get_running_loop()
-    # nohup has SIGHUP ignored, so that the program outlives its terminal.
-    handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in handled:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
