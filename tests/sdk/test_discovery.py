@@ -539,7 +539,7 @@ async def test_discover_whose_thread_cannot_be_started_turns_devices_unhealthy_a
     try:
         async with discovering(plugin, SHORT) as inventory:
             await reach(inventory, {"st0": ""})
-            threading.stack_size(1 << 46)  # the kernel has no memory for such a stack
+            threading.stack_size(1 << 60)  # larger than any address space
             reason = f"discover() of {TAPE} failed: RuntimeError: can't start new thread"
             await inventory.latest.until(lambda _: states(inventory) == {"st0": reason})
             threading.stack_size(before)
