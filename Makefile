@@ -11,10 +11,10 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
+.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the environment, from uv.lock
 
@@ -62,15 +62,28 @@ else
 	@$(BIN)/plugwright verify $(if $(KUBELET),--kubelet $(KUBELET)) $(ARGS) -- $(PEER)
 endif
 
+# The tests that PLUGWRIGHT_MUTANTS makes larger; `make test` runs the others.
+MUTANT_TESTS = $(addprefix tests/conformance/test_,mutants.py driver_mutants.py small_plugin.py small_driver.py go.py go_driver.py)
 verify-mutants: $(READY) ## every mutant of the small plugins and driver, in Python and Go, is caught by its rule; the correct ones keep all
-	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(or $(JOBS),4) --timeout 600 tests/conformance $(ARGS)
+	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(or $(JOBS),4) --timeout 600 $(MUTANT_TESTS) $(ARGS)
 
-test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
-	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest --timeout 3000 tests/kubernetes $(ARGS)
-ifeq ($(VERSION),)
-	@PLUGWRIGHT_KUBERNETES_VERSION=1.37.0 $(BIN)/python -m pytest --timeout 3000 tests/kubernetes -m essential $(ARGS)
-	@echo "the chart once more, with the helm that was built for this"
-	@HELM=$$(ls -d $${PLUGWRIGHT_CACHE:-$(CURDIR)/.cache/kubernetes}/helm-*/helm | tail -n 1) $(BIN)/python -m pytest tests/deploy
+# Without them tests are skipped. Built ahead, since a test that has to compile client-go first takes minutes.
+GO_TESTS = $(dir $(filter-out tests/protocol/%,$(wildcard tests/*/*/go.mod))) bench/yardstick/
+go-programs: $(READY) ## helm, and the Go programs of tests with the modules they need (needs Go)
+	@$(BIN)/python -m tests.kubernetes.building helm
+	@for directory in $(GO_TESTS); do (cd $$directory && CGO_ENABLED=0 go build -trimpath -o /dev/null .) || exit 1; done
+
+kubernetes-programs: $(READY) ## the programs that `make test-kubernetes` runs, which builds them itself if need be (needs Go)
+	@$(BIN)/python -m tests.kubernetes.passes --build $(if $(VERSION),--version $(VERSION))
+
+test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4] [ARGS='-k restarts']
+	@$(BIN)/python -m tests.kubernetes.passes $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
+test-kubernetes-full: $(READY) ## all of ring 2 with its long waits, and older kubelets: [VERSION=1.37.0] [PAGE=docs/reliability.md]
+	@$(BIN)/python -m tests.kubernetes.passes --full $(if $(VERSION),--version $(VERSION)) $(if $(PAGE),--write $(PAGE)) $(ARGS)
+ifeq ($(VERSION)$(ARGS),)
+	@$(MAKE) --no-print-directory verify KUBELET=all ARGS=--full
+	@$(MAKE) --no-print-directory verify-mutants ARGS=--full
 endif
 
 test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU; skipped with the reason where there is none

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
-from tests import removal
+from tests import removal, session_records
 from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 
 from plugwright.sdk.settings import Settings, Timeouts
@@ -20,8 +20,14 @@ from tiny_kubelet import TinyKubelet
 from tiny_kubelet import tiny_kubelet as running_tiny_kubelet
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the tests marked `full`, and some in full size")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """nohup, a shell's `&` and some CI runners start us with these ignored, and so every process of a test."""
+    config.addinivalue_line("markers", "full(why): takes long for this reason, and runs with --full only")
+    session_records.register(config)
     for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
@@ -34,6 +40,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    for item in items:
+        if marker := item.get_closest_marker("full"):
+            [why] = marker.args
+            item.add_marker(pytest.mark.skip(reason=f"--full: {why}"))
+
+
 # A busy machine is no defect, and two runs try the same: `--hypothesis-profile random` looks for what nobody has tried.
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.register_profile("plugwright", deadline=None, derandomize=True)
@@ -41,6 +56,15 @@ hypothesis.settings.load_profile("plugwright")
 
 QUICK = Timeouts(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0, burst=0.005)
 _CLOSING = 20.0  # seconds; only a test that leaves a descriptor open waits for so long
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether a test of several sizes runs in full size."""
+    full = bool(request.config.getoption("--full"))
+    if not full:
+        request.node.user_properties.append(session_records.REDUCED)
+    return full
 
 
 @pytest.fixture

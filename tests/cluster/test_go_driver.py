@@ -1,40 +1,27 @@
 """A DRA driver in Go, on Kubernetes' own helper and by protobuf alone: the embedded API and a kubelet serve it."""
 
 import asyncio
-import os
-import shutil
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.cluster.embedding import Lab, embedded, served
+from tests.requirements import go_program
 
 from plugwright.apiserver.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object, ObjectKey
 
 SOURCE = Path(__file__).parent / "go_driver"
-OFFLINE = {"CGO_ENABLED": "0", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
 DRIVER = "go.example.com"
+pytestmark = pytest.mark.timeout(600)  # the first test builds it
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to build a driver that is not ours")
-    go = {**os.environ, **OFFLINE}
-    found = subprocess.run(
-        ["go", "list", "-deps", "."], cwd=SOURCE, env=go, capture_output=True, text=True, check=False
-    )
-    if found.returncode:
-        text = found.stderr.strip()[:200]
-        pytest.skip(f"needs the modules of k8s.io/dynamic-resource-allocation, downloaded before: {text}")
-    built = tmp_path_factory.mktemp("go") / "driver"
-    subprocess.run(["go", "build", "-trimpath", "-o", built, "."], cwd=SOURCE, env=go, check=True, timeout=600)
-    return built
+    return go_program(SOURCE, tmp_path_factory.mktemp("go"))
 
 
 @asynccontextmanager

@@ -39,11 +39,11 @@ PLUGIN_REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PlayedRule:
-    """`essential`: with 1.37.0 in CI too; `long`: only where PLUGWRIGHT_KUBERNETES_LONG is set."""
+    """`essential`: at 1.37.0 in CI too; `full`: in the full run only."""
 
     rule: str
     essential: bool
-    long: bool
+    full: bool
 
 
 def played_rules() -> dict[str, PlayedRule]:
@@ -52,7 +52,7 @@ def played_rules() -> dict[str, PlayedRule]:
     for path in sorted(_TESTS.glob("test_*.py")):
         for played in _played_in(path):
             before = found.get(played.rule)
-            if before is None or (before.long, not before.essential) > (played.long, not played.essential):
+            if before is None or (before.full, not before.essential) > (played.full, not played.essential):
                 found[played.rule] = played
     return found
 
@@ -64,4 +64,6 @@ def _played_in(path: Path) -> Iterator[PlayedRule]:
             for decorator in function.decorator_list:
                 if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.plays":
                     for rule in ast.literal_eval(ast.Tuple(decorator.args, ast.Load())):
-                        yield PlayedRule(rule, "pytest.mark.essential" in marks, "LONG" in marks)
+                        yield PlayedRule(
+                            rule, "pytest.mark.essential" in marks, any("mark.full(" in mark for mark in marks)
+                        )

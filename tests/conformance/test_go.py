@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conformance.building_go import built
 from tests.conformance.verifying import FAIL, PATIENT, RECOVER, broken_rules, missed_mutants, verdict_of
+from tests.requirements import go_program
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -60,7 +60,7 @@ CHOSEN = list(MUTANTS) if os.environ.get("PLUGWRIGHT_MUTANTS") else list(MUTANTS
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(SOURCE, tmp_path_factory.mktemp("go"))
+    return go_program(SOURCE, tmp_path_factory.mktemp("go"))
 
 
 def target(program: Path, mutant: str = "") -> Target:
@@ -86,7 +86,7 @@ async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
 
 
 async def test_the_yardstick_of_the_benchmark_has_the_verdict_that_the_page_shows(tmp_path: Path) -> None:
-    program = built(YARDSTICK, tmp_path)
+    program = go_program(YARDSTICK, tmp_path)
     rules = catalogue.select(["REG-0*", "LST", "ALO", "ANS"])
     verdicts = await runner.verify(Target((str(program), "-dir", "{dir}")), rules, VerifyOptions(limits=PATIENT))
     assert [verdict.rule.id for verdict in verdicts if verdict.status is RuleStatus.FAIL] == []

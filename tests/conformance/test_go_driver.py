@@ -1,7 +1,7 @@
 """The same rules on a driver in Go, on the library that drivers have in common: it keeps them, its mutants are caught.
 
-Where PLUGWRIGHT_MUTANTS is set, since the library takes half a minute to build. It puts lost slices back after up to a
-minute, so rules about that are asked where PLUGWRIGHT_KUBERNETES_LONG is set too.
+Only with PLUGWRIGHT_MUTANTS=1, since the library takes half a minute to build. It puts lost slices back after up to a
+minute, so the rules about that are asked with --full alone.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conformance.building_go import built
 from tests.conformance.verifying import broken_rules, driver_options, missed_mutants, verdict_of
+from tests.requirements import go_program
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -23,7 +23,7 @@ pytestmark = [
 
 SOURCE = Path(__file__).parent / "go_driver"
 AT_ONCE = 4
-LONG = {"DRG-10", "SLC-12", "SLC-13", "SLC-14"}
+WITH_FULL = {"DRG-10", "SLC-12", "SLC-13", "SLC-14"}
 TIMED = {"DRG-06", "PRP-18"}  # a busy machine decides these as well
 SLOW = ("version-with-letter", "dies-of-damage")  # the rule waits for a start that never comes
 MUTANTS = {
@@ -45,16 +45,15 @@ MUTANTS = {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(SOURCE, tmp_path_factory.mktemp("go-driver"))
+    return go_program(SOURCE, tmp_path_factory.mktemp("go-driver"))
 
 
 def target(program: Path, mutant: str = "") -> Target:
     return Target((str(program), "-root", "{root}", *(("-mutant", mutant) if mutant else ())))
 
 
-async def test_the_correct_driver_in_go_keeps_every_rule(program: Path) -> None:
-    asked = set() if os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") else LONG
-    rules = [rule for rule in catalogue.DRIVER_RULES if rule.id not in asked]
+async def test_the_correct_driver_in_go_keeps_every_rule(program: Path, full: bool) -> None:
+    rules = [rule for rule in catalogue.DRIVER_RULES if full or rule.id not in WITH_FULL]
     verdicts = await runner.verify(target(program), rules, driver_options())
     assert broken_rules(verdicts, but=TIMED) == []
     assert sum(verdict.status is RuleStatus.PASS for verdict in verdicts) > 60

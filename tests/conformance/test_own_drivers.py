@@ -1,15 +1,17 @@
 """Our own DRA driver keeps every rule, with no exception: mock, generic, NVIDIA's simulated with parts and with shares.
 
-`make verify` asks one version, `make verify KUBELET=all` those that call drivers; `make test` asks a few rules.
+`make verify` asks one version. `make verify KUBELET=all` asks the mock driver at every version whose kubelet behaves
+differently, the others at 1.37; with --full all of them at all versions. `make test` asks a few rules.
 """
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conformance.verifying import PATIENT, broken_rules, driver_options, host_root
+from tests.conformance.verifying import PATIENT, broken_rules, distinct_versions, driver_options, host_root
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -33,11 +35,19 @@ CONFIGURED = {
 QUICK = ["DRG-01", "SLC-05", "SLC-11", "PRP-01", "PRP-05", "UNP-04", "CDI-02"]
 TIMED = {"DRG-06", "PRP-18", "SLC-17"}  # a busy machine decides these as well
 LIMITS = replace(PATIENT, wait=3.0)  # our driver lets claims wait for their devices
-CASES = (
-    [(name, version) for name in CONFIGURED for version in (VERSIONS if KUBELET == "all" else [KUBELET])]
-    if KUBELET
-    else [("mock", "1.37")]
-)
+
+
+def cases() -> Iterator[object]:
+    if not KUBELET:
+        yield ("mock", "1.37")
+        return
+    distinct = distinct_versions(catalogue.DRIVER_RULES, oldest=34)
+    for name in CONFIGURED:
+        asked = [KUBELET] if KUBELET != "all" else distinct if name == "mock" else ["1.37"]
+        yield from ((name, version) for version in asked)
+        for version in VERSIONS if KUBELET == "all" else []:
+            if version not in asked:
+                yield pytest.param(name, version, marks=pytest.mark.full("every driver at every version"))
 
 
 def target(name: str, directory: Path) -> Target:
@@ -49,7 +59,7 @@ def target(name: str, directory: Path) -> Target:
     return Target(("sh", "-c", command), {"PLUGWRIGHT_KUBELET_DIR": "{root}", "PLUGWRIGHT_STATE_DIR": "{root}/state"})
 
 
-@pytest.mark.parametrize(("name", "version"), CASES)
+@pytest.mark.parametrize(("name", "version"), [*cases()])
 async def test_our_own_driver_keeps_every_rule(name: str, version: str, tmp_path: Path) -> None:
     rules = catalogue.select([] if KUBELET else QUICK, dra=True)
     options = replace(driver_options(version, LIMITS), host_root=host_root(tmp_path))

@@ -20,9 +20,9 @@ def names(rules: Iterable[str]) -> str:
 
 
 def when(played: PlayedRule) -> str:
-    if played.long:
-        return "by hand with both, `PLUGWRIGHT_KUBERNETES_LONG=1`"
-    return "in CI with 1.36.4 and 1.37.0" if played.essential else "in CI with 1.36.4, by hand with 1.37.0"
+    if played.full:
+        return "with both by `make test-kubernetes-full`"
+    return "in CI with 1.36.4 and 1.37.0" if played.essential else "in CI with 1.36.4, in full with 1.37.0"
 
 
 def counts(what: str, rules: list[str], reasons: Mapping[str, str]) -> str:

@@ -1,19 +1,19 @@
 """No rule for DRA drivers fails on one that is correct.
 
-Every rule, with every version of the kubelet that calls drivers, where PLUGWRIGHT_MUTANTS is set; else those that need
-no start of their own, with one version.
+With PLUGWRIGHT_MUTANTS=1 every rule, at every distinct version of the kubelet that calls drivers; else those rules that
+need no start of their own, at one version.
 """
 
 import os
 
 import pytest
-from tests.conformance.verifying import driver_options, small_driver
+from tests.conformance.verifying import distinct_versions, driver_options, small_driver
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.rule import RuleStatus
 
 EVERYTHING = bool(os.environ.get("PLUGWRIGHT_MUTANTS"))
-VERSIONS = ["1.34", "1.35", "1.36", "1.37"] if EVERYTHING else ["1.37"]
+VERSIONS = distinct_versions(catalogue.DRIVER_RULES, oldest=34) if EVERYTHING else ["1.37"]
 RULES = [rule for rule in catalogue.DRIVER_RULES if EVERYTHING or not rule.alone]
 TIMED = {"DRG-06", "PRP-18", "SLC-17"}  # a busy machine decides these as well
 

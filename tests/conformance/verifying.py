@@ -7,15 +7,17 @@ from pathlib import Path
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import RuleStatus, Verdict
+from plugwright.conformance.rule import Rule, RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
+from plugwright.kubelet.versions import profile
 
 __all__ = [
     "FAIL",
     "PATIENT",
     "RECOVER",
     "broken_rules",
+    "distinct_versions",
     "driver_options",
     "host_root",
     "missed_mutants",
@@ -42,6 +44,15 @@ def small_driver(mutant: str = "") -> Target:
 
 def driver_options(version: str = "1.36", limits: TimeLimits = PATIENT) -> VerifyOptions:
     return VerifyOptions(version, limits, dra=True)
+
+
+def distinct_versions(rules: Iterable[type[Rule]], oldest: int) -> list[str]:
+    """One minor version from 1.`oldest` on for each behaviour: the oldest with its profile and its rules."""
+    found: dict[object, str] = {}
+    for version in (f"1.{minor}" for minor in range(oldest, 38)):
+        behaviour = replace(profile(version), name=""), tuple(rule.holds_for(version) for rule in rules)
+        found.setdefault(behaviour, version)
+    return list(found.values())
 
 
 def host_root(directory: Path) -> Path:

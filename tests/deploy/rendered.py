@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from tests.kubernetes import building
+from tests.requirements import unavailable
 
 __all__ = ["CASES", "CHART", "GOLDEN", "ROOT", "Object", "helm", "helm_or_skip", "objects", "one"]
 
@@ -31,10 +32,13 @@ def one(case: str, kind: str, name: str = "") -> Object:
 
 
 def helm_or_skip() -> str:
+    """The program of $HELM, on the PATH, or of `make go-programs`."""
     program = os.environ.get("HELM") or shutil.which("helm")
-    if not program:
-        pytest.skip("no helm: put it on PATH, or its path in HELM")
-    return program
+    if program:
+        return program
+    if building.missing(building.HELM):
+        unavailable("helm", "no helm: put it on PATH, its path in HELM, or build it by `make go-programs`")
+    return str(building.HELM.place / "helm")
 
 
 def helm(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,14 @@
 """Tests on a machine with an NVIDIA GPU, collected only by `pytest tests/gpu`.
 
-Without a GPU the tests are skipped with the reason; with PLUGWRIGHT_REQUIRE_GPU=1 they fail. No setting of the GPU is
+Without a GPU the tests are skipped with the reason; with PLUGWRIGHT_REQUIRE=gpu they fail. No setting of the GPU is
 ever changed.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.requirements import unavailable
 
 from plugwright.errors import DriverGone
 from plugwright.plugins.nvidia.driver import GpuSnapshot
@@ -47,9 +47,9 @@ def driver() -> Iterator[Nvml]:
     try:
         gpus = nvml.read().gpus
     except DriverGone as error:
-        _skip(str(error))
+        unavailable("gpu", f"no GPU to test with: {error}")
     if not gpus:
-        _skip("the driver has no GPU")
+        unavailable("gpu", "no GPU to test with: the driver has no GPU")
     yield nvml
     nvml.close()
 
@@ -59,9 +59,3 @@ def snapshot(driver: Nvml, seen: Callable[[str], None]) -> GpuSnapshot:
     current = driver.read()
     seen(f"driver {current.driver}, CUDA {current.cuda}: {', '.join(gpu.model for gpu in current.gpus)}")
     return current
-
-
-def _skip(reason: str) -> None:
-    if os.environ.get("PLUGWRIGHT_REQUIRE_GPU"):
-        pytest.fail(f"no GPU to test with: {reason}")
-    pytest.skip(f"no GPU to test with: {reason}")

@@ -1,35 +1,24 @@
 """A plugin in Go, on the types that Kubernetes itself has, against the emulated kubelet."""
 
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.requirements import go_program
 
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.testing import PluginProcess, PodRefused, plugin_process, pod_requesting
 
 SOURCE = Path(__file__).parent / "go_plugin"
 RESOURCE = "example.com/go"
-OFFLINE = {"CGO_ENABLED": "0", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
+pytestmark = pytest.mark.timeout(600)  # the first test builds it
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to build a plugin that is not ours")
-    go = {**os.environ, **OFFLINE}
-    build = subprocess.run(
-        ["go", "list", "-deps", "."], cwd=SOURCE, env=go, capture_output=True, text=True, check=False
-    )
-    if build.returncode:
-        pytest.skip(f"needs the modules of k8s.io/kubelet, downloaded before: {build.stderr.strip()[:200]}")
-    built = tmp_path_factory.mktemp("go") / "plugin"
-    subprocess.run(["go", "build", "-trimpath", "-o", built, "."], cwd=SOURCE, env=go, check=True, timeout=600)
-    return built
+    return go_program(SOURCE, tmp_path_factory.mktemp("go"))
 
 
 @pytest.fixture

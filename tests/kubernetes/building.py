@@ -1,9 +1,9 @@
 """The programs of a cluster, built from the Go module proxy and kept in a cache.
 
-    python -m tests.kubernetes.building [VERSION …]
+    python -m tests.kubernetes.building [helm] [VERSION …]
 
-builds all that a cluster of each version needs, and does nothing for what is there already. What comes from the
-machine's own packages is `machine`'s matter.
+builds helm, or the programs of a cluster of each version, if they are not in the cache. `machine` installs the programs
+that come from the machine's packages.
 """
 
 import fcntl
@@ -32,6 +32,7 @@ __all__ = [
     "kubectl",
     "kubernetes",
     "missing",
+    "one_at_a_time",
 ]
 
 DEFAULT_VERSION = "1.36.4"
@@ -115,17 +116,17 @@ def missing(recipe: Recipe) -> bool:
 
 def build(recipe: Recipe) -> Path:
     """The directory with the programs of `recipe`, which are built if they are not there."""
-    with _one_at_a_time(recipe.place):
+    with one_at_a_time(recipe.place.name):
         if missing(recipe):
             _build(recipe)
     return recipe.place
 
 
 @contextmanager
-def _one_at_a_time(place: Path) -> Iterator[None]:
-    """Two runs that need the same programs build them once."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_name(f"{place.name}.lock").open("w") as lock:
+def one_at_a_time(name: str) -> Iterator[None]:
+    """A lock among the processes that share the cache: two that need the same programs build them once."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -137,10 +138,11 @@ def _build(recipe: Recipe) -> None:
     _go(module, "mod", "init", "plugwright.test/programs")
     _go(module, "mod", "edit", f"-require={required}", *_replacements(module, required, recipe.staging))
     texts = " ".join(f"-X {name}={text}" for name, text in (recipe.linked_in or {}).items())
-    for number, (program, package) in enumerate(recipe.packages.items(), 1):
-        print(f"building {recipe.name} {recipe.version}: {program} ({number} of {len(recipe.packages)})", flush=True)
-        flags = ["-tags", recipe.tags, "-ldflags", f"-s -w {texts}", "-o", str(made / program)]
-        _go(module, "build", *flags, package)
+    print(f"building {recipe.name} {recipe.version}: {', '.join(recipe.packages)}", flush=True)
+    # In one call, so that one program is linked while another is compiled. A directory takes the packages' own names.
+    output = made if len(recipe.packages) > 1 else made / next(iter(recipe.packages))
+    flags = ["-tags", recipe.tags, "-ldflags", f"-s -w {texts}", "-o", str(output)]
+    _go(module, "build", *flags, *recipe.packages.values())
     shutil.rmtree(recipe.place, ignore_errors=True)
     made.rename(recipe.place)  # all or nothing: what was interrupted is never taken for done
     shutil.rmtree(module)
@@ -173,10 +175,11 @@ def _go(directory: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def main(versions: list[str]) -> None:
+def main(names: list[str]) -> None:
     try:
-        for recipe in (ETCD, CONTAINERD, HELM, *map(kubernetes, versions or [DEFAULT_VERSION])):
-            print(build(recipe))
+        for name in names or [DEFAULT_VERSION]:
+            for recipe in [HELM] if name == "helm" else [ETCD, CONTAINERD, kubernetes(name)]:
+                print(build(recipe))
     except BuildFailed as error:
         sys.exit(str(error))
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["LONG", "Client", "Ended"]
+__all__ = ["ANOTHER_VERSION", "Client", "Ended"]
 
 _LIMIT = 120  # seconds
-LONG = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
-)
+# For the clients beside the current ones: other versions, which are built or installed first.
+ANOTHER_VERSION = pytest.mark.full("another version of a client, which is built or installed first")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Cluster:
 
     def keep_logs(self) -> Path:
         """Copies what all components have logged to where it is found when the cluster is gone."""
-        kept = building.cache() / "logs-of-last-failure"
+        kept = building.cache() / "logs-of-last-failure" / self.version
         shutil.rmtree(kept, ignore_errors=True)
         return Path(shutil.copytree(self.enclosure.logs, kept))
 

@@ -1,7 +1,7 @@
 """Ring 2: plugwright beside a real kubelet. Collected only when asked for: `pytest tests/kubernetes`.
 
-PLUGWRIGHT_KUBERNETES_VERSION chooses the version; with PLUGWRIGHT_REQUIRE_KUBERNETES=1 a machine that cannot run a
-cluster makes the tests fail instead of skipping them.
+PLUGWRIGHT_KUBERNETES_VERSION chooses the version; with PLUGWRIGHT_REQUIRE=kubernetes the tests fail on a machine that
+cannot run a cluster, instead of being skipped.
 """
 
 import os
@@ -20,6 +20,7 @@ from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.rule_drivers import RuleDrivers
 from tests.kubernetes.serving import Plugins
+from tests.requirements import unavailable
 
 _HERE = Path(__file__).parent
 _FINDINGS = pytest.StashKey[Findings]()
@@ -27,7 +28,8 @@ _FINDINGS = pytest.StashKey[Findings]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "plays(*rules): shows the effect that these rules of `plugwright verify` claim")
-    config.addinivalue_line("markers", "essential: part of the short pass at other versions of Kubernetes")
+    config.addinivalue_line("markers", "essential: part of the short pass at another version of Kubernetes")
+    config.addinivalue_line("markers", "smoke: part of the pass at older versions, in the full run")
     config.stash[_FINDINGS] = Findings()
 
 
@@ -122,12 +124,8 @@ def drivers(cluster: Cluster, plugins: Plugins, pods: Pods) -> Iterator[RuleDriv
 
 def _need_a_machine_that_can(version: str) -> None:
     obstacles = machine.obstacles(go_needed=any(map(building.missing, Cluster.recipes(version))))
-    if not obstacles:
-        return
-    reason = f"no Kubernetes on this machine: {'; '.join(obstacles)}"
-    if os.environ.get("PLUGWRIGHT_REQUIRE_KUBERNETES") == "1":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+    if obstacles:
+        unavailable("kubernetes", f"no Kubernetes on this machine: {'; '.join(obstacles)}")
 
 
 def _prepare(version: str) -> None:

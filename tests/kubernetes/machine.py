@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.kubernetes import cgroups
+from tests.kubernetes import building, cgroups
 from tests.kubernetes.enclosure import PATH, UNSHARE
 
-__all__ = ["ARCHITECTURE", "Place", "cni_plugins", "install_packages", "obstacles", "remove_remains"]
+__all__ = ["ARCHITECTURE", "Place", "cni_plugins", "install", "install_packages", "obstacles", "remove_remains"]
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 _PREFIX = "plugwright-k8s-"
@@ -52,15 +52,20 @@ def obstacles(go_needed: bool) -> list[str]:
 
 
 def install_packages() -> None:
-    lacking = _lacking()
-    if not lacking:
+    """Install the packages that a cluster needs and this machine lacks."""
+    install(*_lacking())
+
+
+def install(*packages: str) -> None:
+    if not packages:
         return
-    print(f"installing {', '.join(lacking)}", flush=True)
+    print(f"installing {', '.join(packages)}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *lacking]):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    with building.one_at_a_time("packages"):  # apt-get fails if another one runs
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *packages]):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
 
 
 def cni_plugins() -> Path | None:

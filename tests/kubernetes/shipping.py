@@ -1,5 +1,6 @@
 """What people install: the images, built here because there is no registry, and the chart."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -7,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kubernetes import building
+from tests.kubernetes import building, machine
 from tests.kubernetes.cluster import Cluster
 
 from plugwright import __version__
@@ -17,20 +18,37 @@ __all__ = ["CHART", "PREVIOUS", "Previous", "Release", "build_images", "build_pr
 _ROOT = Path(__file__).parents[2]
 CHART = _ROOT / "deploy" / "helm" / "plugwright"
 _TOOLS = ("buildah", "mmdebstrap")
+_SOURCES = ("src", "deploy", "native")
+_IMAGES = {"image": "plugwright", "toolsImage": "plugwright-tools"}  # of each value of the chart
 # The version before this one: a tag, once there is a release; until then the last commit with the older chart.
 PREVIOUS = "499349a"
 
 
 def build_images() -> list[Path]:
-    """Archives of both images, made from Debian packages and this tree; the base is kept for the next time."""
-    lacking = [tool for tool in _TOOLS if not shutil.which(tool)]
-    if lacking:
-        _run("apt-get", "update")
-        _run("apt-get", "install", "-y", "--no-install-recommends", *lacking)
+    """Archives of both images, made from Debian packages and this tree, unless they are there already."""
+    machine.install(*(tool for tool in _TOOLS if not shutil.which(tool)))
     place = building.cache() / "image"
-    print("building the images", flush=True)
-    _run(_ROOT / "deploy" / "build-image.sh", "--base", "debian", "--output", place)
-    return [place / "plugwright.tar", place / "plugwright-tools.tar"]
+    current, tree = place / "current", _tree()
+    with building.one_at_a_time("image"):
+        if not (current / tree).exists():
+            print("building the images", flush=True)
+            _run(_ROOT / "deploy" / "build-image.sh", "--base", "debian", "--output", place)
+            shutil.rmtree(current, ignore_errors=True)
+            current.mkdir()
+            for name in _IMAGES.values():
+                (place / f"{name}.tar").rename(current / f"{name}.tar")
+            (current / tree).touch()
+    return [current / f"{name}.tar" for name in _IMAGES.values()]
+
+
+def _tree() -> str:
+    """A name for the content of the files that the images are made of."""
+    files = (path for source in _SOURCES for path in sorted((_ROOT / source).rglob("*")) if path.is_file())
+    digest = hashlib.sha256()
+    for path in [_ROOT / "pyproject.toml", _ROOT / "uv.lock", *files]:
+        if "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +70,9 @@ def build_previous(directory: Path) -> Previous:
     version.write_text(version.read_text().replace(f'"{__version__}"', '"0.0.0"'))
     place = building.cache() / "image"
     print("building the image of the version before this one", flush=True)
-    _run(directory / "deploy" / "build-image.sh", "--base", "debian", "--output", place, "plugwright")
-    archive = (place / "plugwright.tar").rename(directory / "image.tar")
+    with building.one_at_a_time("image"):
+        _run(directory / "deploy" / "build-image.sh", "--base", "debian", "--output", place, "plugwright")
+        archive = (place / "plugwright.tar").rename(directory / "image.tar")
     return Previous(archive, "0.0.0", directory / "deploy" / "helm" / "plugwright")
 
 
@@ -63,8 +82,9 @@ def build_project_image(project: Path, name: str) -> Path:
     storage = ("buildah", "--root", place / "storage", "--runroot", place / "run")
     image, archive = f"localhost/{name}:0.1.0", project / "image.tar"
     base = f"BASE=localhost/plugwright:{__version__}"
-    _run(*storage, "bud", "--pull-never", "--format", "docker", "--build-arg", base, "--tag", image, project)
-    _run(*storage, "push", image, f"docker-archive:{archive}:{image}")
+    with building.one_at_a_time("image"):
+        _run(*storage, "bud", "--pull-never", "--format", "docker", "--build-arg", base, "--tag", image, project)
+        _run(*storage, "push", image, f"docker-archive:{archive}:{image}")
     return archive
 
 
@@ -136,6 +156,3 @@ class Release:
     def _call(self, *arguments: str) -> None:
         done = self.cluster.run(self._helm, f"--namespace={self.name}", *arguments)
         assert done.returncode == 0, done.stderr
-
-
-_IMAGES = {"image": "plugwright", "toolsImage": "plugwright-tools"}

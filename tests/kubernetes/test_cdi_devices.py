@@ -10,6 +10,7 @@ from tests.kubernetes.serving import Plugins
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_cdi_device_arrives_and_its_env_holds_against_the_pods_own(
     cluster: Cluster, plugins: Plugins, node: Node, pods: Pods
 ) -> None:

@@ -1,6 +1,5 @@
 """The image runs as a pod, the chart installs, changes and uninstalls it, and nothing is left on the node."""
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,9 +25,7 @@ def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
         release.uninstall()
 
 
-@pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="takes minutes: PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
-)
+@pytest.mark.full("the kubelet keeps a resource for five minutes after its plugin has gone")
 def test_the_chart_is_installed_changed_and_uninstalled_without_a_trace(
     release: Release, cluster: Cluster, node: Node, pods: Pods, plugins: Plugins
 ) -> None:

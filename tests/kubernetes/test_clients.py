@@ -3,9 +3,6 @@
 Those in Python and kubectl of several versions have files of their own.
 """
 
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +10,10 @@ import pytest
 from tests.cluster.embedding import embedded, served
 from tests.kubernetes import building
 from tests.kubernetes.building import Recipe
-from tests.kubernetes.client_programs import LONG, Client
+from tests.kubernetes.client_programs import ANOTHER_VERSION, Client
+from tests.requirements import go_program
 
 SOURCE = Path(__file__).parent / "go_client"
-OFFLINE = {"CGO_ENABLED": "0", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
 CHART = {
     "Chart.yaml": "{apiVersion: v2, name: tried, version: 0.1.0}",
     "templates/all.yaml": """
@@ -70,17 +67,7 @@ recorded Newer
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to build a client that is not ours")
-    built = tmp_path_factory.mktemp("go") / "client"
-    environment = {**os.environ, **OFFLINE}
-    command = ["go", "build", "-trimpath", "-o", str(built), "."]
-    done = subprocess.run(
-        command, cwd=SOURCE, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    if done.returncode:
-        pytest.skip(f"needs the modules of k8s.io/client-go, downloaded before: {done.stderr.strip()[:200]}")
-    return built
+    return go_program(SOURCE, tmp_path_factory.mktemp("go"))
 
 
 async def test_client_go_as_it_comes_reads_writes_applies_leads_and_records_events(
@@ -92,7 +79,8 @@ async def test_client_go_as_it_comes_reads_writes_applies_leads_and_records_even
 
 
 @pytest.mark.parametrize(
-    "recipe", [pytest.param(building.HELM, id="helm-3"), pytest.param(building.HELM_4, id="helm-4", marks=LONG)]
+    "recipe",
+    [pytest.param(building.HELM, id="helm-3"), pytest.param(building.HELM_4, id="helm-4", marks=ANOTHER_VERSION)],
 )
 async def test_helm_installs_tests_upgrades_rolls_back_and_uninstalls(recipe: Recipe, tmp_path: Path) -> None:
     program, chart = building.build(recipe) / "helm", tmp_path / "chart"

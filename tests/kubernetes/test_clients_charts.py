@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tests.kubernetes import building
 from tests.kubernetes.building import Recipe
-from tests.kubernetes.client_programs import LONG
 from tests.kubernetes.control_plane import ControlPlane, control_plane
 from tests.kubernetes.joining import joined, nodes_file
 from tests.kubernetes.test_join import CHART
@@ -56,7 +55,7 @@ SIDECAR = {
         }
     },
 }
-HELMS = [pytest.param(building.HELM, id="helm-3", marks=LONG), pytest.param(building.HELM_4, id="helm-4", marks=LONG)]
+HELMS = [pytest.param(building.HELM, id="helm-3"), pytest.param(building.HELM_4, id="helm-4")]
 
 
 class Helm:
@@ -99,6 +98,7 @@ def restart_daemons(plane: ControlPlane) -> None:
     plane.kubectl("rollout", "restart", f"daemonset/{daemon_set['metadata']['name']}")
 
 
+@pytest.mark.full("charts of other projects, by two versions of helm")
 @pytest.mark.parametrize("recipe", HELMS)
 def test_our_own_chart_comes_changes_and_goes_without_a_trace(
     plane: ControlPlane, tmp_path: Path, recipe: Recipe
@@ -121,6 +121,7 @@ def test_our_own_chart_comes_changes_and_goes_without_a_trace(
     assert plane.items("nodes") == []
 
 
+@pytest.mark.full("charts of other projects, by two versions of helm")
 @pytest.mark.parametrize("recipe", HELMS)
 def test_a_chart_by_server_side_apply_leaves_what_others_own(
     plane: ControlPlane, tmp_path: Path, recipe: Recipe

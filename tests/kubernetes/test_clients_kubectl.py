@@ -11,12 +11,12 @@ import pytest
 from tests.cluster.embedding import embedded, served
 from tests.kubernetes import building
 from tests.kubernetes.building import Recipe
-from tests.kubernetes.client_programs import LONG, Client
+from tests.kubernetes.client_programs import ANOTHER_VERSION, Client
 
 VERSIONS = [
     pytest.param(building.kubernetes(building.DEFAULT_VERSION), id=building.DEFAULT_VERSION),
-    pytest.param(building.kubernetes("1.37.0"), id="1.37.0", marks=LONG),
-    pytest.param(building.kubectl(building.OLDER_KUBECTL), id=building.OLDER_KUBECTL, marks=LONG),
+    pytest.param(building.kubernetes("1.37.0"), id="1.37.0", marks=ANOTHER_VERSION),
+    pytest.param(building.kubectl(building.OLDER_KUBECTL), id=building.OLDER_KUBECTL, marks=ANOTHER_VERSION),
 ]
 # Of the pod: it speaks, waits until it is told to end, and speaks again.
 COMMAND = ["sh", "-c", "echo one; until test -e $STOP; do sleep 0.1; done; echo two"]

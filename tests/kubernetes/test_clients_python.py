@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.embedding import embedded, served
-from tests.kubernetes.client_programs import LONG, Client
+from tests.kubernetes.client_programs import ANOTHER_VERSION, Client
 from tests.kubernetes.virtual_environments import InstallFailed, python_with
 
 SCRIPT = Path(__file__).parent / "scripts" / "python_client.py"
@@ -60,7 +60,7 @@ SEEN = {
 @pytest.mark.parametrize(
     ("module", "package", "version"),
     [
-        pytest.param(*client, id=f"{client[0]}-{client[2]}", marks=[] if client in ALWAYS else [LONG])
+        pytest.param(*client, id=f"{client[0]}-{client[2]}", marks=[] if client in ALWAYS else [ANOTHER_VERSION])
         for client in CLIENTS
     ],
 )

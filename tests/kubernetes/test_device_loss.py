@@ -53,6 +53,7 @@ def test_a_cordoned_device_shows_in_the_pod_that_holds_it_and_is_given_to_no_oth
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_fewer_devices_by_a_reload_leave_the_pods_that_hold_them_running(
     cluster: Cluster, plugins: Plugins, node: Node, pods: Pods
 ) -> None:

@@ -13,6 +13,7 @@ from tests.kubernetes.waiting import until
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_pod_gets_what_the_mock_plugin_answers(cluster: Cluster, plugins: Plugins, node: Node, pods: Pods) -> None:
     facts = "/run/mock-facts"
     plugins.run({"mock/gpu": {"count": 4, "model": "Mock-A100", "memory": "40Gi", "nodes": True, "facts": facts}})
@@ -46,6 +47,7 @@ def test_a_pod_gets_what_a_plugin_of_our_own_answers(
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_container_starts_only_after_its_devices_were_prepared(
     cluster: Cluster, plugins: Plugins, node: Node, pods: Pods
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_container_starts_only_after_its_devices_were_prepared(
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_the_kubelet_honours_what_the_plugin_prefers(plugins: Plugins, node: Node, pods: Pods) -> None:
     plugins.run({"mock/paired": {"count": 8, "links": "pairs"}})
     node.shows("mock/paired", capacity=8, allocatable=8)

@@ -27,8 +27,6 @@ from tests.kubernetes.pods import Pods
 from tests.kubernetes.serving import Daemon, Plugins
 from tests.kubernetes.waiting import until
 
-_LONG = os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") == "1"
-_PODS = 300 if _LONG else 30
 _AT_ONCE = 14  # pods, for 8 devices
 _TAKE = "d=$MOCK_VISIBLE_DEVICES; mkdir /held/$d || echo $HOSTNAME $d >> /held/overlaps; sleep {}; rmdir /held/$d; true"
 _SERVE = {"api": "both", "split": {"dra": 4}, "keepFree": 1}
@@ -230,36 +228,44 @@ class Disturbances:
             return False
 
 
+@pytest.fixture
+def count(full: bool) -> int:
+    """The number of pods."""
+    return 300 if full else 30
+
+
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("rights")
-def test_random_pods(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings) -> None:
+def test_random_pods(
+    cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings, count: int
+) -> None:
     name, seed = resource(claims), int(os.environ.get("PLUGWRIGHT_SEED", "1"))
     daemon = plugins.run({name: {"count": 8, "serve": _SERVE}})
     claims.published(4)
     node.shows(name, capacity=8, allocatable=4)
     chance = random.Random(seed)
-    churn = Churn(cluster, claims, Counter(chance.choices(["plugin", "claim", "class"], k=_PODS)), chance)
+    churn = Churn(cluster, claims, Counter(chance.choices(["plugin", "claim", "class"], k=count)), chance)
     disturbances = Disturbances(cluster, plugins, daemon, name, chance)
     began = time.monotonic()
     while not churn.ended:
         churn.step()
-        if churn.created < _PODS:
+        if churn.created < count:
             disturbances.step()
         assert not held(cluster), held(cluster)
         assert time.monotonic() - began < 2000, (churn.done, churn.wanted, churn.alive)
     happened = ", ".join(f"{kind}: {count}" for kind, count in sorted(disturbances.happened.items()))
     findings.notes.append(
-        f"both APIs, seed {seed}: {_PODS} pods in {time.monotonic() - began:.0f} s, no overlap, "
+        f"both APIs, seed {seed}: {count} pods in {time.monotonic() - began:.0f} s, no overlap, "
         f"{len(churn.refused)} refused; {happened}"
     )
     for refusal in churn.refused:
         findings.notes.append(f"  refused {refusal}")
     assert not [line for line in disturbances.daemon.process.lines() if "forbidden" in line.lower()]
     # The scheduler may have counted a device that moves in that moment, on a node that is always full.
-    assert len(churn.refused) <= _PODS // 5
+    assert len(churn.refused) <= count // 5
 
 
-@pytest.mark.skipif(not _LONG, reason="takes minutes: PLUGWRIGHT_KUBERNETES_LONG=1")
+@pytest.mark.full("150 pods, one device at a time")
 @pytest.mark.timeout(900)
 def test_moves_alone(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings) -> None:
     """Many plugin pods wait all the time, so that the scheduler binds one to whatever it counts as free."""

@@ -38,6 +38,7 @@ def serve(cluster: Cluster, plugins: Plugins, pods: Pods) -> Iterator[Serve]:
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_pod_gets_the_device_of_its_claim_and_gives_it_back(serve: Serve) -> None:
     _, claims = serve("tape", 1)
     claims.template("one")
@@ -52,6 +53,7 @@ def test_a_pod_gets_the_device_of_its_claim_and_gives_it_back(serve: Serve) -> N
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_claims_select_by_attribute_and_capacity(serve: Serve) -> None:
     _, claims = serve("chosen", 2, model="Mock-A100", memory="40Gi")
     driver = claims.driver
@@ -87,6 +89,7 @@ def test_two_claims_in_one_pod_and_two_pods_on_one_claim(serve: Serve) -> None:
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_kubelet_restart_wipes_the_slices_and_they_are_back_at_once(
     serve: Serve, cluster: Cluster, findings: Findings
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_kubelet_restart_wipes_the_slices_and_they_are_back_at_once(
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_driver_that_is_killed_comes_back_to_its_claims(serve: Serve, plugins: Plugins) -> None:
     daemon, claims = serve("killed", 2)
     claims.template("one")

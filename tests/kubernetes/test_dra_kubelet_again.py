@@ -1,7 +1,6 @@
 """ResourceClaims and the two kubelets when a driver or the kubelet goes and comes back; see `test_dra_kubelet`."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,6 @@ from tests.kubernetes.waiting import until
 
 from plugwright.errors import KubeletError
 from plugwright.kubelet import Kubelet
-
-slow = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="takes a minute: PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
-)
 
 
 async def test_after_a_restart_slices_are_wiped_and_running_pods_left_alone(both_kubelets: BothKubelets) -> None:
@@ -147,7 +142,7 @@ async def _count(driver: ScriptedDriver) -> bool:
     return len(driver.unprepared) >= 2
 
 
-@slow
+@pytest.mark.full("the kubelet removes the slices of a lost driver after 30 s")
 async def test_a_killed_driver_stays_registered_and_loses_its_slices_after_30_seconds(
     both_kubelets: BothKubelets,
 ) -> None:
@@ -175,7 +170,7 @@ async def test_a_killed_driver_stays_registered_and_loses_its_slices_after_30_se
     await both_kubelets.agree_on(scenario)
 
 
-@slow
+@pytest.mark.full("the kubelet gives up a call after 45 s and retries it after a minute")
 async def test_a_call_that_takes_too_long(both_kubelets: BothKubelets) -> None:
     """45 seconds, and the call is made again later, while the first may still run."""
 

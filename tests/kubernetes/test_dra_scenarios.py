@@ -1,7 +1,6 @@
 """What a DRA driver meets in a cluster besides its own claims: pools in parts, tolerated taints, changing classes."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -18,9 +17,6 @@ from tests.kubernetes.serving import Daemon, Plugins
 from tests.kubernetes.waiting import until
 
 Serve = Callable[..., tuple[Daemon, Claims]]
-_LONG = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="takes minutes: PLUGWRIGHT_KUBERNETES_LONG=1"
-)
 _UNHEALTHY = "plugwright.dev/unhealthy"
 _RETRY = range(55, 100)  # seconds; a kubelet comes back to a claim that was not prepared after 60 to 90
 
@@ -117,7 +113,7 @@ def test_a_taint_is_tolerated_by_its_effect_or_by_any(serve: Serve) -> None:
         pod.delete()
 
 
-@_LONG
+@pytest.mark.full("upstream's eviction, after the tolerated seconds")
 def test_a_pod_stays_for_the_seconds_that_it_tolerates(serve: Serve, findings: Findings) -> None:
     """Without an effect the scheduler honours a toleration, and the controller that evicts does not: upstream's."""
     daemon, claims = serve("enduring", 3, taints={"effect": "NoExecute", "grace": 1, "budget": 3})
@@ -151,7 +147,7 @@ def test_a_resource_by_its_class_waits_while_its_device_is_tainted(serve: Serve,
     assert asks.runs().devices() == [device]
 
 
-@_LONG
+@pytest.mark.full("upstream's eviction, and the seconds in which it must not happen")
 def test_a_taint_that_evicts_leaves_pods_with_the_resource_of_a_class(
     serve: Serve, pods: Pods, findings: Findings
 ) -> None:
@@ -200,7 +196,7 @@ def times(daemon: Daemon, message: str) -> list[float]:
     return [datetime.fromisoformat(record["time"]).timestamp() for record in daemon.logged(message)]
 
 
-@_LONG
+@pytest.mark.full("the kubelet retries a refused claim after a minute")
 @pytest.mark.timeout(600)
 def test_a_claim_that_is_refused_is_tried_again_after_a_minute(serve: Serve, findings: Findings) -> None:
     daemon, claims = serve("refused", 1)

@@ -1,15 +1,10 @@
 """The effect that defects of NodeUnprepareResources and of reported health have on a real kubelet."""
 
-import os
 import time
 
 import pytest
 from tests.kubernetes.rule_drivers import RuleDrivers
 from tests.kubernetes.waiting import until
-
-LONG = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
-)
 
 
 def asked(drivers: RuleDrivers, mutant: str) -> int:
@@ -37,7 +32,7 @@ def test_a_pod_does_not_end(drivers: RuleDrivers) -> None:
     drivers.repair(*mutants)
 
 
-@LONG
+@pytest.mark.full("the kubelet retries the end of a pod after up to three minutes")
 @pytest.mark.plays("UNP-02")
 def test_an_end_that_is_refused_the_second_time(drivers: RuleDrivers) -> None:
     """The kubelet calls the drivers of a pod in any order, and all of them again where one has failed."""
@@ -86,7 +81,7 @@ def test_health_in_the_status_of_pods(drivers: RuleDrivers) -> None:
     until("they show it", lambda: _health(drivers, wanted) == wanted, last=lambda: _health(drivers, wanted))
 
 
-@LONG
+@pytest.mark.full("health expires after 30 s")
 @pytest.mark.plays("DRH-04")
 def test_health_that_is_not_repeated_is_unknown(drivers: RuleDrivers) -> None:
     drivers.serve("reports-once")

@@ -1,6 +1,5 @@
 """The effect that defects of a driver's registration, its restarts and its end have on a real kubelet."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,6 @@ from tests.kubernetes.waiting import until
 
 from plugwright.protocol import registration
 
-LONG = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
-)
 _UNKNOWN = "is not registered"
 
 
@@ -90,7 +86,7 @@ async def test_a_kubelet_that_is_restarted(drivers: RuleDrivers, cluster: Cluste
     drivers.not_scheduled({"rule-publishes-once": "0/1 nodes are available"})
 
 
-@LONG
+@pytest.mark.full("a reboot of the node")
 @pytest.mark.plays("DST-03")
 def test_a_node_that_reboots(drivers: RuleDrivers, cluster: Cluster) -> None:
     drivers.serve("trusts-checkpoint")
@@ -109,7 +105,7 @@ def test_a_node_that_reboots(drivers: RuleDrivers, cluster: Cluster) -> None:
     drivers.run(["rule-writes"])
 
 
-@LONG
+@pytest.mark.full("the kubelet gives up a call after 45 s")
 @pytest.mark.plays("PRP-18")
 def test_a_driver_that_takes_its_time(drivers: RuleDrivers) -> None:
     drivers.serve("takes-its-time")

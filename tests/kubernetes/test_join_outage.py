@@ -1,7 +1,6 @@
 """Joined nodes whose API server goes away: for a minute, and while they end."""
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +10,7 @@ import pytest
 from tests.kubernetes.control_plane import ControlPlane, control_plane
 from tests.kubernetes.joining import allocatable, devices, joined, nodes_file, phase, plugwright, pod, ready, renewed
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="takes minutes: PLUGWRIGHT_KUBERNETES_LONG=1"
-)
+pytestmark = pytest.mark.full("the API server is away for a minute")
 NAMES = ("gpu-1", "gpu-2")
 AWAY = 60.0  # seconds
 

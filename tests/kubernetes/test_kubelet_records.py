@@ -19,6 +19,7 @@ def test_status_shows_how_it_stands_with_the_real_kubelet(plugins: Plugins, node
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 async def test_checkpoint_and_pod_resources_name_the_holders(plugins: Plugins, node: Node, pods: Pods) -> None:
     plugins.run({"mock/held": {"count": 4}, "mock/other": {"count": 1, "numa": 0}})
     node.shows("mock/held", capacity=4, allocatable=4)

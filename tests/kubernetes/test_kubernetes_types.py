@@ -4,39 +4,24 @@ No cluster is needed. `PLUGWRIGHT_REWRITE_FIELDS=1` writes the table anew, and t
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.apiserver.test_kubernetes_fields import OBJECTS, check
+from tests.requirements import go_program, unavailable
 
 from plugwright.apiserver import kubernetes_fields
 
 SOURCE = Path(__file__).parent / "kubernetes_types"
 TABLE = Path(kubernetes_fields.__file__).with_suffix(".txt")
-OFFLINE = {"CGO_ENABLED": "0", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
 SCHEMA = "applyconfigurations/internal/internal.go"  # of client-go: how server-side apply merges
 RECORDED = ("ConfigMap", "Event", "Lease", "Namespace", "Node", "Pod", "Secret", "ServiceAccount")
 
 
-def go(*arguments: str) -> str:
-    environment = {**os.environ, **OFFLINE}
-    run = subprocess.run(
-        ["go", *arguments], cwd=SOURCE, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    if run.returncode:
-        pytest.skip(f"needs the modules of Kubernetes' API for Go, downloaded before: {run.stderr.strip()[:200]}")
-    return run.stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to ask Kubernetes' own types")
-    built = tmp_path_factory.mktemp("go") / "kubernetes_types"
-    go("build", "-trimpath", "-o", str(built), ".")
-    return built
+    return go_program(SOURCE, tmp_path_factory.mktemp("go"))
 
 
 def printed(program: Path, *arguments: str) -> str:
@@ -44,9 +29,10 @@ def printed(program: Path, *arguments: str) -> str:
 
 
 def test_the_table_is_what_the_types_of_go_say(program: Path) -> None:
-    schema = Path(go("env", "GOMODCACHE")) / "k8s.io" / "client-go@v0.37.0" / SCHEMA
+    modules = subprocess.run(["go", "env", "GOMODCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+    schema = Path(modules) / "k8s.io" / "client-go@v0.37.0" / SCHEMA
     if not schema.exists():
-        pytest.skip("needs the module k8s.io/client-go v0.37.0, downloaded before")
+        unavailable("go", "needs the module k8s.io/client-go v0.37.0: `make go-programs` downloads it")
     table = printed(program, "fields", str(schema))
     if os.environ.get("PLUGWRIGHT_REWRITE_FIELDS"):
         TABLE.write_text(table)

@@ -34,11 +34,10 @@ WHEN_STOPPED = [
     ("remove", "NODE", SERVED),
     ("remove", "--stale", "--all-nodes", f"--resource={SERVED}"),
 ]
-WHEN_FORGOTTEN = [  # five minutes on a real node: only where somebody has the time
+WHEN_FORGOTTEN = [  # five minutes on a real node: with --full
     ("remove", "--stale", "--all-nodes", f"--resource={SERVED}", *WAITING),
     ("resources", "NODE"),
 ]
-LONG = os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") == "1"
 LIMIT = 600
 PATIENCE = re.compile(r"\d+(?= s\b)")
 KNOWN = re.compile(r"(?<=it has: )[^\\\"]*")  # also what other tests have left
@@ -122,7 +121,9 @@ def embedded(place: Path) -> Iterator[tuple[Site, Callable[[], None]]]:
             up.terminate()
 
 
-def test_the_same_commands_give_the_same_answers(cluster: Cluster, plugins: Plugins, tmp_path: Path) -> None:
+def test_the_same_commands_give_the_same_answers(
+    cluster: Cluster, plugins: Plugins, tmp_path: Path, full: bool
+) -> None:
     daemon = plugins.run({SERVED: {"count": 4}})
     they = real(cluster)
     with embedded(tmp_path) as (we, stop):
@@ -133,5 +134,5 @@ def test_the_same_commands_give_the_same_answers(cluster: Cluster, plugins: Plug
         stop()
         for site in (they, we):
             site.until_counted(4, 0)
-        last = [*WHEN_STOPPED, *(WHEN_FORGOTTEN if LONG else ())]
+        last = [*WHEN_STOPPED, *(WHEN_FORGOTTEN if full else ())]
         assert we.answers(last) == they.answers(last)

@@ -10,6 +10,7 @@ from tests.kubernetes.waiting import until
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_plugin_that_was_killed_and_started_again_has_its_resource_back(
     plugins: Plugins, node: Node, pods: Pods
 ) -> None:
@@ -109,6 +110,7 @@ def test_gpus_that_a_pod_holds_whole_are_given_out_in_shares_when_it_has_ended(
 
 
 @pytest.mark.essential
+@pytest.mark.smoke
 def test_a_plugin_that_ends_leaves_nothing_to_allocate(plugins: Plugins, node: Node) -> None:
     daemon = plugins.run({"mock/ended": {"count": 2}})
     node.shows("mock/ended", capacity=2, allocatable=2)

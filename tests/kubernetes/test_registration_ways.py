@@ -10,6 +10,7 @@ from tests.kubernetes.waiting import until
 
 @pytest.mark.essential
 @pytest.mark.parametrize("way", ["direct", "watcher"])
+@pytest.mark.smoke
 def test_a_plugin_is_registered_again_whatever_cuts_it_off(
     cluster: Cluster, plugins: Plugins, node: Node, pods: Pods, way: str
 ) -> None:

@@ -3,7 +3,6 @@
 Each is a mutant of the small plugin of the rules' own tests: five devices, one of them unhealthy.
 """
 
-import os
 import signal
 
 import pytest
@@ -13,10 +12,6 @@ from tests.kubernetes.pods import Pods
 from tests.kubernetes.rule_plugins import have, refusals, refused, resource, started, tell
 from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
-
-LONG = pytest.mark.skipif(
-    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
-)
 
 
 @pytest.mark.essential
@@ -182,7 +177,7 @@ def test_plugins_and_kubelets_that_are_restarted(plugins: Plugins, pods: Pods, n
     failed.unlink()
 
 
-@LONG
+@pytest.mark.full("the kubelet restarts a crashed container with a back-off")
 @pytest.mark.plays("PST-02")
 def test_a_container_that_crashed_never_starts_again(plugins: Plugins, pods: Pods, cluster: Cluster) -> None:
     started(plugins, "starts-once")

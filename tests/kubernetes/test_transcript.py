@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from tests.kubernetes import building
 from tests.kubernetes.building import Recipe
-from tests.kubernetes.client_programs import LONG
+from tests.kubernetes.client_programs import ANOTHER_VERSION
+from tests.requirements import unavailable
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 SHOWN_HOME, SHOWN_PORT, SHOWN_PID = "/home/me", "40123", "4711"
@@ -90,7 +91,7 @@ class Session:
 
 RECIPES = [
     building.kubernetes(os.environ.get("PLUGWRIGHT_KUBERNETES_VERSION") or building.DEFAULT_VERSION),
-    pytest.param(building.kubectl(building.OLDER_KUBECTL), marks=LONG),
+    pytest.param(building.kubectl(building.OLDER_KUBECTL), marks=ANOTHER_VERSION),
 ]
 
 
@@ -98,7 +99,7 @@ RECIPES = [
 def kubectl(request: pytest.FixtureRequest) -> Path:
     recipe: Recipe = request.param
     if building.missing(recipe) and not shutil.which("go"):
-        pytest.skip("no kubectl in the cache, and no Go to build it")
+        unavailable("kubernetes", "no kubectl in the cache, and no Go to build it")
     return building.build(recipe) / "kubectl"
 
 
