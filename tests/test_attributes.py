@@ -3,7 +3,6 @@
 import re
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import FrozenInstanceError, replace
 from itertools import product
 
 import pytest
@@ -242,7 +241,7 @@ def test_a_device_takes_of_the_counters_that_it_has_in_common_with_others() -> N
     assert list(half.counters) == ["memory", "slices"]
     assert Device("st0", consumes=[half]).consumes == (half,)
     assert {half: 1}[Consumption(CARD, {"memory": 20 * 2**30, "slices": 3})] == 1
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError, match="cannot be changed"):
         half.of = CARD  # type: ignore[misc]
 
 
@@ -280,7 +279,7 @@ def test_what_a_claim_was_given_replaces_what_the_device_has() -> None:
     memory = Capacity("80Gi", default="10Gi", minimum="1Gi", step="1Gi")
     device = Device("gpu0", capacity={"memory": memory}, allow_multiple=True)
     given_part: Mapping[str, Capacity] = {"memory": Capacity("20Gi")}
-    part = replace(device, capacity=given_part, parameters={"mode": "fast"}, share_id="a-b")
+    part = device.replace(capacity=given_part, parameters={"mode": "fast"}, share_id="a-b")
     assert (part.capacity["memory"].value, part.parameters, part.share_id) == (20 * 2**30, {"mode": "fast"}, "a-b")
     assert "parameters of 'gpu0' must be a mapping" in refusal(
         lambda: Device("gpu0", parameters=None)  # type: ignore[arg-type]
@@ -304,4 +303,4 @@ def test_a_device_that_turns_unhealthy_keeps_all_that_it_has(reason: str, code: 
     )
     broken = device.unhealthy(reason, code)
     assert not broken.healthy
-    assert replace(broken, health=device.health, reason="", code="") == device
+    assert broken.replace(health=device.health, reason="", code="") == device

@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE, ListingPlugin
 from tests.testing.projects import PYTEST

@@ -10,7 +10,6 @@ from tests.observed_kubelet import ObservedKubelet
 HEAVY = {
     "click",
     "yaml",
-    "msgspec",
     "rich",
     "google",
     "starlette",

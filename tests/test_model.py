@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import FrozenInstanceError
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -107,7 +106,7 @@ def test_an_annotation_name_with_a_space_is_refused() -> None:
 
 def test_a_device_cannot_be_changed() -> None:
     device = Device("st0", attributes={"model": "T1"})
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError, match="cannot be changed"):
         device.id = "st1"  # type: ignore[misc]
     with pytest.raises(TypeError):
         device.attributes["model"] = "T2"  # type: ignore[index]
@@ -126,7 +125,7 @@ def test_attributes_are_copied_and_count_for_equality_but_not_for_the_hash() -> 
 def test_allocations_cannot_be_changed_and_can_be_keys() -> None:
     allocation = Allocation(env={"A": "1"}, mounts=["/a"], nodes=["/dev/a"], annotations={"k": "v"}, cdi=["v.com/c=d"])
     assert {allocation: 1}[Allocation({"A": "1"}, ["/a"], ["/dev/a"], {"k": "v"}, ["v.com/c=d"])] == 1
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError, match="cannot be changed"):
         allocation.cdi = ()  # type: ignore[misc]
     with pytest.raises(TypeError):
         allocation.env["A"] = "2"  # type: ignore[index]

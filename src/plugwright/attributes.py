@@ -6,12 +6,12 @@ whole numbers here, of bytes or of what is counted.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
 from plugwright.errors import InvalidValue
+from plugwright.frozen import FrozenValue, freeze, frozen
 from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN, checked_list
 from plugwright.text import clean
 
@@ -70,14 +70,16 @@ class Version(str):
         return super().__new__(cls, text)
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Capacity:
+@frozen()
+class Capacity(FrozenValue):
     """How much of something a device has, such as memory.
 
     On a device that several claims may share, the others say how much one claim may ask for: in steps from `minimum`
     to `maximum`, or one of `values`; `default` is for a claim that does not say. Without them a claim that does not say
     gets the whole.
     """
+
+    __slots__ = __match_args__ = ("value", "default", "minimum", "maximum", "step", "values")
 
     value: int
     default: int | None
@@ -95,12 +97,12 @@ class Capacity:
         step: Quantity | None = None,
         values: Iterable[Quantity] = (),
     ) -> None:
-        object.__setattr__(self, "value", whole_quantity("a capacity", value))
+        freeze(self, "value", whole_quantity("a capacity", value))
         for name, quantity in (("default", default), ("minimum", minimum), ("maximum", maximum), ("step", step)):
             number = None if quantity is None else whole_quantity(f"{name} of a capacity", quantity)
-            object.__setattr__(self, name, number)
+            freeze(self, name, number)
         numbers = tuple(whole_quantity("a value of a capacity", number) for number in checked_list("values", values))
-        object.__setattr__(self, "values", numbers)
+        freeze(self, "values", numbers)
         self._check_policy()
 
     @property
@@ -150,26 +152,30 @@ class Capacity:
             raise InvalidValue(f"the step of a capacity must be such that {text}, got {step}")
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class CounterSet:
+@frozen(unhashed=("counters",))
+class CounterSet(FrozenValue):
     """What the parts of one piece of hardware have together, such as the memory of a GPU with MIG devices."""
 
+    __slots__ = __match_args__ = ("name", "counters")
+
     name: str
-    counters: Mapping[str, int] = field(hash=False)
+    counters: Mapping[str, int]
 
     def __init__(self, name: str, counters: Mapping[str, Quantity]) -> None:
         if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
             raise InvalidValue(f"the name of a counter set must be a DNS label, got {_shown(name)}")
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "counters", _counters(name, counters))
+        freeze(self, "name", name)
+        freeze(self, "counters", _counters(name, counters))
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Consumption:
+@frozen(unhashed=("counters",))
+class Consumption(FrozenValue):
     """What a device takes of a counter set while it is allocated."""
 
+    __slots__ = __match_args__ = ("of", "counters")
+
     of: CounterSet
-    counters: Mapping[str, int] = field(hash=False)
+    counters: Mapping[str, int]
 
     def __init__(self, of: CounterSet, counters: Mapping[str, Quantity]) -> None:
         if not isinstance(of, CounterSet):
@@ -180,8 +186,8 @@ class Consumption:
         for name, number in taken.items():
             if number > of.counters[name]:
                 raise InvalidValue(f"counter {name} of {of.name} must be at most {of.counters[name]}, got {number}")
-        object.__setattr__(self, "of", of)
-        object.__setattr__(self, "counters", taken)
+        freeze(self, "of", of)
+        freeze(self, "counters", taken)
 
 
 def checked_attributes(device_id: str, attributes: object) -> Mapping[str, object]:

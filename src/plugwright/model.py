@@ -6,11 +6,11 @@ Frozen, and checked where they are made: a value that exists can be sent. Their 
 import os
 import re
 from collections.abc import Iterable, Mapping
-from copy import copy
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from plugwright.attributes import (
     NO_ATTRIBUTES,
@@ -23,6 +23,7 @@ from plugwright.attributes import (
     checked_consumption,
 )
 from plugwright.errors import InvalidValue
+from plugwright.frozen import FrozenValue, freeze, frozen
 from plugwright.grammars import (
     CDI_NAME,
     PERMISSIONS,
@@ -56,7 +57,6 @@ _NO_REASON = "no reason given"
 _CODE = re.compile(r"(?=.{1,32}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _OTHER = "other"
 _NO_TEXT: Mapping[str, str] = MappingProxyType({})
-_freeze = object.__setattr__
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -68,8 +68,8 @@ class Health(StrEnum):
     UNHEALTHY = "Unhealthy"
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Device:
+@frozen(unhashed=("attributes", "capacity", "parameters"))
+class Device(FrozenValue):
     """One device that a container can be allocated.
 
     `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `code` is the kind of the reason
@@ -88,18 +88,34 @@ class Device:
     Unhealthy, unless both have the same `sharing`: a text that is empty for a device that one container has alone.
     """
 
+    __slots__ = __match_args__ = (
+        "id",
+        "health",
+        "reason",
+        "numa",
+        "attributes",
+        "code",
+        "physical",
+        "sharing",
+        "capacity",
+        "allow_multiple",
+        "consumes",
+        "parameters",
+        "share_id",
+    )
+
     id: str
     health: Health
     reason: str
     numa: tuple[int, ...]
-    attributes: Mapping[str, object] = field(hash=False)
+    attributes: Mapping[str, object]
     code: str
     physical: tuple[str, ...]
     sharing: str
-    capacity: Mapping[str, Capacity] = field(hash=False)
+    capacity: Mapping[str, Capacity]
     allow_multiple: bool
     consumes: tuple[Consumption, ...]
-    parameters: Mapping[str, object] = field(hash=False)
+    parameters: Mapping[str, object]
     share_id: str
 
     def __init__(
@@ -119,19 +135,19 @@ class Device:
         share_id: str = "",
     ) -> None:
         _check_device_id(id)
-        _freeze(self, "id", id)
-        _freeze(self, "health", _health(id, health))
-        _freeze(self, "reason", _reason(id, reason))
-        _freeze(self, "numa", _numa(id, numa))
-        _freeze(self, "attributes", checked_attributes(id, attributes))
-        _freeze(self, "code", _code(id, self.health, code))
-        _freeze(self, "physical", _physical(id, physical))
-        _freeze(self, "sharing", sharing if sharing == "" else checked_text(f"sharing of {id!r}", sharing))
-        _freeze(self, "capacity", checked_capacity(id, capacity, self.attributes, allow_multiple))
-        _freeze(self, "allow_multiple", _flag(f"allow_multiple of {id!r}", allow_multiple))
-        _freeze(self, "consumes", () if consumes == () else checked_consumption(id, consumes))
-        _freeze(self, "parameters", _parameters(id, parameters))
-        _freeze(self, "share_id", share_id if share_id == "" else checked_text(f"share_id of {id!r}", share_id))
+        freeze(self, "id", id)
+        freeze(self, "health", _health(id, health))
+        freeze(self, "reason", _reason(id, reason))
+        freeze(self, "numa", _numa(id, numa))
+        freeze(self, "attributes", checked_attributes(id, attributes))
+        freeze(self, "code", _code(id, self.health, code))
+        freeze(self, "physical", _physical(id, physical))
+        freeze(self, "sharing", sharing if sharing == "" else checked_text(f"sharing of {id!r}", sharing))
+        freeze(self, "capacity", checked_capacity(id, capacity, self.attributes, allow_multiple))
+        freeze(self, "allow_multiple", _flag(f"allow_multiple of {id!r}", allow_multiple))
+        freeze(self, "consumes", () if consumes == () else checked_consumption(id, consumes))
+        freeze(self, "parameters", _parameters(id, parameters))
+        freeze(self, "share_id", share_id if share_id == "" else checked_text(f"share_id of {id!r}", share_id))
 
     @property
     def healthy(self) -> bool:
@@ -140,55 +156,57 @@ class Device:
     def unhealthy(self, reason: str, code: str = "") -> "Device":
         """The same device, Unhealthy for `reason`. Never raises: a device must not stay healthy for want of words."""
         code = code if _is_code(code) else _OTHER
-        # Not dataclasses.replace(), which checks everything again, for 60,000 devices when their driver fails.
-        device = copy(self)
-        _freeze(device, "health", Health.UNHEALTHY)
-        _freeze(device, "reason", clean(reason) or _NO_REASON)
-        _freeze(device, "code", code)
-        return device
+        # replace() would check everything again, for 60,000 devices when their driver fails.
+        return self._replace_unchecked(health=Health.UNHEALTHY, reason=clean(reason) or _NO_REASON, code=code)
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Mount:
+@frozen()
+class Mount(FrozenValue):
     """A file or directory of the host that the container gets, at the same path unless another is set."""
+
+    __slots__ = __match_args__ = ("host_path", "container_path", "read_only")
 
     host_path: str
     container_path: str
     read_only: bool
 
     def __init__(self, host_path: AnyPath, container_path: AnyPath = "", read_only: bool = False) -> None:
-        _freeze(self, "host_path", checked_path("mount's host path", host_path))
-        _freeze(self, "container_path", checked_path("mount's container path", container_path or host_path))
-        _freeze(self, "read_only", _flag(f"read_only of {self.host_path}", read_only))
+        freeze(self, "host_path", checked_path("mount's host path", host_path))
+        freeze(self, "container_path", checked_path("mount's container path", container_path or host_path))
+        freeze(self, "read_only", _flag(f"read_only of {self.host_path}", read_only))
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class DeviceNode:
+@frozen()
+class DeviceNode(FrozenValue):
     """A device node of the host that the container gets, at the same path unless another is set."""
+
+    __slots__ = __match_args__ = ("host_path", "container_path", "permissions")
 
     host_path: str
     container_path: str
     permissions: str
 
     def __init__(self, host_path: AnyPath, container_path: AnyPath = "", permissions: str = "rw") -> None:
-        _freeze(self, "host_path", checked_path("device node's host path", host_path))
-        _freeze(self, "container_path", checked_path("device node's container path", container_path or host_path))
+        freeze(self, "host_path", checked_path("device node's host path", host_path))
+        freeze(self, "container_path", checked_path("device node's container path", container_path or host_path))
         if not isinstance(permissions, str) or not PERMISSIONS.fullmatch(permissions):
             raise InvalidValue(f"permissions of {self.host_path} must be letters of 'rwm', got {permissions!r}")
-        _freeze(self, "permissions", permissions)
+        freeze(self, "permissions", permissions)
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Allocation:
+@frozen(unhashed=("env", "annotations"))
+class Allocation(FrozenValue):
     """The response for one container. A plain path stands for a mount or a device node at the same path inside.
 
     A pod's own `env` wins over `env` here; what a tenant must not change goes into a CDI device.
     """
 
-    env: Mapping[str, str] = field(hash=False)
+    __slots__ = __match_args__ = ("env", "mounts", "nodes", "annotations", "cdi")
+
+    env: Mapping[str, str]
     mounts: tuple[Mount, ...]
     nodes: tuple[DeviceNode, ...]
-    annotations: Mapping[str, str] = field(hash=False)
+    annotations: Mapping[str, str]
     cdi: tuple[str, ...]
 
     def __init__(
@@ -199,23 +217,21 @@ class Allocation:
         annotations: Mapping[str, str] = _NO_TEXT,
         cdi: Iterable[str] = (),
     ) -> None:
-        _freeze(self, "env", _env(env))
-        _freeze(self, "mounts", _mounts(mounts))
-        _freeze(self, "nodes", _nodes(nodes))
-        _freeze(self, "annotations", annotations if annotations is _NO_TEXT else _annotations(annotations))
-        _freeze(self, "cdi", _cdi_names(cdi))
+        freeze(self, "env", _env(env))
+        freeze(self, "mounts", _mounts(mounts))
+        freeze(self, "nodes", _nodes(nodes))
+        freeze(self, "annotations", annotations if annotations is _NO_TEXT else _annotations(annotations))
+        freeze(self, "cdi", _cdi_names(cdi))
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """The optional methods that a plugin supports."""
 
     pre_start: bool = False
     preference: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreferenceRequest:
+class PreferenceRequest(msgspec.Struct, frozen=True):
     """The kubelet's request to choose `size` of the devices `available`, with `required` among them."""
 
     available: tuple[str, ...]
@@ -223,8 +239,7 @@ class PreferenceRequest:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(msgspec.Struct, frozen=True):
     """The name of an extended resource, such as `example.com/fpga`."""
 
     name: str

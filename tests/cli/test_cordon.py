@@ -7,9 +7,9 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.processes import Ended, Node
 from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 

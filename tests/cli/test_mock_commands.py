@@ -4,10 +4,10 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.processes import Ended, Node
 from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 

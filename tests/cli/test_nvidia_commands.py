@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.processes import Ended, Node, ended, python
 from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 

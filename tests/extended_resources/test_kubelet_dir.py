@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
@@ -82,7 +83,7 @@ async def test_a_plugin_listens_and_one_that_was_killed_does_not(
 async def test_a_plugin_in_plugins_registry_says_what_it_serves(
     paths: KubeletPaths, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    async with serving(Tape(), settings=replace(settings, registration=Registration.WATCHER)):
+    async with serving(Tape(), settings=msgspec.structs.replace(settings, registration=Registration.WATCHER)):
         await kubelet.endpoint("example.com/tape")
         assert await state_of(paths) == replace(REGISTERED, listening=1, announced=frozenset({"example.com/tape"}))
 

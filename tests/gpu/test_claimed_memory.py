@@ -6,7 +6,6 @@ The three do not fit together into a card of 139 GiB, so the third one waits: he
 import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,7 @@ def claims(gpu: Gpu, artefact: Path, driver_root: str, tmp_path: Path) -> list[C
             device = (await lists.first())[gpu.uuid]
             assert not device.reason, device.reason
             given = [
-                replace(device, capacity={"memory": Capacity(size * GIB)}, share_id=f"share-{number}")
+                device.replace(capacity={"memory": Capacity(size * GIB)}, share_id=f"share-{number}")
                 for number, size in enumerate(SIZES)
             ]
             return [await plugin.allocate([part]) for part in given]

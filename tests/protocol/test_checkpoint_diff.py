@@ -1,10 +1,9 @@
 """The meaning of checkpoints, whatever the order of their entries, and explanations of wrong checksums."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, CheckpointReading, PodDevicesEntry

@@ -1,10 +1,10 @@
 """The claims of a pod as kubelets send them; the bytes below were written by hand from the field numbers of the API."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.proto import draplugin_v1_pb2 as v1
 from tests.proto import draplugin_v1beta1_pb2 as v1beta1
 

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE, ListingPlugin, LogRecorder, recorded_log
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -43,8 +42,7 @@ def test_variables_set_what_is_left_at_its_default() -> None:
     assert with_environment(Settings(), ALL) == expected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoreSettings(Settings):
+class MoreSettings(Settings, frozen=True, kw_only=True):
     """A setting that is added has its variable without more ado."""
 
     addresses: tuple[str, ...] = ()

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.proto.deviceplugin_v1beta1_pb2 import AllocateResponse
 from tests.protocol.held_devices import serve_held_devices

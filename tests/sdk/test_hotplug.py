@@ -5,10 +5,10 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.sdk.actors import recorded_log
 from tests.system.scarcity import inotify_instances, no_more_file_descriptors
 

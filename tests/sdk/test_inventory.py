@@ -2,7 +2,6 @@
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -262,7 +261,7 @@ def test_what_only_claims_see_is_a_change_too(inventory: Inventory) -> None:
         assert latest(inventory) is not before, name
         assert latest(inventory).encoded == before.encoded
         same = latest(inventory)
-        inventory.update([replace(device)])
+        inventory.update([device.replace()])
         assert latest(inventory) is same, name
 
 

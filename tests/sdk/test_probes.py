@@ -10,11 +10,11 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trustme
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.processes import Node, Running, ended, python, running
 from tests.observed_kubelet import ObservedKubelet
@@ -402,7 +402,7 @@ async def test_metrics_may_be_behind_tls_and_a_token(node: Node, tmp_path: Path)
 async def test_half_of_tls_is_refused(settings: Settings, tmp_path: Path, given: str) -> None:
     half: dict[str, Path] = {given: tmp_path / "tls"}
     with pytest.raises(ConfigError, match="TLS needs both a certificate and its key"):
-        async with serving(settings=replace(settings, listen="127.0.0.1:0", **half)):  # type: ignore[arg-type]
+        async with serving(settings=replace(settings, listen="127.0.0.1:0", **half)):
             pytest.fail("served")
 
 

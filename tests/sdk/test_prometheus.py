@@ -6,9 +6,9 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE

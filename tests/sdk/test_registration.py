@@ -7,10 +7,10 @@ import shutil
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 from tests.plugin_client import connect_plugin
 from tests.sdk.misbehaving_kubelet import MisbehavingKubelet

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 from tests.sdk.actors import ListingPlugin, LogRecorder, recorded_log

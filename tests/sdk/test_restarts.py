@@ -6,10 +6,10 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugin_client import PluginClient, connect_plugin
 from tests.sdk.actors import TAPE, ListingPlugin

@@ -5,11 +5,11 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 

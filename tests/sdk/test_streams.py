@@ -5,13 +5,13 @@ import gc
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugin_client import PluginClient, connect_plugin
 

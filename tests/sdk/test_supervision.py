@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE, ListingPlugin
 

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from plugwright.system import files
 from plugwright.system.files import FileCalls
@@ -16,7 +16,7 @@ from plugwright.system.files import FileCalls
 # Ends itself with SIGKILL after one of the system calls of a write.
 KILLED = """
 import os, signal, sys
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from plugwright.system import files
 

@@ -4,9 +4,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from plugwright.system.http_server import HttpAnswer, HttpLimits, HttpRequest, HttpServer
 

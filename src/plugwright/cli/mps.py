@@ -4,10 +4,11 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.cli import logs
 from plugwright.config import schema
@@ -68,7 +69,7 @@ def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **va
     logs.configure(log_format, log_level)
     with logs.failure_in_log():
         resources = _mps_resources(schema.load(path), only)
-        settings = replace(_DEFAULTS, **values)  # type: ignore[arg-type]
+        settings = replace(_DEFAULTS, **values)
         run_supervisors(resources, settings)
         logger.info("stopped")
 
@@ -85,7 +86,7 @@ def status(context: click.Context, path: Path, output: str) -> None:
     resources = _mps_resources(schema.load(path), ())
     states = [(resource.paths, state.read(resource.paths.state)) for resource in resources]
     if output == "json":
-        shown = {paths.resource: asdict(current) if current else None for paths, current in states}
+        shown = {paths.resource: msgspec.to_builtins(current) if current else None for paths, current in states}
         click.echo(json.dumps(shown, indent=2, default=list))
     else:
         click.echo("\n".join(line for paths, current in states for line in _lines(paths, current)))

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from plugwright.config.dry_run import DryDevice, DryResource, dry_run
 from plugwright.config.schema import Config
-from plugwright.model import Allocation
+from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.system.directories import short_directory
 
 __all__ = ["show"]
@@ -58,11 +57,15 @@ def _device_fields(listed: DryDevice) -> dict[str, Any]:
 def _allocation_fields(allocation: Allocation) -> dict[str, Any]:
     return {
         "env": dict(sorted(allocation.env.items())),
-        "mounts": [asdict(mount) for mount in allocation.mounts],
-        "nodes": [asdict(node) for node in allocation.nodes],
+        "mounts": [_fields(mount) for mount in allocation.mounts],
+        "nodes": [_fields(node) for node in allocation.nodes],
         "annotations": dict(sorted(allocation.annotations.items())),
         "cdi": list(allocation.cdi),
     }
+
+
+def _fields(part: Mount | DeviceNode) -> dict[str, object]:
+    return {name: getattr(part, name) for name in part.__match_args__}
 
 
 def _resource_lines(resource: DryResource) -> Iterator[str]:

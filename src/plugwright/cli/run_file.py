@@ -1,8 +1,9 @@
 """The daemon of `plugwright run`: serves the resources of the operator's file."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from plugwright import serve
 from plugwright.cli import logs

@@ -6,7 +6,6 @@ Limits on depth and size come before anything is built: a file that is refused m
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -44,8 +43,7 @@ _TYPES = re.compile("`((?:{0})(?: \\| (?:{0}))*)`".format("|".join(_WORDS)))
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A parsed file: its plain content, and the nodes that know their lines."""
 
     name: str

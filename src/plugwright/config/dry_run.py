@@ -12,10 +12,11 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames

@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.system.concurrency import in_thread
 from plugwright.system.inotify import Directory
@@ -24,8 +25,7 @@ SETTLE = 0.1  # seconds from the first change to the next look: editors write in
 _LINKS = 40  # as many as the kernel follows
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LookupDirectory:
+class LookupDirectory(msgspec.Struct, frozen=True, order=True):
     """A directory in which a part of a path is looked up; another one at the same path has another inode."""
 
     path: Path

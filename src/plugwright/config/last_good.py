@@ -6,7 +6,6 @@ so, and starts without it.
 """
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,8 +25,7 @@ _NAME = "last-good-config.json"
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LastGood:
+class LastGood(msgspec.Struct, frozen=True):
     """The last configuration that could be used."""
 
     config: Config

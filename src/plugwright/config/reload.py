@@ -11,9 +11,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.config import schema
 from plugwright.config.file_changes import file_changes
@@ -40,8 +42,7 @@ Apply = Callable[[Config], Awaitable[Mapping[str, str]]]
 """Makes a version take effect; returns the names that it leaves out, with the reasons. Raises and changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct, frozen=True):
     """The file as it was read: valid, or with its error."""
 
     sha256: str

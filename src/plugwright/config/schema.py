@@ -6,13 +6,13 @@ type of the key's value; this module combines them into the type of a resource.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.config import families
 from plugwright.config.document import Document, parse
@@ -77,12 +77,11 @@ def _texts(value: _Value | tuple[_Value, ...]) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(msgspec.Struct, frozen=True):
     """The operator's file, read and checked."""
 
     resources: Sequence[ResourceEntry[Any]] = ()
-    host: HostSettings = field(default_factory=HostSettings)
+    host: HostSettings = msgspec.field(default_factory=HostSettings)
     cordons: tuple[CordonEntry, ...] = ()
 
     @property
@@ -90,8 +89,7 @@ class ConfigFile:
         return tuple(cordon.rule() for cordon in self.cordons)
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(msgspec.Struct, frozen=True):
     """A file whose content is valid."""
 
     document: Document

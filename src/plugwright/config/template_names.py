@@ -8,8 +8,10 @@ must not take other resources out of service.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.config.schema import Config
 from plugwright.errors import InvalidValue
@@ -24,14 +26,15 @@ logger = logging.getLogger(__name__)
 _Members = dict[str, ResourceEntry[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(msgspec.Struct, frozen=True):
     """A configuration with plain entries for its templates."""
 
     original: Config
     config: Config
     refused: Mapping[str, str]  # names that were left out, with the reasons
-    members: Mapping[str, tuple[ResourceEntry[Any], _Members]] = field(default_factory=dict)  # by the templates' names
+    members: Mapping[str, tuple[ResourceEntry[Any], _Members]] = msgspec.field(
+        default_factory=dict
+    )  # by the templates' names
 
     @property
     def unnamed(self) -> tuple[str, ...]:

@@ -7,13 +7,13 @@ appear and disappear while pods hold them.
 import json
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
@@ -64,8 +64,7 @@ class MockOptions(FamilySettings, frozen=True):
     facts: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _MockDevice:
+class _MockDevice(msgspec.Struct, frozen=True):
     """The number of a device, and its fault if it has one."""
 
     index: int

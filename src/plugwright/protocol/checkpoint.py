@@ -11,8 +11,9 @@ import json
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NoReturn, TypeVar
+
+import msgspec
 
 from plugwright.errors import CheckpointCorrupt
 
@@ -59,8 +60,7 @@ _Key = TypeVar("_Key", int, str)
 DeviceLists = Mapping[_Key, tuple[str, ...] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class PodDevicesEntry:
+class PodDevicesEntry(msgspec.Struct, frozen=True):
     """The devices of one resource that one container holds, by NUMA node, and the plugin's response.
 
     Node -1 means none; a device near several nodes is listed under each. `answer` is an encoded
@@ -74,8 +74,7 @@ class PodDevicesEntry:
     answer: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """The whole file. None is JSON's null, which the checksum distinguishes from empty.
 
     `registered` has the healthy devices of every resource. A kubelet without pods writes None for `entries`.
@@ -85,8 +84,7 @@ class Checkpoint:
     registered: DeviceLists[str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointReading:
+class CheckpointReading(msgspec.Struct, frozen=True):
     """The content of a file, with the checksum it has and the one it should have.
 
     `plain_lists`: written by Kubernetes 1.11 to 1.19, which had no NUMA nodes; its devices are under node 0.

@@ -7,9 +7,11 @@ backwards: entries in another order, null that became empty. How all this is sho
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, islice, permutations
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import checkpoint, messages

@@ -6,10 +6,11 @@ driver's own list that it knows.
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from plugwright.protocol import transport, wire_format
 from plugwright.protocol.transport import Unary
@@ -31,8 +32,7 @@ VERSIONS = (_V1, _V1BETA1) = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 _KEY, _VALUE = 1, 2  # of an entry of a map
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, order=True):
     """Which ResourceClaim is meant: all that a kubelet tells of it."""
 
     namespace: str
@@ -40,8 +40,7 @@ class Claim:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(msgspec.Struct, frozen=True):
     """A device that is ready for the containers of a claim.
 
     `requests` are the names of the claim's requests, never those of subrequests; none stands for all.

@@ -5,9 +5,10 @@ v1alpha1 and v1 have the same messages under two names; kubelets from 1.37 on ca
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
+
+import msgspec
 
 from plugwright.protocol import transport, wire_format
 from plugwright.protocol.transport import Streaming
@@ -25,8 +26,7 @@ class HealthStatus(IntEnum):
     UNHEALTHY = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedHealth:
+class ReportedHealth(msgspec.Struct, frozen=True):
     """The health of one device since `updated` (seconds since 1970), believed for `timeout` seconds."""
 
     pool: str

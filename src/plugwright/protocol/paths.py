@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import ConfigError
 
@@ -12,8 +13,7 @@ __all__ = ["KubeletPaths"]
 _DEFAULT = Path("/var/lib/kubelet")
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletPaths:
+class KubeletPaths(msgspec.Struct, frozen=True):
     """The directories of this node's kubelet.
 
     A kubelet's `--root-dir` moves `plugins_registry` and `pod-resources`, but never `device-plugins`:

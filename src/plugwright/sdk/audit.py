@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
@@ -33,13 +32,14 @@ _NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
 Held = Mapping[tuple[str, str], HeldDevice]  # by resource and device id
 
 
-@dataclass(slots=True, eq=False)
 class _PendingAllocation:
     """An allocation whose pod is not known yet."""
 
-    resource: str
-    device_ids: Sequence[str]
-    questions: int = 0  # that were asked in vain
+    __slots__ = ("device_ids", "questions", "resource")
+
+    def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
+        self.resource, self.device_ids = resource, device_ids
+        self.questions = 0  # that were asked in vain
 
 
 class AllocationAudit:

@@ -14,9 +14,10 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.sdk import logs
@@ -86,7 +87,7 @@ def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") ->
         cordons_unreadable=daemon.cordons.unreadable,
         pods_unreadable=holders.unreadable,
         log_lines_dropped=logs.dropped_lines(),
-        config=asdict(daemon.config.value) if daemon.config.value is not None else None,
+        config=msgspec.to_builtins(daemon.config.value) if daemon.config.value is not None else None,
         resources=[_resource(runtime, holders) for runtime in runtimes],
     )
 

@@ -13,9 +13,11 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import ConfigError, InvalidValue, StateFileDamaged
 from plugwright.model import Device
@@ -32,8 +34,7 @@ _FORMAT = "format"  # no resource has this name: theirs have a slash
 LATEST = 253_402_300_799.0  # the last second of the year 9999
 
 
-@dataclass(frozen=True, slots=True)
-class Cordon:
+class Cordon(msgspec.Struct, frozen=True):
     """Of one device; times are seconds since the epoch."""
 
     reason: str
@@ -45,14 +46,13 @@ class Cordon:
         return self.until <= now
 
 
-@dataclass(frozen=True, slots=True)
-class CordonRule:
+class CordonRule(msgspec.Struct, frozen=True):
     """A cordon of the operator's file. Patterns have `*` and `?`; of several, one must match."""
 
     resource: str
     reason: str
     ids: Sequence[str] = ()  # none: every id
-    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all of them; case is ignored
+    attributes: Mapping[str, Sequence[str]] = {}  # all of them; case is ignored
     until: float = math.inf
 
     def is_over(self, now: float) -> bool:

@@ -15,7 +15,6 @@ It brings the type of its settings and makes plugins of them; reading the file, 
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -113,8 +112,7 @@ class DeviceFamily(Generic[S]):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceEntry(Generic[S]):
+class ResourceEntry(msgspec.Struct, Generic[S], frozen=True):
     """One resource of the operator's file. `options` is of the family's type of options, where it has one."""
 
     name: str
@@ -122,7 +120,7 @@ class ResourceEntry(Generic[S]):
     family: DeviceFamily[S]
     settings: S
     options: Any = None
-    serve: ServeSettings = field(default_factory=ServeSettings)
+    serve: ServeSettings = msgspec.field(default_factory=ServeSettings)
 
     @property
     def is_template(self) -> bool:
@@ -130,12 +128,11 @@ class ResourceEntry(Generic[S]):
         return any(f"{{{placeholder}}}" in self.name for placeholder in self.family.placeholders)
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyContext:
+class FamilyContext(msgspec.Struct, frozen=True):
     """Shared by all resources of a file; `earlier` are the resources further up in it, of any family."""
 
-    host: HostSettings = field(default_factory=HostSettings)
-    hotplug: HotplugSource = field(default_factory=HotplugSource)
+    host: HostSettings = msgspec.field(default_factory=HostSettings)
+    hotplug: HotplugSource = msgspec.field(default_factory=HotplugSource)
     earlier: Sequence[ResourceEntry[Any]] = ()
 
 

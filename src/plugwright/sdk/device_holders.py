@@ -6,8 +6,9 @@ Either of those alone may lack a device that a pod holds: what acts on the end o
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.protocol import pod_resources
@@ -24,11 +25,12 @@ _ALLOCATE_LIMIT = 1.0  # seconds that an allocation is waited for
 _FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
 
 
-@dataclass(frozen=True, slots=True)
-class Holders:
+class Holders(msgspec.Struct, frozen=True):
     """The pods of each device, as `namespace/name`; `unreadable` is why they are not known, empty if they are."""
 
-    pods: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # (resource, device id) → pods
+    pods: Mapping[tuple[str, str], tuple[str, ...]] = msgspec.field(
+        default_factory=dict
+    )  # (resource, device id) → pods
     unreadable: str = ""
 
 
@@ -59,8 +61,7 @@ class DeviceHolders:
         return Holders(pods)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceHolders:
+class ResourceHolders(msgspec.Struct, frozen=True):
     """Of one resource; `resend` has the kubelet get its device list once more, `allocating` are calls of Allocate."""
 
     resource: str

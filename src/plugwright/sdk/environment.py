@@ -6,8 +6,9 @@ are used, in `protocol.paths`.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, replace
 from typing import Any
+
+from msgspec.structs import FieldInfo, fields, replace
 
 from plugwright.errors import ConfigError
 from plugwright.sdk.log_level import LEVELS
@@ -32,7 +33,7 @@ def with_environment(settings: Settings, environment: Mapping[str, str]) -> Sett
     return replace(settings, **changes)
 
 
-def _converted(item: "Field[Any]", text: str) -> object:
+def _converted(item: FieldInfo, text: str) -> object:
     if item.type is Registration:
         return Registration(_choice({_PREFIX + item.name.upper(): text}, item.name.upper(), tuple(Registration), ""))
     if item.type == tuple[str, ...]:

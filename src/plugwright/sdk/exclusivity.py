@@ -16,8 +16,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import PlugwrightError
 from plugwright.model import Device
@@ -41,8 +42,7 @@ _MANY_NOTES = 10_000  # allocations that are kept in mind before pods are read, 
 _Key = tuple[str, str]  # a resource and the id of a device
 
 
-@dataclass(frozen=True, slots=True)
-class _Hold:
+class _Hold(msgspec.Struct, frozen=True):
     """Hardware that a pod holds and that no resource offers under that id.
 
     `by_nodes`: known only by the device nodes that a container was given. It may have some of them beside its device,
@@ -216,13 +216,10 @@ class Exclusivity:
             yield _Hold(key, self._stored.get(key, ()), "", pod, by_nodes=True)
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class _HoldsByName:
     """`below`: under the name of each whole, the holds of its parts."""
 
-    keys: Set[_Key]
-    exact: Mapping[str, tuple[_Hold, ...]]
-    below: Mapping[str, tuple[_Hold, ...]]
+    __slots__ = ("below", "exact", "keys")
 
     def __init__(self, holds: Iterable[_Hold]) -> None:
         keys: set[_Key] = set()
@@ -234,9 +231,9 @@ class _HoldsByName:
                 exact[name] = (*exact.get(name, ()), hold)
                 for whole in _wholes(name):
                     below[whole] = (*below.get(whole, ()), hold)
-        object.__setattr__(self, "keys", keys)
-        object.__setattr__(self, "exact", exact)
-        object.__setattr__(self, "below", below)
+        self.keys: Set[_Key] = keys
+        self.exact: Mapping[str, tuple[_Hold, ...]] = exact
+        self.below: Mapping[str, tuple[_Hold, ...]] = below
 
     def reasons(self, resource: str, devices: Mapping[str, Device]) -> dict[str, str]:
         if not self.exact:

@@ -17,8 +17,9 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.system.blocking import BlockingCalls
@@ -35,8 +36,7 @@ _LARGEST = 16 * 1024  # the kernel's own limit is 2 KiB of variables and the pat
 _BUFFER = 256 * 1024  # a machine that boots sends many in a row
 
 
-@dataclass(frozen=True, slots=True)
-class Uevent:
+class Uevent(msgspec.Struct, frozen=True):
     """What the kernel says about one device that came, went or changed."""
 
     action: str
@@ -45,8 +45,7 @@ class Uevent:
     node: str  # below /dev, where there is one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotplugTiming:
+class HotplugTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
 
     rescan: float = 300.0  # between two looks when nothing is reported

@@ -10,7 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import NUMA_NODES, Device, natural_order, some
@@ -34,18 +36,21 @@ _UNDECIDED = "it is not decided yet which API offers it"
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSources:
+class DeviceSources(msgspec.Struct, frozen=True):
     """All that is known about the devices of one resource."""
 
-    discovered: Mapping[str, Device] = field(default_factory=dict)
-    removed: Mapping[str, Device] = field(default_factory=dict)  # listed until no pod can hold them
-    cordons: Mapping[str, str] = field(default_factory=dict)  # device id → the operator's reason
+    discovered: Mapping[str, Device] = {}
+    removed: Mapping[str, Device] = {}  # listed until no pod can hold them
+    cordons: Mapping[str, str] = {}  # device id → the operator's reason
     rules: Sequence[CordonRule] = ()  # cordons by the configuration
     failure: str = ""  # why the last list of discovery can no longer be trusted
-    faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
-    kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
-    withheld: Mapping[str, str] = field(default_factory=dict)  # device id → why claims have it, and not this list
+    faults: Mapping[str, str] = {}  # part of the resource that has failed → why
+    kept_back: Mapping[str, str] = msgspec.field(
+        default_factory=dict
+    )  # device id → who holds its hardware under another name
+    withheld: Mapping[str, str] = msgspec.field(
+        default_factory=dict
+    )  # device id → why claims have it, and not this list
     offered: Collection[str] | None = None  # the only devices that are not withheld; None: those without a reason
 
     def cordon(self, device: Device) -> str | None:
@@ -56,16 +61,15 @@ class DeviceSources:
         return reason
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The devices, and since when each has had its health and reason; `encoded` is the list as the kubelet gets it."""
 
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
-    cordoned: Mapping[str, Device] = field(default_factory=dict)  # as they would be without their cordons
+    cordoned: Mapping[str, Device] = {}  # as they would be without their cordons
     resent: int = 0  # how often the same list was to be sent once more
-    withheld: Mapping[str, str] = field(default_factory=dict)  # in `encoded` Unhealthy, with the reasons
+    withheld: Mapping[str, str] = {}  # in `encoded` Unhealthy, with the reasons
 
     def listed(self, device_id: str) -> Device | None:
         """The device as the kubelet's list has it."""

@@ -7,8 +7,9 @@ it. Its format is `protocol.checkpoint`.
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import PodDevicesEntry
@@ -21,13 +22,12 @@ _NOTHING: Held = {}
 _WRITE_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(msgspec.Struct, frozen=True):
     """What one file held; the kubelet replaces it as a whole, so another file has another identity."""
 
     identity: tuple[int, ...] = ()
     entries: tuple[PodDevicesEntry, ...] = ()
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, Held] = {}
 
 
 class KubeletCheckpoint:

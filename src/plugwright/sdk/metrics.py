@@ -1,7 +1,6 @@
 """Counters of one resource, for `status` and for `prometheus`."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from plugwright.system.histogram import Histogram
 
@@ -10,17 +9,17 @@ __all__ = ["BUCKETS", "ResourceMetrics"]
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-@dataclass(slots=True)
 class ResourceMetrics:
     """What is counted of one resource since the daemon's start."""
 
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # (method, outcome)
-    durations: dict[str, Histogram] = field(default_factory=dict)
-    registrations: Counter[str] = field(default_factory=Counter)  # by outcome
-    discovery_failures: int = 0
-    lists_refused: int = 0
-    restarts: int = 0  # of a part that failed: discovery, registration, removed devices
-    abandoned: int = 0  # discover() calls that did not end when they were cancelled
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()  # (method, outcome)
+        self.durations: dict[str, Histogram] = {}
+        self.registrations: Counter[str] = Counter()  # by outcome
+        self.discovery_failures = 0
+        self.lists_refused = 0
+        self.restarts = 0  # of a part that failed: discovery, registration, removed devices
+        self.abandoned = 0  # discover() calls that did not end when they were cancelled
 
     def count_call(self, method: str, outcome: str, seconds: float) -> None:
         """One call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""

@@ -7,8 +7,9 @@ devices by a claim have no such answers: `StoredAllocation` is a plain value tha
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import messages, pod_resources
@@ -23,18 +24,20 @@ logger = logging.getLogger(__name__)
 _POD_RESOURCES_TIMEOUT = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAllocation:
+class StoredAllocation(msgspec.Struct, frozen=True):
     """The answer that is stored for a container, unchecked: another plugin may have given it."""
 
     pod_uid: str
     container: str
     device_ids: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict, hash=False)
-    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    env: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
     cdi: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()  # paths of the host
     nodes: tuple[str, ...] = ()  # paths of the host
+
+    def __hash__(self) -> int:
+        return hash((self.pod_uid, self.container, self.device_ids))
 
 
 class NodeState:

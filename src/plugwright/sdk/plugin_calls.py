@@ -27,9 +27,10 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
 from plugwright.sdk.plugin import Plugin
@@ -48,8 +49,7 @@ MOST_HUNG = 4  # threads of one method; its further calls fail immediately
 MOST_THREADS = 16  # of one method; its further calls wait
 
 
-@dataclass(slots=True, eq=False)
-class _Step:
+class _Step(msgspec.Struct, frozen=True, eq=False):
     """Plugin code that runs on the event loop now."""
 
     code: str

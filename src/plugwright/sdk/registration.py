@@ -14,9 +14,10 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.protocol import device_plugin, registration
@@ -62,8 +63,7 @@ class RegistrationState(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationStatus:
+class RegistrationStatus(msgspec.Struct, frozen=True):
     """Where a registration stands, since when, and why."""
 
     state: RegistrationState
@@ -110,8 +110,7 @@ class RegistrationReport:
         self._logged = reason
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationTiming:
+class RegistrationTiming(msgspec.Struct, frozen=True):
     """The waits before another attempt, and the time by which a stream is steady."""
 
     retry: Backoff  # after a failure

@@ -5,9 +5,11 @@ gets it as a `daemon.DriverFactory`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import ConfigError
 from plugwright.system.latest import Latest
@@ -21,20 +23,18 @@ class Api(StrEnum):
     BOTH = "both"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(msgspec.Struct, frozen=True, kw_only=True):
     """Which devices claims have at first where both APIs serve, and what is kept free on each side.
 
     `dra` is how many of them, or None for all that are free; `attributes` select them instead, by patterns.
     """
 
     dra: int | None = None
-    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attributes: Mapping[str, tuple[str, ...]] = {}
     keep_free: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaintSettings:
+class TaintSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The taint of an Unhealthy device.
 
     `effect` is `NoSchedule`, `NoExecute` or `None`, a rehearsal. `NoExecute` comes `grace` seconds after `NoSchedule`,
@@ -46,8 +46,7 @@ class TaintSettings:
     budget: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings:
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`driver` is the name of the DRA driver; empty: made of the resource's name.
 
     `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
@@ -58,13 +57,13 @@ class ServeSettings:
     driver: str = ""
     cdi: str = "/var/run/cdi"
     host_root: str | None = "/"
-    split: Split = field(default_factory=Split)
-    taints: TaintSettings = field(default_factory=TaintSettings)
+    split: Split = msgspec.field(default_factory=Split)
+    taints: TaintSettings = msgspec.field(default_factory=TaintSettings)
 
     def __post_init__(self) -> None:
         """Also makes the enum's member of an API's name."""
         try:
-            object.__setattr__(self, "api", Api(self.api))
+            msgspec.structs.force_setattr(self, "api", Api(self.api))
         except ValueError:
             raise ConfigError(f"serve must be one of {', '.join(Api)}, got {self.api!r}") from None
 
@@ -78,8 +77,7 @@ class ServeSettings:
         return replace(self, api=Api.BOTH, split=Split(dra=0))
 
 
-@dataclass(frozen=True, slots=True)
-class DriverState:
+class DriverState(msgspec.Struct, frozen=True):
     """Whether a driver is registered and its devices are published; `reason` says why not."""
 
     state: str  # of its registration

@@ -5,8 +5,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from plugwright.errors import (
     InvalidValue,
@@ -36,8 +37,7 @@ T = TypeVar("T")
 _STORING = 0.05  # seconds from an answer to Allocate until the kubelet has surely stored it
 
 
-@dataclass(frozen=True, slots=True)
-class StreamCounts:
+class StreamCounts(msgspec.Struct, frozen=True):
     """ListAndWatch streams: open now, and opened so far."""
 
     open: int

@@ -1,9 +1,11 @@
 """Settings of a daemon: directories, the way of registration, addresses, time limits."""
 
 import math
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import fields, force_setattr
 
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
@@ -19,8 +21,7 @@ class Registration(StrEnum):
     WATCHER = "watcher"  # the kubelet's plugin watcher finds the socket in plugins_registry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the methods of a plugin may take."""
 
     allocate: float = 10.0  # then Allocate fails, and the kubelet refuses the pod
@@ -35,8 +36,7 @@ class Limits:
         _check_seconds(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds before the daemon acts on something that is wrong."""
 
     discovery: float = 30.0  # discover() fails: devices keep their last health for this long, then turn Unhealthy
@@ -58,8 +58,7 @@ class Timeouts:
         _check_seconds(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a daemon. A directory that is None comes from the environment, then from the default."""
 
     kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
@@ -77,15 +76,15 @@ class Settings:
     metrics_token_file: Path | None = None  # /metrics takes the bearer token in this file; None: no token
     cordons: tuple[CordonRule, ...] = ()  # of the configuration that the daemon starts with
     watchdog: float = 0.0  # seconds after which a process whose event loop hangs ends itself; 0: never
-    limits: Limits = field(default_factory=Limits)
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = msgspec.field(default_factory=Limits)
+    timeouts: Timeouts = msgspec.field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
         """Also makes paths of strings, and the enum's member of a way's name."""
         for item in fields(self):
             if item.type in (Path | None, str | Path | None):
-                object.__setattr__(self, item.name, _path(item.name, getattr(self, item.name)))
-        object.__setattr__(self, "registration", _registration(self.registration))
+                force_setattr(self, item.name, _path(item.name, getattr(self, item.name)))
+        force_setattr(self, "registration", _registration(self.registration))
         for name, kind in (
             ("node_name", str),
             ("pod_uid", str),

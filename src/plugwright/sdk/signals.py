@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from plugwright.sdk import logs
 from plugwright.system.early_signals import EarlyHangup
@@ -27,8 +28,7 @@ logger = logging.getLogger(__name__)
 _STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-@dataclass(frozen=True, slots=True)
-class StopLimits:
+class StopLimits(msgspec.Struct, frozen=True):
     """Seconds; together less than one."""
 
     stop: float = 0.9  # from the signal on, for everything that ends in order

@@ -7,8 +7,9 @@ now, so the daemon must end. Without a mount the new directory is at the same pa
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import DirectoryReplaced
 from plugwright.system.concurrency import Backoff
@@ -21,8 +22,7 @@ logger = logging.getLogger(__name__)
 _LONGEST_LOOK = 30.0  # seconds between two looks at an empty directory
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """The directory as it was found."""
 
     inode: int = 0  # 0: there is no directory

@@ -5,8 +5,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
 from typing import TypedDict
+
+import msgspec
 
 from plugwright.text import clean
 
@@ -24,8 +25,7 @@ _LARGEST = 2**63  # beyond it few readers of JSON agree
 _DEEPEST = 4  # levels of an attribute that are shown
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedConfig:
+class RefusedConfig(msgspec.Struct, frozen=True):
     """A version of the operator's file that is not in force, and why."""
 
     sha256: str  # empty if it could not be read
@@ -33,8 +33,7 @@ class RefusedConfig:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigState:
+class ConfigState(msgspec.Struct, frozen=True):
     """The operator's file: the version in force, and the latest one if that was refused."""
 
     path: str
@@ -42,7 +41,7 @@ class ConfigState:
     loaded: float  # when it was last read and taken
     failures: int = 0  # reloads that were refused, since the start
     refused: RefusedConfig | None = None
-    refused_names: Mapping[str, str] = field(default_factory=dict)  # resources left out, with the reasons
+    refused_names: Mapping[str, str] = {}  # resources left out, with the reasons
     unnamed: tuple[str, ...] = ()  # names such as `nvidia.com/{model}` that no device has been found for
     restored: bool = False  # the file was refused at the start: in force is the last good version of an earlier run
 

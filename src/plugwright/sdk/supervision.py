@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.settings import Settings
@@ -26,8 +27,7 @@ logger = logging.getLogger(__name__)
 _LONGEST_WAIT = 5.0  # a resource that is not served is worth an attempt every few seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """`failed` gets the reason; `restarted` is called when the part is about to run again."""
 
     name: str
@@ -36,8 +36,7 @@ class Part:
     restarted: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True)
-class RestartTiming:
+class RestartTiming(msgspec.Struct, frozen=True):
     """The time by which parts are steady, and the wait before one is started again."""
 
     now: Callable[[], float] = time.monotonic

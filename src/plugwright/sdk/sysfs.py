@@ -9,8 +9,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from plugwright.model import NUMA_NODES
 
@@ -46,8 +47,7 @@ _LINKS = 40  # as many as the kernel follows
 _DEPTH = 8  # from a USB or PCI device down to the deepest node below it, with room to spare
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """A machine's files; its `/` is mounted at `root`."""
 
     root: Path = Path("/")
@@ -140,8 +140,7 @@ class Host:
         return real(directory) if kind and directory.exists() else None
 
 
-@dataclass(frozen=True, slots=True)
-class SysfsNode:
+class SysfsNode(msgspec.Struct, frozen=True):
     """A device node: its path on the host, the subsystem that it belongs to, and its directory in /sys."""
 
     path: str
@@ -149,8 +148,7 @@ class SysfsNode:
     directory: Path
 
 
-@dataclass(frozen=True, slots=True)
-class PciFunction:
+class PciFunction(msgspec.Struct, frozen=True):
     """One function of a PCI device; ids are hexadecimal digits without 0x."""
 
     address: str

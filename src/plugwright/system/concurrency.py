@@ -12,7 +12,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -286,25 +285,23 @@ def _uniform(lowest: float, highest: float) -> float:
     return lowest + (highest - lowest) * int.from_bytes(os.urandom(4), "little") / 2**32
 
 
-@dataclass(slots=True)
 class Backoff:
     """Delays that double from `first` to `longest`, each changed at random by up to the part `jitter`.
 
     The jitter is for the kubelet: resources that lost it together do not all come back in the same instant.
     """
 
-    first: float
-    longest: float
-    jitter: float = 0.2
-    uniform: Callable[[float, float], float] = _uniform
-    _next: float = field(init=False)
+    __slots__ = ("_next", "_uniform", "first", "jitter", "longest")
 
-    def __post_init__(self) -> None:
-        self._next = self.first
+    def __init__(
+        self, first: float, longest: float, jitter: float = 0.2, uniform: Callable[[float, float], float] = _uniform
+    ) -> None:
+        self.first, self.longest, self.jitter, self._uniform = first, longest, jitter, uniform
+        self._next = first
 
     def reset(self) -> None:
         self._next = self.first
 
     def delay(self) -> float:
         now, self._next = self._next, min(self._next * 2, self.longest)
-        return now * (1 + self.uniform(-self.jitter, self.jitter))
+        return now * (1 + self._uniform(-self.jitter, self.jitter))

@@ -10,8 +10,9 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 __all__ = ["FileCalls", "locked_directory", "put_aside", "remove_unfinished", "write_atomically"]
 
@@ -21,8 +22,7 @@ _PRIVATE = 0o600
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-@dataclass(frozen=True, slots=True)
-class FileCalls:
+class FileCalls(msgspec.Struct, frozen=True):
     """The system calls of a write; a test replaces them to record, to fail, or to end the process after one."""
 
     open: Callable[[str, int, int], int] = os.open

@@ -17,9 +17,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+
+import msgspec
 
 __all__ = ["HttpAnswer", "HttpLimits", "HttpRequest", "HttpServer"]
 
@@ -35,8 +36,7 @@ _AUTHORIZATION = re.compile(rb"^authorization:[ \t]*([ -~]*?)[ \t]*\r?$", re.IGN
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+class HttpLimits(msgspec.Struct, frozen=True):
     request: float = 3.0  # seconds from the connection to the end of the answer
     head: int = 8 * 1024  # bytes
     connections: int = 64  # of others than this node
@@ -44,25 +44,22 @@ class HttpLimits:
     pause: float = 1.0  # seconds without a look at new connections, where there is no descriptor for them
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     path: str
     authorization: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     status: str  # "200 OK"
     body: bytes
     headers: tuple[str, ...] = ("Content-Type: text/plain; charset=utf-8",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpServer:
+class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
     """What is served. A page in `slow` may block: one thread at a time asks for it, for all who wait."""
 
     page: Callable[[HttpRequest], HttpAnswer]
-    slow: Mapping[str, Callable[[], HttpAnswer]] = field(default_factory=dict)
+    slow: Mapping[str, Callable[[], HttpAnswer]] = {}
     is_own: Callable[[str], bool] = lambda _: False  # whether an address is this node's
     tls: Callable[[socket.socket], socket.socket] | None = None  # makes a TLS socket of an accepted one
     limits: HttpLimits = HttpLimits()
@@ -101,16 +98,16 @@ class _Phase(Enum):
     CLOSED = 4
 
 
-@dataclass(slots=True, eq=False)
 class _HttpConnection:
-    socket: socket.socket
-    deadline: float
-    pool: "dict[_HttpConnection, None]"  # in the order of their arrival
-    phase: _Phase = _Phase.READING
-    head: bytearray = field(default_factory=bytearray)
-    output: memoryview = memoryview(b"")  # noqa: RUF009  immutable
-    head_only: bool = False
-    drained: int = 0
+    __slots__ = ("deadline", "drained", "head", "head_only", "output", "phase", "pool", "socket")
+
+    def __init__(self, socket: socket.socket, deadline: float, pool: "dict[_HttpConnection, None]") -> None:
+        self.socket, self.deadline = socket, deadline
+        self.pool = pool  # in the order of their arrival
+        self.phase = _Phase.READING
+        self.head, self.output = bytearray(), memoryview(b"")
+        self.head_only = False
+        self.drained = 0
 
 
 class _HttpThread:

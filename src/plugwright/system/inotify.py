@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -243,14 +242,13 @@ def nearest_directory(path: Path) -> Path:
     return path
 
 
-@dataclass(slots=True, eq=False)
 class _Subscription:
     """One reader of a directory's events; `ended` when the directory was removed or moved."""
 
-    watch: int
-    mask: Mask
-    callback: Callback
-    ended: bool = False
+    __slots__ = ("callback", "ended", "mask", "watch")
+
+    def __init__(self, watch: int, mask: Mask, callback: Callback) -> None:
+        self.watch, self.mask, self.callback, self.ended = watch, mask, callback, False
 
 
 class _Instance:

@@ -6,9 +6,10 @@ Python has none of its own. `inotify` shares an instance among everything that w
 import ctypes
 import os
 import struct
-from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
+
+import msgspec
 
 __all__ = ["Event", "Inotify", "Mask"]
 
@@ -30,8 +31,7 @@ class Mask(IntFlag):
     MASK_ADD = 0x20000000
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """`name` is the entry of the directory that it is about; empty for the directory itself."""
 
     watch: int

@@ -12,9 +12,10 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from plugwright.errors import ConfigError, PeerGone, PeerRefused, PlugwrightError
 from plugwright.system import sockets
@@ -32,8 +33,7 @@ _ACCEPT_RETRY = 1.0
 _CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: pid, uid, gid
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """The process that has opened the connection, by the kernel's word; -1 where it does not say."""
 
     uid: int = -1
@@ -46,8 +46,7 @@ class Request(dict[str, object]):
     peer = Peer()
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(msgspec.Struct, frozen=True):
     """For a server that must answer while its event loop is blocked: a thread takes the connections then."""
 
     reason: Callable[[], str]  # why the loop does not go on, empty if it does; may wait

@@ -3,8 +3,9 @@
 import errno
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import PathTooLong
 
@@ -71,8 +72,7 @@ def listen_in_place(path: Path) -> socket.socket:
     return listening
 
 
-@dataclass(frozen=True, slots=True)
-class SocketFile:
+class SocketFile(msgspec.Struct, frozen=True):
     """A socket file of this process; its inode distinguishes it from one that replaces it."""
 
     path: Path

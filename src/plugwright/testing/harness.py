@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from plugwright.apiserver.extra import check_installed
 from plugwright.apiserver.one_node import OneNode
 from plugwright.errors import PeerGone, PluginError, PodRefused
@@ -163,11 +165,13 @@ async def running(
     for plugin in plugins:
         wanted = ServeSettings.of(serve) if serve else plugin.serve
         host_root = settings.host_root
-        plugin.serve = replace(wanted, cdi=str(cdi_directory), host_root=str(host_root) if host_root else None)
+        plugin.serve = msgspec.structs.replace(
+            wanted, cdi=str(cdi_directory), host_root=str(host_root) if host_root else None
+        )
     with kubelet_root(tmp_path) as root:
         async with PluginKubelet(root, settings, resource_api=api) as kubelet:
             paths = kubelet.paths
-            served = replace(
+            served = msgspec.structs.replace(
                 served or Settings(),
                 kubelet_dir=paths.root,
                 device_plugins_dir=paths.device_plugins,

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.conformance.driver import Document, Refused, SmallDriver
 from tests.conformance.driver_mutants.driver_mutant import breaks
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.conformance.driver import LEASE, Document, SmallDriver
 from tests.conformance.driver_mutants.driver_mutant import breaks
 

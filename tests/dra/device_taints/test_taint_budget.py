@@ -1,10 +1,9 @@
 """Which failed devices evict their pods, whatever fails and recovers when."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from plugwright.dra.device_taints.taint_budget import (
     HOUR,

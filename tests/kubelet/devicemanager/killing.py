@@ -13,9 +13,10 @@ import select
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from plugwright.kubelet.devicemanager.checkpoint import CheckpointFile
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry

@@ -9,11 +9,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from plugwright.kubelet.devicemanager.checkpoint import CheckpointFile, LoadedCheckpoint
 from plugwright.protocol import checkpoint

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from plugwright import DeviceNode, InvalidValue, Mount, PluginError
 from plugwright.errors import InvalidSetting

@@ -5,9 +5,9 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.generic.machines import Machine
@@ -164,12 +164,11 @@ async def test_a_unit_that_cannot_be_examined_is_unhealthy(machine: Machine) -> 
     assert devices["odd"].reason.startswith("cannot be examined: ")
 
 
-@dataclass(frozen=True, slots=True)
-class DeadHost(Host):
+class DeadHost(Host, frozen=True):
     """A host with a file system that no longer answers, while `closed` is set."""
 
-    closed: threading.Event = field(default_factory=threading.Event)
-    gate: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = msgspec.field(default_factory=threading.Event)
+    gate: threading.Event = msgspec.field(default_factory=threading.Event)
 
     def stat(self, path: str) -> os.stat_result:
         if self.closed.is_set():

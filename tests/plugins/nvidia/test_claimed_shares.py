@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,7 @@ async def offered(share: NvidiaShare) -> AsyncIterator[tuple[Nvidia, list[Device
 def claimed(device: Device, capacity: Mapping[str, int], share_id: str = SHARES[0]) -> Device:
     """As the driver hands a device to allocate() for a claim: with what it consumes."""
     given = {**device.capacity, **{name: Capacity(amount) for name, amount in capacity.items()}}
-    return replace(device, capacity=given, share_id=share_id)
+    return device.replace(capacity=given, share_id=share_id)
 
 
 def mounted(allocation: Allocation) -> dict[str, Path]:

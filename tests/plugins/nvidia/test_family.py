@@ -1,10 +1,10 @@
 """The family loads what a resource needs: a real machine needs no simulation."""
 
 import asyncio
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.harness import INTERVALS
 from tests.test_lean import loaded_by
 

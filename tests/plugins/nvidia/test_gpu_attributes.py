@@ -1,8 +1,7 @@
 """What claims select GPUs by: names and types of ours and of NVIDIA's driver, within the limits of the API."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.harness import listing, machine, resource
 from tests.plugins.nvidia.mps.node import gpu
 

@@ -1,11 +1,11 @@
 """More units than the kubelet accepts are refused before they are made, with a proposal that fits."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.errors import ListTooLarge, PluginError

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.harness import INTERVALS, ManualClock, listing, machine, resource
 from tests.system.test_blocking import no_threads
 

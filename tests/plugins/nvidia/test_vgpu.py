@@ -2,11 +2,11 @@
 
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.driver_tree import install_driver
 from tests.plugins.nvidia.mps.node import gpu
 

@@ -1,10 +1,10 @@
 """vgpu shares with HAMi's library: containers get the limits as variables and in a read-only file, in HAMi's layout."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.errors import ConfigError, PluginError

@@ -1,9 +1,8 @@
 """A vgpu share's size is in its id, and a container has the sum of its shares."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.model import Device

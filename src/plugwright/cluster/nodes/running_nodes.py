@@ -6,8 +6,9 @@ Some start side by side, as a start mostly waits for sockets and files; one thre
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from plugwright.cluster.nodes.node import EmulatedNode
 from plugwright.errors import ConfigError

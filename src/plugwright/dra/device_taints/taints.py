@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from plugwright.dra.device_taints.taint_budget import (
     Moment,
     Observed,
@@ -132,7 +134,7 @@ class TaintController:
         if snapshot is None:
             return math.inf
         seen, now = observed(self._inventory.resource, snapshot), self._clock()
-        without_new = decide(self._state, seen, replace(self._settings, budget=0), now)
+        without_new = decide(self._state, seen, msgspec.structs.replace(self._settings, budget=0), now)
         due = decide(self._state, seen, self._settings, now)
         if due.state == self._state:
             decision = due

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from plugwright.attributes import Capacity
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim
@@ -87,7 +89,7 @@ def device_of_claim(
 ) -> Device:
     """The device with the claim's part of its capacity, the name of that part, and the claim's parameters."""
     capacity = {**device.capacity, **{name: Capacity(amount) for name, amount in consumed.items()}}
-    return replace(device, capacity=capacity, parameters=parameters, share_id=share_id)
+    return device.replace(capacity=capacity, parameters=parameters, share_id=share_id)
 
 
 def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:
@@ -105,7 +107,7 @@ def spec_of(
     for request, allocation in allocations.items():
         edits = cdi.edits_of(allocation)
         if request in mounts:
-            edits = replace(edits, mounts=(*edits.mounts, mounts[request]))
+            edits = msgspec.structs.replace(edits, mounts=(*edits.mounts, mounts[request]))
         passed_on = names_in(allocation.cdi, allocation.annotations)
         if edits:
             name = _device_name(claim, request, devices)

@@ -5,9 +5,11 @@ used is never lost: it is moved aside.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from plugwright.errors import CheckpointCorrupt, MalformedMessage
 from plugwright.protocol import checkpoint, messages

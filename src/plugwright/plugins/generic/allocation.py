@@ -9,7 +9,6 @@ import json
 import logging
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeVar
 
@@ -73,12 +72,11 @@ class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     dangerous: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenUnits:
+class WrittenUnits(msgspec.Struct, frozen=True):
     """The CDI names of units by their ids, and why others have none."""
 
-    names: Mapping[str, str] = field(default_factory=dict)
-    faults: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = {}
+    faults: Mapping[str, str] = {}
 
 
 def check_options(options: HandoutOptions) -> None:

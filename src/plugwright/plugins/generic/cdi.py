@@ -4,7 +4,9 @@ Loaded only for resources with `cdi: true`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, DeviceNode, Mount
@@ -16,8 +18,7 @@ from plugwright.sdk.sysfs import Host
 __all__ = ["GenericSpec"]
 
 
-@dataclass(frozen=True, slots=True)
-class GenericSpec:
+class GenericSpec(msgspec.Struct, frozen=True):
     """The spec file of one resource, in a directory that runtimes read."""
 
     directory: cdi.SpecDirectory

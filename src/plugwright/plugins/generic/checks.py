@@ -7,8 +7,9 @@ firmware of a network adapter is dead. Loaded only for resources with health che
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import ConfigError, InvalidSetting, InvalidValue
 from plugwright.plugins.generic import allocation
@@ -43,8 +44,7 @@ def probe_of(check: HealthCheck) -> Probe:
     return _PROBES[kinds[0]](check)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkProbe:
+class LinkProbe(msgspec.Struct, frozen=True):
     """One port up is enough: an adapter with two ports is often wired with one."""
 
     check: HealthCheck
@@ -64,8 +64,7 @@ class LinkProbe:
         return "" if any(states.values()) else f"link down: {', '.join(sorted(states))}"
 
 
-@dataclass(frozen=True, slots=True)
-class DriverProbe:
+class DriverProbe(msgspec.Struct, frozen=True):
     check: HealthCheck
     kind: str = "driver"
     stoppable: bool = False
@@ -82,8 +81,7 @@ class DriverProbe:
         return "" if pattern(wanted)(bound) else f"driver {bound} is bound, not {wanted}"
 
 
-@dataclass(frozen=True, slots=True)
-class FileProbe:
+class FileProbe(msgspec.Struct, frozen=True):
     """A path, or one below the device's directory in /sys, where patterns are taken: `hwmon/hwmon*/temp1_input`."""
 
     check: HealthCheck
@@ -130,8 +128,7 @@ class FileProbe:
         return f"{text}, not above {above:g}" if above is not None and not number > above else ""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpProbe:
+class HttpProbe(msgspec.Struct, frozen=True):
     """Any status below 400 is good."""
 
     check: HealthCheck
@@ -167,19 +164,16 @@ class HttpProbe:
             return f"{address}: {type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True, slots=True)
 class CommandProbe:
     """Exit status 0 is good; else the last line of its output is the reason."""
 
-    check: HealthCheck
-    look: Callable[[str], object] = os.path.exists
-    kind: str = "command"
-    stoppable: bool = True
-    _looks: BlockingCalls = field(init=False)
+    kind = "command"
+    stoppable = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_looks", BlockingCalls("look at the command", self.check.timeout, most_hung=1))
-        words = self.check.command or []
+    def __init__(self, check: HealthCheck, look: Callable[[str], object] = os.path.exists) -> None:
+        self.check, self.look = check, look
+        self._looks = BlockingCalls("look at the command", check.timeout, most_hung=1)
+        words = check.command or []
         allocation.check_template(*words)
         if not words or not words[0].startswith("/"):
             raise ConfigError("a command must be a list of words, an absolute path first")

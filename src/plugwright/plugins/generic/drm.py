@@ -8,9 +8,10 @@ for each other one. The kernel's compute driver (KFD) knows which GPU that is a 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
@@ -36,8 +37,7 @@ class DrmFilter(PciDriverFilter, frozen=True):
     nodes: tuple[Literal["render", "card", "accel", "kfd"], ...] = ("render", "card", "accel", "kfd")
 
 
-@dataclass(frozen=True, slots=True)
-class DrmSelector:
+class DrmSelector(msgspec.Struct, frozen=True):
     filters: Sequence[DrmFilter]
 
     def find(self, host: Host) -> list[Unit]:

@@ -5,9 +5,10 @@ probing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from plugwright.model import natural_order
 from plugwright.plugins.generic import hardware
@@ -44,8 +45,7 @@ class FpgaFilter(PciFilter, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FpgaSelector:
+class FpgaSelector(msgspec.Struct, frozen=True):
     filters: Sequence[FpgaFilter]
 
     def find(self, host: Host) -> list[Unit]:

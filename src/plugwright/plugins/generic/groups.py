@@ -1,11 +1,11 @@
 """Several nodes that are one device: the first of every pattern, those of one piece of hardware, or all there are."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import InvalidValue
 from plugwright.plugins.generic import hardware, paths, usb
@@ -57,8 +57,7 @@ class DeviceGroup(DeviceFilter, frozen=True):
         return [replace(hardware.join_units(row), count=self.count) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSelector:
+class GroupSelector(msgspec.Struct, frozen=True):
     groups: Sequence[DeviceGroup]
     by_letter: bool = False
 

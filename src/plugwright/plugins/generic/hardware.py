@@ -8,10 +8,12 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import InvalidValue
 from plugwright.sdk import sysfs
@@ -69,8 +71,7 @@ _SHARED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostPath:
+class HostPath(msgspec.Struct, frozen=True):
     """A node or a mount of a unit.
 
     `path` is as it was found; `host_path` is handed out: the same, or the target of a link. `container_path` may have
@@ -87,11 +88,10 @@ class HostPath:
     selected: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "host_path", self.host_path or self.path)
+        msgspec.structs.force_setattr(self, "host_path", self.host_path or self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """One piece of hardware. Its id is the same after a reboot and after it was plugged in again.
 
     `facts` fill in templates. `fault` says why the hardware cannot be used, and `code` of which kind that reason is;
@@ -103,7 +103,7 @@ class Unit:
 
     id: str
     paths: tuple[HostPath, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = {}
     numa: tuple[int, ...] = ()
     fault: str = ""
     code: str = ""
@@ -113,7 +113,7 @@ class Unit:
     count: int | None = None
     parts: tuple["Unit", ...] = ()
     one_is_enough: bool = False  # it works while one of its parts does
-    details: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # for PCIDEVICE_…_INFO
+    details: Mapping[str, Mapping[str, str]] = {}  # for PCIDEVICE_…_INFO
 
 
 class Selector(Protocol):
@@ -126,8 +126,7 @@ class Selector(Protocol):
     def concerns(self, event: Uevent) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Excluding:
+class Excluding(msgspec.Struct, frozen=True):
     """The units of a selector without those that other selectors find."""
 
     selector: Selector
@@ -144,8 +143,7 @@ class Excluding:
         return self.selector.concerns(event)
 
 
-@dataclass(frozen=True, slots=True)
-class AllAsOne:
+class AllAsOne(msgspec.Struct, frozen=True):
     """All units of another selector, as one device. It works as long as one of its parts does."""
 
     parts: Selector

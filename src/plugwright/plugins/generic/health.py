@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -38,8 +37,7 @@ Times = Annotated[int, msgspec.Meta(ge=1, le=100)]
 CheckKey = tuple[str, int]  # the id of a unit, and the index of a check
 
 
-@dataclass(frozen=True, slots=True)
-class CheckState:
+class CheckState(msgspec.Struct, frozen=True):
     """`reason` is empty while the device is good, None while nothing is known."""
 
     reason: str | None = None

@@ -5,8 +5,9 @@ its anchor.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
@@ -43,8 +44,7 @@ class NetFilter(PciDriverFilter, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NetSelector:
+class NetSelector(msgspec.Struct, frozen=True):
     filters: Sequence[NetFilter]
 
     def find(self, host: Host) -> list[Unit]:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
@@ -39,8 +40,7 @@ class NvmeFilter(DeviceFilter, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NvmeSelector:
+class NvmeSelector(msgspec.Struct, frozen=True):
     filters: Sequence[NvmeFilter]
 
     def find(self, host: Host) -> list[Unit]:

@@ -6,7 +6,6 @@ A path may have wildcards. No link leads out of the host's root.
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -68,16 +67,14 @@ class PathPattern(DeviceFilter, frozen=True):
         allocation.check_template(self.to)
 
 
-@dataclass(frozen=True, slots=True)
-class PathMatches:
+class PathMatches(msgspec.Struct, frozen=True):
     """The files that a pattern matches, and the directories where more may appear."""
 
     paths: Sequence[str]
     directories: Sequence[Path]
 
 
-@dataclass(frozen=True, slots=True)
-class PathSelector:
+class PathSelector(msgspec.Struct, frozen=True):
     """Every match of every pattern is a device of its own."""
 
     patterns: Sequence[PathPattern]

@@ -6,7 +6,6 @@ RDMA, or of any other driver that is bound.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -83,8 +82,7 @@ class PciFunctionFilter(PciDriverFilter, frozen=True):
         return [parse_physical_function(text) for text in as_list(self.pf)]
 
 
-@dataclass(frozen=True, slots=True)
-class PciSelector:
+class PciSelector(msgspec.Struct, frozen=True):
     filters: Sequence[PciFunctionFilter]
 
     def find(self, host: Host) -> list[Unit]:
@@ -110,8 +108,7 @@ FAMILY = SelectorFamily(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalFunction:
+class PhysicalFunction(msgspec.Struct, frozen=True):
     """A physical function, by interface name or address, and some of its virtual ones; None for all."""
 
     name: str
@@ -252,15 +249,14 @@ def _mediated_device(host: Host, function: PciFunction, directory: Path) -> Unit
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _FunctionNodes:
+class _FunctionNodes(msgspec.Struct, frozen=True):
     """The nodes of a function; `details` are for PCIDEVICE_…_INFO.
 
     `by_group`: the kernel gives all functions of an IOMMU group to one user only, so they are one device.
     """
 
     paths: tuple[HostPath, ...] = ()
-    details: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    details: Mapping[str, Mapping[str, str]] = {}
     fault: str = ""
     by_group: bool = False
 

@@ -13,10 +13,12 @@ import operator
 import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device, Mount
@@ -41,25 +43,23 @@ Stamp = list[tuple[int, int, int, int]]
 _SHARED = "several containers"  # the kind of sharing: nothing but their number is limited, in any resource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAccess:
+class HostAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The host's files, the source of its hot-plug events, and the directories for files of other programs.
 
     Resources of one process share their `hotplug`. `device_info` is the directory that Multus reads, `cdi` the one
     that container runtimes read. `scan_timeout` and `allocate_timeout` are the seconds that the host's files may take.
     """
 
-    host: Host = field(default_factory=Host)
-    hotplug: HotplugSource = field(default_factory=HotplugSource)
-    timing: HotplugTiming = field(default_factory=HotplugTiming)
+    host: Host = msgspec.field(default_factory=Host)
+    hotplug: HotplugSource = msgspec.field(default_factory=HotplugSource)
+    timing: HotplugTiming = msgspec.field(default_factory=HotplugTiming)
     device_info: Path | None = None
     cdi: Path = Path("/var/run/cdi")
     scan_timeout: float = 30.0
     allocate_timeout: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(msgspec.Struct, frozen=True):
     """The units that were found, and by their ids stamps, hardware and attributes; where others may appear.
 
     `empty_reason` is why there are no units.

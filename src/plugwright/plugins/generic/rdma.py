@@ -5,9 +5,10 @@ function is its anchor.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
@@ -56,8 +57,7 @@ class RdmaFilter(PciDriverFilter, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaSelector:
+class RdmaSelector(msgspec.Struct, frozen=True):
     filters: Sequence[RdmaFilter]
 
     def find(self, host: Host) -> list[Unit]:

@@ -8,8 +8,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
+
+from msgspec.structs import replace
 
 from plugwright.plugins.generic.hardware import HostPath
 from plugwright.sdk import sysfs

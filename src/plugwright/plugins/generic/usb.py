@@ -5,7 +5,6 @@ replug.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -64,8 +63,7 @@ class UsbFilter(DeviceFilter, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class UsbSelector:
+class UsbSelector(msgspec.Struct, frozen=True):
     filters: Sequence[UsbFilter]
 
     def find(self, host: Host) -> list[Unit]:

@@ -4,7 +4,8 @@ Decided from values; `driver_files` knows the files on the host, and `cdi` write
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
@@ -22,8 +23,7 @@ _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
 _FEATURES = {"gdrcopy": "NVIDIA_GDRCOPY", "gds": "NVIDIA_GDS", "mofed": "NVIDIA_MOFED"}
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationBuilder:
+class AllocationBuilder(msgspec.Struct, frozen=True):
     config: NvidiaConfig
     files: DriverFiles
     specs: GpuSpecs
@@ -120,15 +120,13 @@ class AllocationBuilder:
         return {prefix + key.partition("/")[2]: text for key, text in annotations.items()}
 
 
-@dataclass(slots=True)
 class _AllocationParts:
     """The parts of one allocation; of two mounts or nodes at the same path in the container the later one wins."""
 
-    env: dict[str, str] = field(default_factory=dict)
-    annotations: dict[str, str] = field(default_factory=dict)
-    cdi: list[str] = field(default_factory=list)
-    _mounts: dict[str, Mount] = field(default_factory=dict)
-    _nodes: dict[str, DeviceNode] = field(default_factory=dict)
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env, self.annotations, self.cdi = env, dict[str, str](), list[str]()
+        self._mounts: dict[str, Mount] = {}
+        self._nodes: dict[str, DeviceNode] = {}
 
     def add_mounts(self, mounts: Iterable[Mount]) -> None:
         self._mounts |= {mount.container_path: mount for mount in mounts}

@@ -7,8 +7,9 @@ a class of their own: CUDA's forward compatibility, which the others have, would
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation

@@ -6,10 +6,11 @@ which. What containers are offered of a GPU is `sharing`, and which GPUs are hea
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 __all__ = [
     "SWITCH",
@@ -77,8 +78,7 @@ class RecoveryAction(StrEnum):
     DRAIN_AND_RESET = "drain and reset"
 
 
-@dataclass(frozen=True, slots=True)
-class DriverLoad:
+class DriverLoad(msgspec.Struct, frozen=True):
     """One load of the driver: another boot or another load has reset every GPU. Empty where it is not known."""
 
     boot: str = ""
@@ -90,8 +90,7 @@ class DriverLoad:
         return all(one == two or not one or not two for one, two in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLink:
+class GpuLink(msgspec.Struct, frozen=True):
     """Between two GPUs. `nvlinks` counts those of a direct connection as well as those through an NVSwitch."""
 
     level: PcieLevel = PcieLevel.UNKNOWN
@@ -101,18 +100,16 @@ class GpuLink:
 UNLINKED = GpuLink()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLinks:
+class GpuLinks(msgspec.Struct, frozen=True):
     """Every pair of GPUs once, the smaller UUID first."""
 
-    pairs: Mapping[tuple[str, str], GpuLink] = field(default_factory=dict, hash=False)
+    pairs: Mapping[tuple[str, str], GpuLink] = {}
 
     def between(self, one: str, other: str) -> GpuLink:
         return self.pairs.get((one, other) if one < other else (other, one), UNLINKED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigDevice:
+class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a GPU with memory and processors of its own. `index` counts within its GPU."""
 
     uuid: str
@@ -122,11 +119,10 @@ class MigDevice:
     gpu_instance: int
     compute_instance: int
     multiprocessors: int = 0  # 0 where it is not known
-    engines: Mapping[str, int] = field(default_factory=dict, hash=False)  # by the name that claims have for them
+    engines: Mapping[str, int] = {}  # by the name that claims have for them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """A physical GPU. `fault` says why it could not be read in full; the other fields then hold what is known."""
 
     uuid: str
@@ -142,7 +138,7 @@ class Gpu:
     compute_mode: ComputeMode = ComputeMode.UNKNOWN
     brand: str = ""  # Tesla, Nvidia, GeForceRTX
     multiprocessors: int = 0  # 0 where it is not known
-    standard: Mapping[str, str | int] = field(default_factory=dict, hash=False)  # attributes that Kubernetes names
+    standard: Mapping[str, str | int] = {}  # attributes that Kubernetes names
     fault: str = ""
 
     @property
@@ -154,8 +150,7 @@ class Gpu:
         return "Ada Lovelace" if self.capability == (8, 9) else _ARCHITECTURES.get(major, "")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSnapshot:
+class GpuSnapshot(msgspec.Struct, frozen=True):
     """One reading of the machine: its GPUs in order of their indexes, and the links between them."""
 
     driver: str = ""  # its version
@@ -165,8 +160,7 @@ class GpuSnapshot:
     unread: int = 0  # GPUs that the driver counts and whose UUID could not be read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuHealth:
+class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The health values that a GPU reports; None for those it does not have."""
 
     fault: str = ""  # why it does not answer
@@ -190,8 +184,7 @@ class EventKind(StrEnum):
     RECOVERY = "recovery"  # the recommended `RecoveryAction` has changed
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEvent:
+class GpuEvent(msgspec.Struct, frozen=True):
     """`gpu` is empty where the driver did not name it, and may be a switch; the instances are those of a MIG device."""
 
     kind: EventKind

@@ -10,8 +10,9 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
@@ -32,8 +33,7 @@ _MODPROBE_SECONDS = 20.0
 _MODPROBE_AGAIN = 60.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Feature:
+class _Feature(msgspec.Struct, frozen=True):
     """What NVIDIA's toolkit gives a container with it: nodes, and paths of the driver's root if there is a node."""
 
     nodes: tuple[str, ...]

@@ -10,8 +10,9 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from plugwright.errors import PluginError
 from plugwright.model import Mount
@@ -75,8 +76,7 @@ _SETTINGS_DIRECTORIES = ("etc", "usr/local/share", "usr/share")
 _MOST_LINKS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class DriverLibrary:
+class DriverLibrary(msgspec.Struct, frozen=True):
     """A library by its soname, the other names it has on the host, and its path there."""
 
     source: str
@@ -84,8 +84,7 @@ class DriverLibrary:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DriverTree:
+class DriverTree(msgspec.Struct, frozen=True):
     """The files of an installed driver. `version` is empty where no name tells it."""
 
     version: str

@@ -4,7 +4,9 @@ Plain functions over values. `monitor` collects the values and the Xids, and `xi
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.plugins.nvidia.config import NvidiaHealth
 from plugwright.plugins.nvidia.driver import SWITCH, GpuHealth, RecoveryAction
@@ -22,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class XidRecord:
+class XidRecord(msgspec.Struct, frozen=True):
     """An Xid that a GPU reported, last at `at`.
 
     `impaired`: since then the GPU was lost, or the driver recommended a reset.
@@ -36,8 +37,7 @@ class XidRecord:
     reset: bool = False  # it was impaired and no longer is
 
 
-@dataclass(frozen=True, slots=True)
-class HealthAssessment:
+class HealthAssessment(msgspec.Struct, frozen=True):
     """Why a GPU is unhealthy, empty if it is healthy; `recheck_after` seconds that may have changed by itself."""
 
     reason: str = ""

@@ -10,8 +10,9 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.plugins.nvidia.config import NvidiaConfig
 from plugwright.sdk import cdi
@@ -32,8 +33,7 @@ _LDCONFIGS = ("sbin/ldconfig.real", "sbin/ldconfig", "usr/sbin/ldconfig.real", "
 _INTERPRETER = struct.pack("<I", 3)  # PT_INTERP
 
 
-@dataclass(frozen=True, slots=True)
-class HookProgram:
+class HookProgram(msgspec.Struct, frozen=True):
     """A program of the host, and the newer commands that it is known to have: another would fail the container."""
 
     path: str

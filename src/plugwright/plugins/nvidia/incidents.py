@@ -8,8 +8,9 @@ and what it holds is forgotten when either has changed.
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from plugwright.errors import InvalidValue
 from plugwright.plugins.nvidia.driver import DriverLoad, digest

@@ -12,9 +12,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import DriverGone, PluginError
 from plugwright.plugins.nvidia import health
@@ -43,8 +45,7 @@ logger = logging.getLogger(__name__)
 _LONGEST_RETRY = 12  # times the first one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollIntervals:
+class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. `event_wait`: how long a thread that is no longer needed may go on waiting for an event; one that has
     waited for so long receives them.
 
@@ -59,27 +60,25 @@ class PollIntervals:
     allocate_timeout: float = 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(msgspec.Struct, frozen=True, kw_only=True):
     """The newest known state of the machine. `problem`: why the driver cannot be read now.
 
     `watched` are the GPUs whose events are received, `unwatched` those whose events could not be registered, and why.
     """
 
     is_pending: bool = True  # the driver has not been read yet
-    snapshot: GpuSnapshot = field(default_factory=GpuSnapshot)
-    health: Mapping[str, GpuHealth] = field(default_factory=dict, hash=False)
-    xids: XidRecords = field(default_factory=dict, hash=False)
+    snapshot: GpuSnapshot = msgspec.field(default_factory=GpuSnapshot)
+    health: Mapping[str, GpuHealth] = {}
+    xids: XidRecords = {}
     watched: frozenset[str] = frozenset()
-    unwatched: Mapping[str, str] = field(default_factory=dict, hash=False)
-    selections: Mapping[str, Selection] = field(default_factory=dict, hash=False)  # by resource
+    unwatched: Mapping[str, str] = {}
+    selections: Mapping[str, Selection] = {}  # by resource
     problem: str = ""
     is_unloaded: bool = False  # the problem is that there is no driver
     unknown_xids: str = ""  # why the Xids of an earlier run are not known
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(msgspec.Struct, frozen=True):
     snapshot: GpuSnapshot
     health: Mapping[str, GpuHealth]
     load: DriverLoad
@@ -291,7 +290,7 @@ class GpuMonitor:
 
     def _change(self, **changes: object) -> None:
         before = self.views.value
-        view = replace(before, **changes)  # type: ignore[arg-type]
+        view = replace(before, **changes)
         if not before.is_pending and before.problem != view.problem:
             if view.problem:
                 logger.error("cannot read GPUs, they become Unhealthy", extra={"error": view.problem})

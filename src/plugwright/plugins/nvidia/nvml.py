@@ -8,10 +8,12 @@ module's files in /proc. The library itself is `nvml_library`, events are `nvml_
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.plugins.nvidia.driver import (
     ComputeMode,
@@ -63,8 +65,7 @@ _FABRIC_FAULTS = {2: "routes are being recovered", 4: "a route is unhealthy", 6:
 _PROC_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelPaths:
+class KernelPaths(msgspec.Struct, frozen=True):
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     log: Path = Path("/dev/kmsg")

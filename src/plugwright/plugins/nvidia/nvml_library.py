@@ -10,9 +10,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from plugwright.errors import DriverGone
 from plugwright.text import clean
@@ -109,8 +110,7 @@ class NvmlLibrary:
             _ctypes.dlclose(handle)
 
 
-@dataclass(frozen=True, slots=True)
-class FabricInfo:
+class FabricInfo(msgspec.Struct, frozen=True):
     """A GPU's registration with its NVLink fabric, in NVML's numbers; `error` is its error once it is completed."""
 
     state: int

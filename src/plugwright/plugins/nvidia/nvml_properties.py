@@ -3,7 +3,7 @@
 Claims select by the properties, and nothing else depends on them: one that cannot be read is no fault of the GPU.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from plugwright.plugins.nvidia.driver import MigDevice
 from plugwright.plugins.nvidia.nvml_library import NvmlCalls
@@ -40,8 +40,7 @@ _ENGINES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GpuKind:
+class GpuKind(msgspec.Struct, frozen=True):
     brand: str = ""
     cores: int = 0
 

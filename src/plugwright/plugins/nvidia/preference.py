@@ -9,8 +9,9 @@ many holders as possible or `packed` on as few; among equally good GPUs their li
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from plugwright.model import natural_order
 from plugwright.plugins.nvidia.driver import GpuLinks
@@ -100,8 +101,7 @@ class CachedPreference:
         return cached[2]
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCounts:
+class UnitCounts(msgspec.Struct, frozen=True):
     """The number of units of each holder: all, the free ones, and those free ones that the container must get."""
 
     total: Mapping[int, int]

@@ -5,8 +5,9 @@ A whole GPU or a MIG device may be in one resource only; `overlaps` finds those 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from plugwright.errors import ConfigError, PluginError
 from plugwright.plugins.nvidia import sharing
@@ -31,8 +32,7 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 _PCI = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePattern:
+class DevicePattern(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of devices; an empty one is not compared. One of several values is enough."""
 
     index: tuple[str, ...] = ()  # 0, or 0:1 for a MIG device
@@ -58,8 +58,7 @@ class DevicePattern:
         return [matches for value, matches in results if value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that have all properties of `include` and none of `exclude`."""
 
     include: DevicePattern = DevicePattern()

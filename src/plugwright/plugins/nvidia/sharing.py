@@ -9,8 +9,10 @@ Claims share a device otherwise: it stays one unit, and each claim is given a pa
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.attributes import Capacity
 from plugwright.errors import PluginError
@@ -48,8 +50,7 @@ _DEVICE_BYTES = 13 + 2  # beside the id: lengths, tags and the health, at its lo
 _NUMA_BYTES = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUnit:
+class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
     """One device as the kubelet counts them: a whole device or a share of one, with the memory and percent it has."""
 
     id: str
@@ -81,17 +82,16 @@ class GpuUnit:
         return f"{self.gpu.index}:{self.mig.index}" if self.mig else str(self.gpu.index)
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerExtras:
+class ContainerExtras(msgspec.Struct, frozen=True):
     """A container's settings beside its GPUs. `limits` are environment variables that it must not be able to change.
 
     `libraries` are files of the host that the container gets in place of the driver's, by soname; the driver's own are
     then in `driver_libraries.ORIGINALS`.
     """
 
-    env: Mapping[str, str] = field(default_factory=dict, hash=False)
-    limits: Mapping[str, str] = field(default_factory=dict, hash=False)
-    libraries: Mapping[str, str] = field(default_factory=dict, hash=False)
+    env: Mapping[str, str] = {}
+    limits: Mapping[str, str] = {}
+    libraries: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()
 
 

@@ -5,9 +5,11 @@ Data only; `simulation` makes a driver of it.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.driver import (
@@ -32,8 +34,7 @@ _LISTED = re.compile(r"GPU (?P<index>\d+): (?P<model>.+?) \(UUID: (?P<uuid>GPU-[
 _NVLINK = re.compile(r"NV(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineModel:
+class MachineModel(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that differ only in NUMA node, PCI bus, links and MIG devices."""
 
     model: str
@@ -43,8 +44,8 @@ class MachineModel:
     brand: str = "Nvidia"
     numa: tuple[int | None, ...]
     buses: str = ""
-    nvlinks: Callable[[int, int], int] = field(default=lambda _, __: 0)
-    level: Callable[[int, int], PcieLevel] = field(default=lambda _, __: PcieLevel.SYS)
+    nvlinks: Callable[[int, int], int] = msgspec.field(default=lambda _, __: 0)
+    level: Callable[[int, int], PcieLevel] = msgspec.field(default=lambda _, __: PcieLevel.SYS)
     mig: tuple[str, ...] = ()  # per GPU: its profiles, separated by commas; "-" for MIG mode off
 
 

@@ -6,8 +6,9 @@ The machines are data in `simulated_machines`. A lock protects the state: thread
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from plugwright.errors import DriverGone, PluginError
 from plugwright.model import some

@@ -7,7 +7,8 @@ may be another pod's.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.sdk.cdi import recreation
@@ -19,8 +20,7 @@ _NODE = re.compile(r".*/nvidia(?P<minor>[0-9]+)")
 _INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class MovedGpu:
+class MovedGpu(msgspec.Struct, frozen=True):
     """A GPU that a container gets when it is started again, though it was given another one.
 
     `cdi_name` is the one in its answer that leads there, which need not be written; empty for a node or a variable.

@@ -6,8 +6,9 @@ try to evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from plugwright.attributes import Capacity
 from plugwright.errors import PluginError

@@ -1,7 +1,8 @@
 """The sizes of vgpu shares: `GPU-…::20480m-25c-3` is the id of share 3, with 20480 MiB and 25 %."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from plugwright.plugins.nvidia import sharing
 from plugwright.plugins.nvidia.sharing import GpuUnit
@@ -12,8 +13,7 @@ LONGEST_SIZE = len("9999999m-100c-")
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceShare:
+class DeviceShare(msgspec.Struct, frozen=True):
     """What one container has of one device: the sum of its units."""
 
     uuid: str
@@ -21,8 +21,7 @@ class DeviceShare:
     percent: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerShare:
+class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
     """What one container has. The same units have the same `name`; a fresh container has used nothing yet."""
 
     name: str

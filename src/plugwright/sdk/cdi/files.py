@@ -7,8 +7,9 @@ know yet. Files are written whole or not at all. What a file may contain is `sch
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.errors import InvalidValue
 from plugwright.sdk.cdi.spec import IntelRdt, Spec, json_key
@@ -81,13 +82,13 @@ def _has_new_rdt(rdt: IntelRdt | None) -> bool:
     return rdt is not None and bool(rdt.schemata or rdt.enable_monitoring)
 
 
-def _plain(value: object) -> dict[str, object]:
+def _plain(value: msgspec.Struct) -> dict[str, object]:
     """Without empty strings, lists and mappings. A number 0 is kept."""
     plain: dict[str, object] = {}
-    for field in fields(value):  # type: ignore[arg-type]
-        content = getattr(value, field.name)
+    for name in value.__struct_fields__:
+        content = getattr(value, name)
         if (content or content == 0) and content is not False:
-            plain[json_key(type(value), field.name)] = _plain_content(field.name, content)
+            plain[json_key(type(value), name)] = _plain_content(name, content)
     return plain
 
 
@@ -95,12 +96,11 @@ def _plain_content(name: str, content: object) -> object:
     if isinstance(content, Mapping):
         return [f"{key}={value}" for key, value in content.items()] if name == "env" else dict(content)
     if isinstance(content, tuple):
-        return [_plain(item) if is_dataclass(item) else item for item in content]
-    return _plain(content) if is_dataclass(content) else content
+        return [_plain(item) if isinstance(item, msgspec.Struct) else item for item in content]
+    return _plain(content) if isinstance(content, msgspec.Struct) else content
 
 
-@dataclass(frozen=True, slots=True)
-class SpecDirectory:
+class SpecDirectory(msgspec.Struct, frozen=True):
     """One writer's files in a directory of many: `owner` is a part of their names.
 
     Files stay when the writer ends: the kubelet uses a stored AllocateResponse again when a container restarts, which

@@ -5,9 +5,10 @@ Checked where they are made: a value that exists can be used. The version that a
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
+
+import msgspec
 
 from plugwright.errors import InvalidValue
 from plugwright.grammars import CDI_DEVICE, CDI_KIND, PERMISSIONS
@@ -38,8 +39,7 @@ _ANNOTATION_PREFIX = "cdi.k8s.io/"
 _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(msgspec.Struct, frozen=True):
     """A device node in the container. The runtime reads what is left out from the host's node.
 
     `permissions` may be 'none'; empty means 'rwm'. `host_path` is only needed where the paths differ.
@@ -68,8 +68,7 @@ class DeviceNode:
             _check_whole_number(f"{name} of {self.path}", getattr(self, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A path of the host that the container gets, at the same path unless another is set."""
 
     host_path: str
@@ -84,8 +83,7 @@ class Mount:
         _freeze(self, "options", _tuple("mount's options", self.options, str))
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(msgspec.Struct, frozen=True):
     """A program of the host that the runtime calls; `name` says when."""
 
     name: str
@@ -104,8 +102,7 @@ class Hook:
         _check_whole_number("hook's timeout", self.timeout)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntelRdt:
+class IntelRdt(msgspec.Struct, frozen=True, kw_only=True):
     """`enable_cmt` and `enable_mbm` are gone from 1.1.0 on, which has `enable_monitoring` and `schemata`."""
 
     clos_id: str = ""
@@ -126,8 +123,7 @@ class IntelRdt:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class NetDevice:
+class NetDevice(msgspec.Struct, frozen=True):
     """A network interface of the host that moves into the container."""
 
     host_interface_name: str
@@ -139,11 +135,10 @@ class NetDevice:
                 raise InvalidValue(f"network interface must have a name of 1 to 15 characters, got {text!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEdits:
+class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
     """The changes to a container's OCI spec."""
 
-    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    env: Mapping[str, str] = {}
     device_nodes: Sequence[DeviceNode] = ()
     net_devices: Sequence[NetDevice] = ()
     mounts: Sequence[Mount] = ()
@@ -175,13 +170,12 @@ class ContainerEdits:
         return self != ContainerEdits()
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """One device of a spec. Runtimes refuse one without edits."""
 
     name: str
     edits: ContainerEdits
-    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    annotations: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         _check_device_name(self.name)
@@ -190,8 +184,7 @@ class Device:
         _freeze(self, "annotations", _strings("annotations", self.annotations))
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(msgspec.Struct, frozen=True):
     """Devices of one kind; `edits` are applied once to a container that gets any of them.
 
     A spec without devices is one that `SpecDirectory.write` removes: the last card was pulled.
@@ -199,8 +192,8 @@ class Spec:
 
     kind: str
     devices: Sequence[Device]
-    edits: ContainerEdits = field(default_factory=ContainerEdits)
-    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    edits: ContainerEdits = msgspec.field(default_factory=ContainerEdits)
+    annotations: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         _check_kind(self.kind)
@@ -224,7 +217,7 @@ _KEYS = {
 }
 
 
-def json_key(kind: type, field: str) -> str:
+def json_key(kind: type[msgspec.Struct], field: str) -> str:
     """The key of a field in a file: in camel case, but for those above."""
     return _KEYS.get((kind, field)) or re.sub("_(.)", lambda match: match[1].upper(), field)
 
@@ -323,8 +316,8 @@ def _strings(what: str, mapping: object) -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(mapping.items())))
 
 
-def _freeze(value: object, name: str, content: object) -> None:
-    object.__setattr__(value, name, content)
+def _freeze(value: msgspec.Struct, name: str, content: object) -> None:
+    msgspec.structs.force_setattr(value, name, content)
 
 
 def _check_once(what: str, names: list[str]) -> None:

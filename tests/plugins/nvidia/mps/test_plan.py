@@ -1,12 +1,12 @@
 """Daemon plans follow from the configuration alone, and the state file carries them to the plugin."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.errors import ConfigError, PathTooLong, PluginError

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.mps.node import RESOURCE, MpsNode, becomes, gpu
 
 from plugwright.errors import PluginError

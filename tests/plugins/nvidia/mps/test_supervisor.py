@@ -1,10 +1,10 @@
 """The supervisor starts daemons with their limits, probes and restarts them, and writes their states."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.plugins.nvidia.mps.node import MpsNode, becomes, gpu
 
 from plugwright.errors import ConfigError, PluginError

@@ -4,6 +4,8 @@ import time
 import uuid
 from dataclasses import replace
 
+import msgspec
+
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.claim_calls import (
     REQUEST,
@@ -185,7 +187,7 @@ class RefusesReplacedClaim(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
-                old = replace(claim, uid=str(uuid.uuid4()))
+                old = msgspec.structs.replace(claim, uid=str(uuid.uuid4()))
                 try:
                     await expect_refused(session, driver, old, "a claim with another uid")
                 finally:

@@ -15,8 +15,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import PeerGone
 from plugwright.plugins.nvidia.config import MpsClients
@@ -45,8 +47,7 @@ _NUMBER = re.compile(r"[\d.]+")
 _SIZE = re.compile(r"(\d+) ?([GM])B?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSettings:
+class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for running and probing daemons. `patience`: failed probes in a row before a daemon is restarted."""
 
     interval: float = 10.0  # seconds between probes
@@ -173,7 +174,7 @@ class MpsDaemon:
         before = self._state
         is_new = (condition, reason) != (before.condition, before.reason)
         since = time.time() if is_new else before.since
-        self._state = replace(before, condition=condition, reason=reason, since=since, **changes)  # type: ignore[arg-type]
+        self._state = replace(before, condition=condition, reason=reason, since=since, **changes)
         if condition is not before.condition:
             facts = {"pipe": str(self._control.pipe), "condition": condition.value, "reason": reason}
             logger.log(logging.WARNING if reason else logging.INFO, "MPS daemon changed", extra=facts)
@@ -212,8 +213,7 @@ class MpsDaemon:
                 os.truncate(path, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpsControl:
+class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
     """The commands of one control daemon. A command that fails or gets no answer raises PeerGone."""
 
     pipe: Path

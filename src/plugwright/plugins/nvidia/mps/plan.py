@@ -7,8 +7,9 @@ exclusive compute mode accepts one MPS server, so there a single daemon has the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.plugins.nvidia.config import ComputeModePolicy, NvidiaShare
 from plugwright.plugins.nvidia.driver import ComputeMode, digest
@@ -22,8 +23,7 @@ _LONGEST_SOCKET = "control_privileged"
 _DIGITS = 12  # of a GPU's directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonPlan:
+class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One control daemon of one GPU, and what one of its clients may use of it."""
 
     gpu: str  # UUID
@@ -36,8 +36,7 @@ class DaemonPlan:
         return self.gpu, self.size
 
 
-@dataclass(frozen=True, slots=True)
-class MpsPaths:
+class MpsPaths(msgspec.Struct, frozen=True):
     """The files of one resource's daemons, below `root`."""
 
     root: Path

@@ -6,7 +6,6 @@ supervisor runs. Times are of the machine's monotonic clock, which is the same i
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -29,8 +28,7 @@ class Condition(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonState:
+class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     plan: DaemonPlan
     condition: Condition = Condition.STARTING
     reason: str = ""
@@ -40,8 +38,7 @@ class DaemonState:
     servers: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceState:
+class ResourceState(msgspec.Struct, frozen=True, kw_only=True):
     """`beat`: the time of the last probe; the state is outdated `lasting` seconds later.
 
     `problem`: why there are no daemons at all.
@@ -52,7 +49,7 @@ class ResourceState:
     daemons: tuple[DaemonState, ...] = ()
     beat: float = 0.0
     lasting: float = 60.0
-    modes: Mapping[str, str] = field(default_factory=dict, hash=False)  # compute modes to restore at the end
+    modes: Mapping[str, str] = {}  # compute modes to restore at the end
 
     @property
     def valid_until(self) -> float:
@@ -64,7 +61,7 @@ class _VersionOnly(msgspec.Struct):
 
 
 def write(path: Path, state: ResourceState) -> None:
-    document = json.dumps({"version": _VERSION, **asdict(state)}, indent=2)
+    document = json.dumps({"version": _VERSION, **msgspec.to_builtins(state)}, indent=2)
     files.write_atomically(path, document + "\n", sync=False)
 
 

@@ -13,8 +13,10 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import ConfigError, DriverGone, PeerGone, PluginError
 from plugwright.plugins.nvidia import selection, sharing
@@ -43,14 +45,13 @@ _SMI_MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpsResource:
+class MpsResource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource that is shared by MPS."""
 
     resource: str
     share: NvidiaShare
     driver: GpuDriver
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection = msgspec.field(default_factory=Selection)
 
     @property
     def config(self) -> NvidiaMps:

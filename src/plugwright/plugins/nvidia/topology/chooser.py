@@ -8,7 +8,8 @@ within a time limit, after which the best result so far counts, or `greedy_choic
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from plugwright.plugins.nvidia.topology.partition import (
     Branch,
@@ -38,8 +39,7 @@ _MAX_ANSWERS = 256
 _MAX_GREEDY_STEPS = 100_000  # some hundredths of a second
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRequest:
+class GpuRequest(msgspec.Struct, frozen=True):
     """`size` of `free`, which has more, with all of `required`, which are free and at most `size`."""
 
     free: frozenset[int]
@@ -47,8 +47,7 @@ class GpuRequest:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """`gpus` has a bit for each, the highest for the first one: of two sets the greater has the lower numbers."""
 
     gpus: int
@@ -177,8 +176,7 @@ class GpuTree:
         return tuple(gpu for gpu in range(self.count) if gpus & self.bit(gpu))
 
 
-@dataclass(frozen=True, slots=True)
-class _TreeWalk:
+class _TreeWalk(msgspec.Struct, frozen=True):
     """Collects subsets through the hierarchy. A value is a score, with the bits of the GPUs in its low bits.
 
     Of subsets that leave the same shape the one with the highest value stays, which has the lowest numbers of equals.

@@ -8,10 +8,11 @@ it which candidates cannot be better. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, combinations, islice
 from math import comb
 from operator import itemgetter
+
+import msgspec
 
 from plugwright.plugins.nvidia.topology.scores import Scores
 
@@ -46,8 +47,7 @@ class TimeLimitExceeded(Exception):
     """There was no time for an exact result."""
 
 
-@dataclass(frozen=True, slots=True)
-class UniformShape:
+class UniformShape(msgspec.Struct, frozen=True):
     """Single GPUs and larger branches, the smallest first, any two of which have the same score between them."""
 
     score: int
@@ -55,8 +55,7 @@ class UniformShape:
     branches: tuple[Shape, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MeshShape:
+class MeshShape(msgspec.Struct, frozen=True):
     """Some GPUs of a mesh: `mask` has a bit for each."""
 
     mesh: int

@@ -6,7 +6,8 @@ scores alone, so that `partition` need not try sets that differ only in names. P
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from plugwright.plugins.nvidia.driver import GpuLink, GpuLinks
 
@@ -27,8 +28,7 @@ _PER_LEVEL = 10
 _PER_NVLINK = 100  # one NVLink outweighs every PCIe level
 
 
-@dataclass(frozen=True, slots=True)
-class UniformNode:
+class UniformNode(msgspec.Struct, frozen=True):
     """Any two GPUs of different branches have the same score."""
 
     score: int
@@ -36,8 +36,7 @@ class UniformNode:
     branches: tuple["HierarchyNode", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MeshNode:
+class MeshNode(msgspec.Struct, frozen=True):
     """GPUs without such an order, as in a cube mesh."""
 
     members: tuple[int, ...]
