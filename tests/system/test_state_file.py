@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.system.number_file import FORM, Numbers, add
 
 from plugwright.errors import StateFileDamaged, StateFileLocked, StateFileNewer, StateFileTooLarge
