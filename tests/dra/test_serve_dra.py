@@ -1,0 +1,134 @@
+"""`serve: dra` where the device plugin API served the resource before: what its pods hold belongs to no claim."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugwright import Allocation, Device, Plugin, Settings, Timeouts
+from plugwright.errors import ConfigError
+from plugwright.kubelet import KubeletSettings, Pod
+from plugwright.sdk.serve_settings import Api, Split
+from plugwright.system.concurrency import Latest
+from plugwright.testing import claim_requesting, pod_requesting, running
+from plugwright.testing.harness import PluginKubelet
+
+TAPE, LIMIT = "example.com/tape", 30.0
+QUICK = Settings(timeouts=Timeouts(holders=0.1, in_flight=0.3))
+
+
+class Tapes(Plugin):
+    resource = TAPE
+
+    def __init__(self, *devices: Device) -> None:
+        self.lists = Latest(devices)
+
+    async def discover(self) -> AsyncIterator[Sequence[Device]]:
+        async for devices in self.lists.changes():
+            yield devices
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return Allocation(env={"TAPES": ",".join(device.id for device in devices)})
+
+
+class Disks(Tapes):
+    resource = "example.com/disk"
+
+
+def published(kubelet: PluginKubelet) -> list[str]:
+    return [device["name"] for one in kubelet.api.slices for device in one["spec"].get("devices") or ()]
+
+
+def driver(kubelet: PluginKubelet) -> dict[str, Any]:
+    found = kubelet.daemon.resources[TAPE].driver
+    assert found is not None
+    return dict(found.status())
+
+
+async def until_waits(kubelet: PluginKubelet, device_id: str, reason: str) -> None:
+    async with asyncio.timeout(LIMIT):
+        while driver(kubelet).get("devices", {}).get(device_id, {}).get("waits") != reason:
+            await asyncio.sleep(0.01)
+
+
+async def until_published(kubelet: PluginKubelet, names: list[str]) -> None:
+    async with asyncio.timeout(LIMIT):
+        await kubelet.api.changes.until(lambda _: published(kubelet) == names)
+
+
+async def serve_again(kubelet: PluginKubelet, api: Api, split: Split | None = None) -> Tapes:
+    """The same devices through another API, by a driver that has only the files of the one before."""
+    old = kubelet.daemon.resources[TAPE].service.plugin
+    assert isinstance(old, Tapes)
+    others = [one.service.plugin for name, one in kubelet.daemon.resources.items() if name != TAPE]
+    await kubelet.daemon.apply(others)
+    again = Tapes(*old.lists.value)
+    again.serve = replace(old.serve, api=api, split=split or Split())
+    await kubelet.daemon.apply([*others, again])
+    return again
+
+
+async def end(kubelet: PluginKubelet, pod: Pod, device_id: str) -> None:
+    """The pod ends, and the kubelet writes its checkpoint: when some device list changes (4.31)."""
+    await kubelet.remove(pod)
+    await until_waits(kubelet, device_id, "held by a pod that the kubelet's checkpoint has")
+    disks = kubelet.daemon.resources["example.com/disk"].service.plugin
+    assert isinstance(disks, Tapes)
+    disks.lists.publish((*disks.lists.value, Device(f"sd{len(disks.lists.value)}")))
+
+
+@pytest.mark.parametrize("before", ["device-plugin", "both"])
+async def test_a_device_that_a_pod_holds_is_published_when_the_pod_ends(tmp_path: Path, before: str) -> None:
+    plugins = [Tapes(Device("st0")), Disks()]
+    async with running(plugins, tmp_path, KubeletSettings(timeout=LIMIT), QUICK) as kubelet:
+        if before == "both":
+            await serve_again(kubelet, Api.BOTH, Split(dra=0))
+        await kubelet.allocatable(TAPE, count=1)
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="reader"))
+        again = await serve_again(kubelet, Api.DRA)
+        again.lists.publish((Device("st0"), Device("st1")))
+        await until_published(kubelet, ["st1"])
+        await until_waits(kubelet, "st0", "held by default/reader")
+        assert driver(kubelet)["devices"]["st0"]["phase"] == "withheld"
+        await end(kubelet, pod, "st0")
+        await until_published(kubelet, ["st0", "st1"])
+        claimed = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: ["st0"]})]))
+        assert kubelet.container(claimed).env["TAPES"] == "st0"
+
+
+async def test_the_parts_of_held_hardware_wait_with_it(tmp_path: Path) -> None:
+    card = Device("card", physical=["card0"])
+    async with running([Tapes(card), Disks()], tmp_path, KubeletSettings(timeout=LIMIT), QUICK) as kubelet:
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}))
+        again = await serve_again(kubelet, Api.DRA)
+        again.lists.publish((card, Device("half", physical=["card0/0"]), Device("other")))
+        await until_published(kubelet, ["other"])
+        await end(kubelet, pod, "card")
+        await until_published(kubelet, ["card", "half", "other"])
+
+
+async def test_nothing_is_published_while_it_is_not_known_what_pods_hold(tmp_path: Path) -> None:
+    async with running(Tapes(Device("st0")), tmp_path, KubeletSettings(timeout=LIMIT), QUICK) as kubelet:
+        checkpoint = kubelet.paths.checkpoint
+        content = checkpoint.read_bytes()
+        checkpoint.write_bytes(b"{")
+        await serve_again(kubelet, Api.DRA)
+        async with asyncio.timeout(LIMIT):
+            while not driver(kubelet).get("problem"):
+                await asyncio.sleep(0.01)
+        assert "the checkpoint cannot be read" in driver(kubelet)["problem"]
+        assert published(kubelet) == []
+        checkpoint.write_bytes(content)
+        await until_published(kubelet, ["st0"])
+
+
+async def test_no_device_moves_from_claims(tmp_path: Path) -> None:
+    async with running(Tapes(Device("st0")), tmp_path, serve="dra") as kubelet:
+        found = kubelet.daemon.resources[TAPE].driver
+        assert found is not None
+        for name, arguments in (("move", {"device": "st0", "to": "dra"}), ("handover", {"to": "both"})):
+            with pytest.raises(ConfigError, match="is served by dra alone"):
+                await found.command(name, arguments)
