@@ -65,7 +65,7 @@ class _Trace:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     def functions(self) -> Counter[tuple[str, str]]:
         """The calls of each function, by the file below `plugwright` and its qualified name."""

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings, Timeouts
-from plugwright.dra.api_split.leftovers import may_have_claims
-from plugwright.dra.api_split.split import MOVING
-from plugwright.dra.resource_slices.pool_content import pool_content, published_devices
+from plugwright.dra.driver_files import DriverFiles, may_have_claims
+from plugwright.dra.placement import MOVING
+from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.sdk import control, prometheus
@@ -341,19 +341,28 @@ async def test_a_driver_that_cannot_begin_keeps_only_devices_of_claims_from_the_
             assert list(snapshot.withheld) == ["st0"]
 
 
+def files(root: Path) -> DriverFiles:
+    return DriverFiles.of(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+
+
 def test_a_resource_that_never_had_claims_needs_no_driver(root: Path) -> None:
-    assert not may_have_claims(Settings(kubelet_dir=root), "tape.example.com")
+    assert not may_have_claims(files(root))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"devices": {"st0": {"phase": "tainted"}}}'])
 def test_a_driver_is_needed_where_claims_may_have_devices(root: Path, content: str) -> None:
     (root / "split-tape.example.com.json").write_text(content)
-    assert may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+    assert may_have_claims(files(root))
+
+
+def test_a_driver_is_needed_where_serve_dra_was_in_force(root: Path) -> None:
+    (root / "split-tape.example.com.lock").touch()
+    assert may_have_claims(files(root))
 
 
 def test_no_driver_is_needed_once_all_devices_are_back(root: Path) -> None:
     (root / "split-tape.example.com.json").write_text('{"devices": {"st0": {"phase": "listed"}}}')
-    assert not may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+    assert not may_have_claims(files(root))
 
 
 def test_the_taint_of_a_move_is_beside_the_others() -> None:
@@ -365,4 +374,4 @@ def test_the_taint_of_a_move_is_beside_the_others() -> None:
     content = pool_content(snapshot, {"st0", "st2"}, failed, {"st0": MOVING})
     keys = [(one["name"], [taint["key"] for taint in one.get("taints", ())]) for one in content.devices]
     assert keys == [("st0", ["plugwright.dev/moving", "plugwright.dev/unhealthy"]), ("st2", [])]
-    assert published_devices(content, {"st0": "st0", "st2": "st2"}) == {"st0": True, "st2": False}
+    assert published_devices(content) == {"st0": True, "st2": False}

@@ -1,6 +1,7 @@
 """`serve: dra` where the device plugin API served the resource before: what its pods hold belongs to no claim."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from plugwright import Allocation, Device, Plugin, Settings, Timeouts
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings, Pod
 from plugwright.sdk.serve_settings import Api, Split
-from plugwright.system.concurrency import Latest
+from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting, running
 from plugwright.testing.harness import PluginKubelet
 
@@ -73,6 +74,7 @@ async def serve_again(kubelet: PluginKubelet, api: Api, split: Split | None = No
 
 async def end(kubelet: PluginKubelet, pod: Pod, device_id: str) -> None:
     """The pod ends, and the kubelet writes its checkpoint: when some device list changes (4.31)."""
+    await until_waits(kubelet, device_id, f"held by {pod.spec.key}")
     await kubelet.remove(pod)
     await until_waits(kubelet, device_id, "held by a pod that the kubelet's checkpoint has")
     disks = kubelet.daemon.resources["example.com/disk"].service.plugin
@@ -91,7 +93,6 @@ async def test_a_device_that_a_pod_holds_is_published_when_the_pod_ends(tmp_path
         again = await serve_again(kubelet, Api.DRA)
         again.lists.publish((Device("st0"), Device("st1")))
         await until_published(kubelet, ["st1"])
-        await until_waits(kubelet, "st0", "held by default/reader")
         assert driver(kubelet)["devices"]["st0"]["phase"] == "withheld"
         await end(kubelet, pod, "st0")
         await until_published(kubelet, ["st0", "st1"])
@@ -117,9 +118,8 @@ async def test_nothing_is_published_while_it_is_not_known_what_pods_hold(tmp_pat
         checkpoint.write_bytes(b"{")
         await serve_again(kubelet, Api.DRA)
         async with asyncio.timeout(LIMIT):
-            while not driver(kubelet).get("problem"):
+            while "the checkpoint cannot be read" not in driver(kubelet).get("problem", ""):
                 await asyncio.sleep(0.01)
-        assert "the checkpoint cannot be read" in driver(kubelet)["problem"]
         assert published(kubelet) == []
         checkpoint.write_bytes(content)
         await until_published(kubelet, ["st0"])
@@ -132,3 +132,61 @@ async def test_no_device_moves_from_claims(tmp_path: Path) -> None:
         for name, arguments in (("move", {"device": "st0", "to": "dra"}), ("handover", {"to": "both"})):
             with pytest.raises(ConfigError, match="is served by dra alone"):
                 await found.command(name, arguments)
+
+
+async def test_serve_dra_neither_writes_a_split_file_nor_loads_what_moves_devices(tmp_path: Path) -> None:
+    """In a process of its own: others may have loaded it in this one."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ALONE, str(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await program.communicate()
+    assert output.decode().splitlines() == ["loaded []", "split files []"]
+
+
+ALONE = """
+import asyncio, sys
+from pathlib import Path
+from plugwright import Allocation, Device, Plugin
+from plugwright.testing import claim_requesting, pod_requesting, running
+
+class Tapes(Plugin):
+    resource = "example.com/tape"
+
+    async def discover(self):
+        yield [Device("st0")]
+
+async def main(directory):
+    async with running(Tapes(), directory, serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({"example.com/tape": 1})]))
+    print("loaded", sorted(name for name in sys.modules if name.startswith("plugwright.dra.both")))
+    print("split files", [path.name for path in directory.rglob("split*.json")])
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def test_a_split_file_of_before_is_removed(tmp_path: Path) -> None:
+    async with running(Tapes(Device("st0")), tmp_path, served=QUICK, serve="both") as kubelet:
+        await until_published(kubelet, ["st0"])
+        split = kubelet.paths.plugins / "tape.example.com" / "split.json"
+        assert split.exists()
+        await serve_again(kubelet, Api.DRA)
+        async with asyncio.timeout(LIMIT):
+            while split.exists():
+                await asyncio.sleep(0.01)
+        assert published(kubelet) == ["st0"]
+
+
+async def test_a_device_of_serve_dra_is_listed_when_claims_are_known_not_to_have_it(tmp_path: Path) -> None:
+    async with running(Tapes(Device("st0")), tmp_path, KubeletSettings(timeout=LIMIT), QUICK, serve="dra") as kubelet:
+        await until_published(kubelet, ["st0"])
+        await serve_again(kubelet, Api.BOTH, Split(dra=0))
+        async with asyncio.timeout(LIMIT):
+            await kubelet.api.changes.until(lambda _: taints(kubelet) == [["plugwright.dev/moving"]])
+        await until_published(kubelet, [])
+        assert await kubelet.allocatable(TAPE, count=1) == 1
+
+
+def taints(kubelet: PluginKubelet) -> list[list[str]]:
+    devices = [device for one in kubelet.api.slices for device in one["spec"].get("devices") or ()]
+    return [[taint["key"] for taint in device.get("taints") or ()] for device in devices]

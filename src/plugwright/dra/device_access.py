@@ -1,9 +1,9 @@
-"""The devices of a resource as claims see them, and the plugin's methods: what `claim_setup` asks of the SDK."""
+"""The devices of a resource as claims see them, and the plugin's methods: what preparing a claim needs of the SDK."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from plugwright.dra.api_split.split import ApiSplit
 from plugwright.dra.names import device_name
+from plugwright.dra.placement import DevicePlacement
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime
@@ -18,8 +18,8 @@ _NOT_THERE = ("gone", "held")  # codes: no plugin call can make such a device us
 class PluginDevices:
     """Implements `claim_setup.DeviceAccess`; devices are known by their names in the slices."""
 
-    def __init__(self, runtime: ResourceRuntime, split: ApiSplit) -> None:
-        self._runtime, self._split = runtime, split
+    def __init__(self, runtime: ResourceRuntime, placement: DevicePlacement) -> None:
+        self._runtime, self._placement = runtime, placement
         self._snapshot: Snapshot | None = None  # that `_by_name` was made of
         self._by_name: dict[str, Device] = {}
 
@@ -36,10 +36,10 @@ class PluginDevices:
     def refusal(self, device: Device) -> str:
         if not device.healthy and device.code in _NOT_THERE:
             return device.reason
-        return self._split.refusal(device.id)
+        return self._placement.refusal(device.id)
 
-    async def arriving(self, name: str) -> None:
-        await self._split.arriving(name)
+    async def arriving(self, names: Collection[str]) -> None:
+        await self._placement.arriving(names)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         """Also what comes before the start of a container: no kubelet asks a DRA driver for that."""

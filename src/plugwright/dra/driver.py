@@ -1,52 +1,52 @@
 """The DRA driver of one resource: its parts made, joined and run together.
 
-    inventory → split, taints → the content of the pool → publisher → ResourceSlices
+    inventory → placement, taints → the content of the pool → publisher → ResourceSlices
     kubelet → registration → preparation → plugin, checkpoint, CDI files
 
-Each part has a module of its own. A driver that cannot begin, because it does not know its node or its API server, says
-so in one line and tries again; other resources go on without it.
+A driver that cannot begin, because it does not know its node or its API server, says so in one line and tries again;
+other resources go on without it.
 """
 
 import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
-from plugwright.dra import driver_status
-from plugwright.dra.api_split import handover
-from plugwright.dra.api_split.leftovers import CHECKPOINT
-from plugwright.dra.api_split.split import ApiSplit
-from plugwright.dra.api_split.split_file import state_path
+from plugwright.dra.claims_only import ClaimsOnly
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_taints.taints import Taint, TaintController
+from plugwright.dra.driver_files import DriverFiles
 from plugwright.dra.health import HealthService
-from plugwright.dra.names import check_driver_name, device_name, driver_name
+from plugwright.dra.names import check_driver_name, driver_name
+from plugwright.dra.placement import DevicePlacement
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claim_status import ClaimStatus
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
 from plugwright.dra.resource_claims.preparation import Preparation, PreparationSettings
-from plugwright.dra.resource_claims.prepared_claims import PreparedClaims, read_boot_id
-from plugwright.dra.resource_slices import pool_content
-from plugwright.dra.resource_slices.publisher import SlicePublisher
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, read_boot_id
+from plugwright.dra.resource_slices.publisher import PublisherState, PublisherStatus, SlicePublisher
+from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError, InvalidValue, PlugwrightError
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.api_client import ApiClient
 from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.inventory import Snapshot
-from plugwright.sdk.registration import RegistrationState
+from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import Api, DriverState
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Backoff, in_thread
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["Driver", "find_api_server"]
 
@@ -64,12 +64,11 @@ def find_api_server(settings: Settings) -> ResourceApiClient:
     return ApiClient.find(os.environ)
 
 
-@dataclass(frozen=True, slots=True)
-class _DriverParts:
+class _DriverParts(msgspec.Struct, frozen=True):
     node: str
     api: ResourceApiClient
     prepared: PreparedClaims
-    split: ApiSplit
+    placement: DevicePlacement
     taints: TaintController
     publisher: SlicePublisher
     preparation: Preparation
@@ -84,13 +83,15 @@ class Driver:
         self,
         runtime: ResourceRuntime,
         connect: Callable[[Settings], ResourceApiClient] = find_api_server,
-        split: type[ApiSplit] = ApiSplit,
+        wrap: Callable[[DevicePlacement], DevicePlacement] = lambda placement: placement,
     ) -> None:
+        """`wrap` is for tests that replace what a placement decides."""
         self.state = Latest(DriverState(RegistrationState.STARTING.value, since=time.time()))
         self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
-        self._runtime, self._connect, self._split = runtime, connect, split
+        self._runtime, self._connect, self._wrap = runtime, connect, wrap
         self._parts: _DriverParts | None = None
         self._unpublishable = ""  # why the devices cannot be in slices
+        self._problems = LogOnce(logger)
         runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     async def run(self) -> None:
@@ -114,26 +115,29 @@ class Driver:
         common = {"name": self.name, "ready": state.ready, "state": state.state, "reason": state.reason}
         if parts is None:
             return common
-        registration = parts.registration
-        split = handover.status(parts.split)
+        registration, slices = parts.registration.status.value, parts.publisher.status.value
+        placement = parts.placement.status()
         return {
             **common,
             "node": parts.node,
-            "registration": driver_status.registration_status(
-                registration.status.value, str(registration.sockets.service)
-            ),
-            "slices": driver_status.slices_status(parts.publisher.status.value),
-            "claims": driver_status.claims_status(parts.prepared.latest.value.values()),
+            "registration": {
+                "state": registration.state.value,
+                "reason": registration.reason,
+                "since": round(registration.since, 3),
+                "endpoint": str(parts.registration.sockets.service),
+            },
+            "slices": {**asdict(slices), "state": slices.state.value, "dropped": list(slices.dropped)},
+            "claims": _claims_status(parts.prepared.latest.value.values()),
             "taints": parts.taints.status(),
-            **split,
-            "problem": split["problem"] or parts.prepared.problem,
+            **placement,
+            "problem": placement["problem"] or parts.prepared.problem,
         }
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
         parts = self._parts
         if parts is None:
             raise ConfigError(f"the DRA driver of {self._runtime.resource} does not run: {self.state.value.reason}")
-        return await handover.command(parts.split, name, arguments)
+        return await parts.placement.command(name, arguments)
 
     async def _made(self) -> _DriverParts:
         """`ConfigError` or OSError where something is missing that the driver cannot do without."""
@@ -141,20 +145,17 @@ class Driver:
         node = _node_name(settings)
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
         api = await in_thread("API server", partial(self._connect, settings))
-        directory = settings.paths.plugins / self.name
-        state_dir = settings.state_dir or directory
-        metadata = DeviceMetadata(directory, self.name)
+        own = DriverFiles.of(settings, self.name)
+        metadata = DeviceMetadata(own.directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
-        prepared = PreparedClaims(directory / CHECKPOINT, read_boot_id(), files.find)
-        split = self._split(
-            runtime, state_path(settings.state_dir, directory, self.name), (self.name, node), prepared, api
-        )
+        prepared = PreparedClaims(own.checkpoint, read_boot_id(), files.find)
+        placement = self._wrap(self._placement(own, api, prepared))
         claim_status = ClaimStatus(api, self.name)
         preparation = Preparation(
             self.name,
             node,
             ClaimLookup(api),
-            PluginDevices(runtime, split),
+            PluginDevices(runtime, placement),
             prepared,
             files,
             report=claim_status.report,
@@ -165,13 +166,20 @@ class Driver:
             node=node,
             api=api,
             prepared=prepared,
-            split=split,
-            taints=TaintController(runtime.inventory, serve.taints, state_dir / _TAINTS),
+            placement=placement,
+            taints=TaintController(runtime.inventory, serve.taints, (settings.state_dir or own.directory) / _TAINTS),
             publisher=SlicePublisher(api, self.name, node),
             preparation=preparation,
             claim_status=claim_status,
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
+
+    def _placement(self, files: DriverFiles, api: ResourceApiClient, prepared: PreparedClaims) -> DevicePlacement:
+        if self._runtime.serve.api is not Api.BOTH:
+            return ClaimsOnly(self._runtime, prepared, files)
+        from plugwright.dra.both.operators import OperatedSplit  # nothing but `serve: both` loads its package
+
+        return OperatedSplit.of(self._runtime, files, prepared, api)
 
     async def _serve(self, parts: _DriverParts) -> None:
         """For ever: ends by an error of one of the parts."""
@@ -185,7 +193,7 @@ class Driver:
         ]
         try:
             async with asyncio.TaskGroup() as group:
-                working = (parts.split, parts.taints, parts.publisher, parts.preparation, parts.claim_status)
+                working = (parts.placement, parts.taints, parts.publisher, parts.preparation, parts.claim_status)
                 for part in (*working, parts.registration):
                     group.create_task(part.run(), name=f"{type(part).__name__} of {self.name}")
                 group.create_task(self._offer(parts))
@@ -195,15 +203,13 @@ class Driver:
 
     async def _offer(self, parts: _DriverParts) -> None:
         """Has those devices published that claims are to be allocated from, whenever they or their taints change."""
-        inventory, changes = self._runtime.inventory.latest, Latest(0)
-        sources = (inventory, parts.taints.taints, parts.split.placements)
-        ends = [source.subscribe(lambda: changes.publish(changes.value + 1)) for source in sources]
+        inventory, changes = self._runtime.inventory.latest, Signal()
+        sources = (inventory, parts.taints.taints, parts.placement.changed)
+        ends = [source.subscribe(changes.notify) for source in sources]
         try:
-            async for _ in changes.changes():
+            async for _ in changes.notifications():
                 snapshot, taints = inventory.value, parts.taints.taints.value
-                if snapshot is None or taints is None:
-                    continue
-                if not snapshot.devices or parts.split.placements.value:  # else what is published stays
+                if snapshot is not None and taints is not None:
                     self._publish(parts, snapshot, taints)
         finally:
             for end in ends:
@@ -211,41 +217,45 @@ class Driver:
 
     def _publish(self, parts: _DriverParts, snapshot: Snapshot, taints: Mapping[str, Sequence[Taint]]) -> None:
         """Devices that cannot be published leave the slices as they are, and claims are prepared all the same."""
-        split, problem = parts.split, ""
+        offered = parts.placement.in_slices(snapshot.devices)
+        if offered is None and snapshot.devices:
+            return  # what is published stays until it is known which devices belong to claims
+        self._unpublishable = ""
         try:
-            content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
+            content = pool_content(snapshot, offered or (), taints, parts.placement.taints())
             parts.publisher.content.publish_if_changed(content)
+            self._problems.recovered()
         except InvalidValue as error:
-            problem = str(error)
-            if problem != self._unpublishable:
-                logger.error("devices cannot be published", extra={"driver": self.name, "error": problem})
-        self._unpublishable = problem
+            self._unpublishable = str(error)
+            facts = {"driver": self.name, "error": str(error)}
+            self._problems.error("devices cannot be published", str(error), extra=facts)
         self._set_state(parts)
 
     def _confirm(self, parts: _DriverParts) -> None:
-        """Tells the split what the API server has."""
+        """Tells the placement which devices the API server has."""
         published = parts.publisher.published.value
         if published is not None and parts.publisher.is_current:
-            ids = {device_name(device_id): device_id for device_id in parts.split.placements.value}
-            devices = pool_content.published_devices(published, ids)
-            parts.split.confirm(devices, taints_dropped="taints" in parts.publisher.status.value.dropped)
+            dropped = "taints" in parts.publisher.status.value.dropped
+            parts.placement.confirm(published_devices(published), taints_dropped=dropped)
 
     def _set_state(self, parts: _DriverParts) -> None:
-        state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
+        state = _driver_state(parts.registration.status.value, parts.publisher.status.value)
         if self._unpublishable and state.ready:
             state = replace(state, state="unpublished", reason=self._unpublishable, ready=False)
         self.state.publish_if_changed(state)
 
     async def _cannot_begin(self, reason: str) -> None:
+        facts = {"resource": self._runtime.resource, "error": reason}
+        self._problems.error("DRA driver cannot begin", reason, extra=facts)
         if self.state.value.reason != reason:
-            logger.error("DRA driver cannot begin", extra={"resource": self._runtime.resource, "error": reason})
             self.state.publish(DriverState("failed", reason, since=time.time()))
         if self._runtime.serve_asked.api is Api.DEVICE_PLUGIN:
             await self._give_back_unclaimed()
 
     async def _give_back_unclaimed(self) -> None:
         """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
-        prepared = PreparedClaims(self._runtime.settings.paths.plugins / self.name / CHECKPOINT, read_boot_id())
+        files = DriverFiles.of(self._runtime.settings, self.name)
+        prepared = PreparedClaims(files.checkpoint, read_boot_id())
         try:
             claims = (await prepared.read()).values()
         except (PlugwrightError, OSError) as error:
@@ -262,3 +272,28 @@ def _node_name(settings: Settings) -> str:
     if not DNS_SUBDOMAIN.fullmatch(name) or len(name) > 253:
         raise ConfigError(f"the name of this node must be that of a Node, got {name!r}")
     return name
+
+
+def _driver_state(registration: RegistrationStatus, slices: PublisherStatus) -> DriverState:
+    """Ready when registered and published; slices stay in an API server that is away, so they count then too."""
+    is_published = slices.state is PublisherState.PUBLISHED
+    was_published = slices.state is PublisherState.AWAY and slices.slices > 0
+    if registration.state is not RegistrationState.REGISTERED:
+        return DriverState(registration.state.value, registration.reason, False, registration.since)
+    if is_published or was_published:
+        return DriverState(registration.state.value, slices.reason, True, registration.since)
+    reason = slices.reason or "its devices are not published yet"
+    return DriverState("unpublished", reason, False, registration.since)
+
+
+def _claims_status(claims: Iterable[PreparedClaim]) -> list[dict[str, object]]:
+    return [
+        {
+            "namespace": claim.namespace,
+            "name": claim.name,
+            "uid": claim.uid,
+            "state": claim.state.value,
+            "devices": sorted({device.id for device in claim.devices}),
+        }
+        for claim in sorted(claims, key=lambda claim: (claim.namespace, claim.name, claim.uid))
+    ]

@@ -1,7 +1,7 @@
 """A node of one driver for the tests of claims: the claims of its API server, its devices, and its directories."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -118,9 +118,10 @@ class Drives:
     def refusal(self, device: Device) -> str:
         return self.refusals.get(device.id, "")
 
-    async def arriving(self, name: str) -> None:
-        if self.arrived is not None:
-            await self.arrived(name)
+    async def arriving(self, names: Collection[str]) -> None:
+        for name in names:
+            if self.arrived is not None:
+                await self.arrived(name)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         self.allocated.append([device.id for device in devices])

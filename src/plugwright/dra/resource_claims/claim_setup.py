@@ -5,7 +5,7 @@ When to try, and again, is `preparation`; nothing here is called twice at a time
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,8 @@ class DeviceAccess(Protocol):
         """Why the device may not be given to a claim now, beside its health; empty if it may."""
         ...
 
-    async def arriving(self, name: str) -> None:
-        """A claim names this device: it may have to be moved to this API first."""
+    async def arriving(self, names: Collection[str]) -> None:
+        """A claim names these devices: they may have to be moved to claims first."""
         ...
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation: ...

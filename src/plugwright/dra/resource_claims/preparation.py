@@ -144,9 +144,7 @@ class Preparation:
                 await self.abandoned.undo()
             stored = (await self._prepared.read()).get(claim.uid)
             if stored is None or not stored.is_ready(self._prepared.boot_id):
-                for result in claim.results:
-                    if not result.admin_access:
-                        await self._devices.arriving(result.device)
+                await self._devices.arriving([result.device for result in claim.results if not result.admin_access])
             async with self._turn:
                 if self._calls.get(claim.uid) is not call:
                     raise ClaimRefused(f"ResourceClaim {claim} was unprepared while it waited")

@@ -1,23 +1,57 @@
-"""Devices as ResourceSlices have them: typed attributes, capacity, counters and taints.
+"""The content of a node's pool: its devices as ResourceSlices have them, with attributes, capacity, counters, taints.
 
 What of them an API server would refuse is checked where they are made, in `attributes` and `model`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from plugwright.attributes import Capacity, Consumption, CounterSet, Version, is_published
 from plugwright.dra import names
+from plugwright.dra.placement import MOVING
 from plugwright.dra.resource_slices.slice_comparison import Document
+from plugwright.dra.resource_slices.slices import PoolContent
 from plugwright.errors import InvalidValue
 from plugwright.model import Device
+from plugwright.sdk.inventory import Snapshot
 
-__all__ = ["counter_sets", "slice_device"]
+__all__ = ["counter_sets", "pool_content", "published_devices", "slice_device"]
+
+Taint = Mapping[str, str]
 
 _VALUES_LIMIT = 32  # attributes and capacities of one device together
 _TEXT_LIMIT = 64  # bytes
 _TAINTS_LIMIT = 16
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _UNITS = [(f"{unit}i", 1024**power) for power, unit in reversed([*enumerate("KMGTPE", 1)]) if power > 1]
+
+
+def pool_content(
+    snapshot: Snapshot,
+    offered: Collection[str],
+    taints: Mapping[str, Sequence[Taint]],
+    moving: Mapping[str, Taint],
+) -> PoolContent:
+    """The devices of `offered`, by id, in natural order: the scheduler takes the first that fits.
+
+    `moving` have one more taint. It is added here, so that a device which is offered for one claim alone is never in
+    the slices without it.
+    """
+    devices = [device for device_id, device in snapshot.devices.items() if device_id in offered]
+    documents = (slice_device(device, _sorted(taints.get(device.id, ()), moving.get(device.id))) for device in devices)
+    return PoolContent(tuple(documents), counter_sets(devices))
+
+
+def _sorted(taints: Sequence[Taint], moving: Taint | None) -> list[dict[str, str]]:
+    every = [*taints, *([moving] if moving is not None else [])]
+    return [dict(taint) for taint in sorted(every, key=lambda taint: taint["key"])]
+
+
+def published_devices(content: PoolContent) -> dict[str, bool]:
+    """The names of the devices in the slices, and whether each has the taint of a move."""
+    return {
+        document["name"]: any(taint.get("key") == MOVING["key"] for taint in document.get("taints") or ())
+        for document in content.devices
+    }
 
 
 def slice_device(device: Device, taints: Sequence[Document] = ()) -> Document:

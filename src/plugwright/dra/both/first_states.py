@@ -1,25 +1,25 @@
-"""Where a device belongs that a run finds: by what an earlier run left, by its holders, by the operator's split.
+"""The state in which a run finds a device: by what an earlier run left, by its holders, by the operator's split.
 
-Plain functions over values; `split` keeps what they return. How a device moves from there is `moves`.
+Pure functions over values; `rounds` keeps what they return. How a device moves from there is `states`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from plugwright.dra.api_split.moves import Evidence, Phase, Placement
-from plugwright.dra.api_split.split_file import SplitState, settings_text
+import msgspec
+from msgspec.structs import replace
+
+from plugwright.dra.both.split_file import SplitState, settings_text
+from plugwright.dra.both.states import Evidence, Placement, Unit
+from plugwright.dra.placement import DeviceState
 from plugwright.model import Device, natural_order
 from plugwright.sdk.serve_settings import Api, ServeSettings, Split
 from plugwright.text import clean
 
-__all__ = ["Found", "adopt", "restored", "targets_by_split"]
-
-Unit = tuple[str, ...]
+__all__ = ["Found", "placed", "restored", "targets_by_split"]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The devices that discovery lists, by unit, and what is known of each unit. `held` are those that pods hold."""
 
     devices: Mapping[str, Device]
@@ -33,19 +33,19 @@ def restored(placement: Placement, evidence: Evidence, *, rebooted: bool) -> Pla
 
     After a reboot the kubelet admits a pod again only if the devices that it held are Healthy.
     """
-    held, phase = evidence.held_by_pod, placement.phase
+    held, state = evidence.held_by_pod, placement.state
     if held and evidence.prepared:
-        phase = Phase.DISPUTED
-    elif held and (phase is not Phase.WITHHELD or rebooted):
-        phase = Phase.LISTED
-    elif evidence.prepared and not phase.in_slice:
-        phase = Phase.DISPUTED if held is None else Phase.PUBLISHED
-    elif phase is Phase.WITHDRAWN:
-        phase = Phase.TAINTED  # claims may have come while nothing ran
-    return replace(placement, phase=phase)
+        state = DeviceState.DISPUTED
+    elif held and (state is not DeviceState.WITHHELD or rebooted):
+        state = DeviceState.LISTED
+    elif evidence.prepared and not state.in_slice:
+        state = DeviceState.DISPUTED if held is None else DeviceState.PUBLISHED
+    elif state is DeviceState.WITHDRAWN:
+        state = DeviceState.TAINTED  # claims may have come while nothing ran
+    return replace(placement, state=state)
 
 
-def adopt(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
+def placed(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
     """The state with every device that was found in it; the devices of one unit have one placement.
 
     Other settings than the state was made with replace what operators have asked for.
@@ -59,37 +59,37 @@ def adopt(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
     targets = {**_targets(state, serve, found), **known}
     placements = dict(state.placements)
     for unit in sorted(set(found.units.values())):
-        placements |= dict.fromkeys(unit, _placement(unit, state, targets, serve, found))
-    return replace(state, placements=placements, lost=False)
+        placements |= dict.fromkeys(unit, _placement(unit, state, targets, found))
+    return replace(state, placements=placements, lost=False, all_claims=False)
 
 
-def _placement(
-    unit: Unit, state: SplitState, targets: Mapping[str, Api], serve: ServeSettings, found: Found
-) -> Placement:
+def _placement(unit: Unit, state: SplitState, targets: Mapping[str, Api], found: Found) -> Placement:
     old = [state.placements[key] for key in unit if key in state.placements]
     decided = [key for key in unit if key in state.placements] or unit
     target = Api.DRA if all(targets[key] is Api.DRA for key in decided) else Api.DEVICE_PLUGIN
     if old:
-        phases = {placement.phase for placement in old}
+        states = {placement.state for placement in old}
         by_policy = old[0].by_policy and target is old[0].target
-        return Placement(phases.pop() if len(phases) == 1 else Phase.DISPUTED, target, by_policy)
+        return Placement(states.pop() if len(states) == 1 else DeviceState.DISPUTED, target, by_policy)
     if state.lost:
-        return Placement(Phase.DISPUTED, target)
-    return Placement(_first_phase(found.evidence(unit), target, is_listed=serve.api is Api.BOTH), target)
+        return Placement(DeviceState.DISPUTED, target)
+    return Placement(_first_state(found.evidence(unit), target, claims_had_it=state.all_claims), target)
 
 
-def _first_phase(evidence: Evidence, target: Api, *, is_listed: bool) -> Phase:
-    """`is_listed`: the kubelet has a list of the resource, so that a device must be withheld before it is published."""
+def _first_state(evidence: Evidence, target: Api, *, claims_had_it: bool) -> DeviceState:
+    """`claims_had_it`: the device may still be in a slice, and the scheduler may have given it to a claim."""
     if evidence.prepared:
-        return Phase.PUBLISHED if evidence.held_by_pod is False else Phase.DISPUTED
-    if evidence.held_by_pod is not False or target is Api.DEVICE_PLUGIN:
-        return Phase.LISTED
-    return Phase.WITHHELD if is_listed else Phase.PUBLISHED
+        return DeviceState.PUBLISHED if evidence.held_by_pod is False else DeviceState.DISPUTED
+    if evidence.held_by_pod is not False:
+        return DeviceState.LISTED
+    if claims_had_it:
+        return DeviceState.PUBLISHED
+    return DeviceState.LISTED if target is Api.DEVICE_PLUGIN else DeviceState.WITHHELD
 
 
 def _targets(state: SplitState, serve: ServeSettings, found: Found) -> dict[str, Api]:
-    if serve.api is Api.DRA or state.handover is not None:
-        return dict.fromkeys(found.devices, state.handover or Api.DRA)
+    if state.handover is not None:
+        return dict.fromkeys(found.devices, state.handover)
     on_dra = {key for key, placement in state.placements.items() if placement.target is Api.DRA}
     on_dra |= {key for key, unit in found.units.items() if found.evidence(unit).prepared}
     return targets_by_split(found.devices.values(), serve.split, on_dra, found.held)
@@ -98,7 +98,7 @@ def _targets(state: SplitState, serve: ServeSettings, found: Found) -> dict[str,
 def targets_by_split(
     devices: Iterable[Device], split: Split, on_dra: Collection[str], held: Collection[str]
 ) -> dict[str, Api]:
-    """Where the operator's split wants each device. `on_dra` are those already there, `held` those that pods hold."""
+    """Where the operator's split wants each device; `on_dra` are those already there, `held` those that pods hold."""
     devices = sorted(devices, key=lambda device: natural_order(device.id), reverse=True)
     if split.attributes:
         chosen = {device.id for device in devices if _matches(device, split.attributes)}

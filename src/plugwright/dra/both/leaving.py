@@ -1,79 +1,80 @@
-"""Devices that leave the kubelet's list: when they may, when pods need them back, and until when they are counted.
+"""Devices that leave the kubelet's list: when they may, and when pods need them back.
 
 The scheduler counts the Node's allocatable, which the kubelet writes up to 10 s after its list has changed. A pod that
-is bound meanwhile is refused where no device is left for it. So a device leaves the list while a pod holds it, or while
-another one is free; and until the Node is seen with fewer devices, it comes back when pods have taken all the others.
-No device is given out twice without this: it spares pods a refusal, and gives up where that would take too long.
+is bound meanwhile is rejected if no device is left for it. So a device leaves the list while a pod holds it, or while
+another device is free; and until the Node is seen with fewer devices, it returns when pods have taken all the others.
+
+This is an optimisation: it avoids rejected pods, and ends after a while. Double allocation is prevented elsewhere.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 
-from plugwright.dra.api_split.move_settings import MoveSettings
+import msgspec
+from msgspec.structs import replace
 
-__all__ = ["Departures"]
+from plugwright.dra.both.move_settings import MoveSettings
+from plugwright.dra.both.states import Unit
 
-Unit = tuple[str, ...]
+__all__ = ["Leaving"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Departure:
+class _LeavingUnit(msgspec.Struct, frozen=True):
     """Times by the clock. `lacking_since`: the unit is free, and no other one is for the pods that come."""
 
     asked: float
-    stay: int  # the phase that all of the following is of
+    entry: int  # of the unit into its state; all of the following is of that state
     entered: float
     lacking_since: float | None
-    was_lacking: bool  # at the last look before this stay, which has decided
+    was_lacking: bool  # at the last look before this state, which has decided
     uncounted_since: float | None = None
 
 
-class Departures:
-    """Of the units that are to leave the list; `is_careful` is False where all devices are to leave it."""
+class Leaving:
+    """Of the units that are to leave the list; `is_careful` is False if all devices are to leave it."""
 
-    def __init__(self, settings: MoveSettings, clock: Callable[[], float], is_careful: Callable[[], bool]) -> None:
+    def __init__(self, settings: MoveSettings, is_careful: Callable[[], bool]) -> None:
         self.is_careful = is_careful
-        self._settings, self._clock = settings, clock
-        self._leaving: dict[Unit, _Departure] = {}
+        self._settings, self._clock = settings, settings.clock
+        self._leaving: dict[Unit, _LeavingUnit] = {}
         self._compared = float("-inf")
 
     def keep(self, units: Collection[Unit]) -> None:
         """The others do not leave any more, or have left."""
-        self._leaving = {unit: departure for unit, departure in self._leaving.items() if unit in units}
+        self._leaving = {unit: record for unit, record in self._leaving.items() if unit in units}
 
-    def look(self, unit: Unit, stay: int, *, lacking: bool) -> None:
-        """What is seen of a unit, in this stay in a phase."""
+    def look(self, unit: Unit, entry: int, *, lacking: bool) -> None:
+        """What is seen of a unit, in the state of this entry."""
         now = self._clock()
         before = self._leaving.get(unit)
         since = now if lacking else None
         if before is None:
-            self._leaving[unit] = _Departure(now, stay, now, since, was_lacking=lacking)
-        elif before.stay != stay:
+            self._leaving[unit] = _LeavingUnit(now, entry, now, since, was_lacking=lacking)
+        elif before.entry != entry:
             was_lacking = before.lacking_since is not None
-            self._leaving[unit] = _Departure(before.asked, stay, now, since, was_lacking)
+            self._leaving[unit] = _LeavingUnit(before.asked, entry, now, since, was_lacking)
         elif lacking and before.lacking_since is not None:
             return
         else:
             self._leaving[unit] = replace(before, lacking_since=since)
 
-    def may_leave(self, unit: Unit, stay: int) -> bool:
-        """Whether a listed unit may be withheld: also where nobody takes it for a while."""
-        found = self._found(unit, stay)
+    def may_leave(self, unit: Unit, entry: int) -> bool:
+        """Whether a listed unit may be withheld: also if no pod takes it for a while."""
+        found = self._found(unit, entry)
         if found is None:
             return not self.is_careful()
         now, since = self._clock(), found.lacking_since
         return since is None or now - since >= self._settings.unwanted or now - found.asked >= self._settings.patience
 
-    def is_needed(self, unit: Unit, stay: int) -> bool:
+    def is_needed(self, unit: Unit, entry: int) -> bool:
         """Whether a withheld unit is to be listed again: pods that were bound have taken all others, or may now."""
-        found = self._found(unit, stay)
-        if found is None or found.lacking_since is None or found.was_lacking or not self.is_counted(unit, stay):
+        found = self._found(unit, entry)
+        if found is None or found.lacking_since is None or found.was_lacking or not self.is_counted(unit, entry):
             return False
         return self._clock() - found.asked < self._settings.patience
 
-    def is_counted(self, unit: Unit, stay: int) -> bool:
+    def is_counted(self, unit: Unit, entry: int) -> bool:
         """Whether the scheduler may still bind pods to a withheld unit."""
-        found = self._found(unit, stay)
+        found = self._found(unit, entry)
         if found is None:
             return self.is_careful()
         now, since = self._clock(), found.uncounted_since
@@ -97,6 +98,6 @@ class Departures:
             elif found.uncounted_since is None:
                 self._leaving[unit] = replace(found, uncounted_since=now)
 
-    def _found(self, unit: Unit, stay: int) -> _Departure | None:
+    def _found(self, unit: Unit, entry: int) -> _LeavingUnit | None:
         found = self._leaving.get(unit)
-        return found if found is not None and found.stay == stay and self.is_careful() else None
+        return found if found is not None and found.entry == entry and self.is_careful() else None

@@ -8,9 +8,10 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from plugwright import Allocation, Device, Limits, Plugin, Settings, Timeouts
-from plugwright.dra.api_split import handover
-from plugwright.dra.api_split.move_settings import MoveSettings
-from plugwright.dra.api_split.split import ApiSplit
+from plugwright.dra.both.holders import ClaimHolders, HolderSources, PodHolders
+from plugwright.dra.both.move_settings import MoveSettings
+from plugwright.dra.both.operators import OperatedSplit
+from plugwright.dra.both.split_file import SplitFile
 from plugwright.dra.names import device_name
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
@@ -152,7 +153,8 @@ class SplitDriver:
     ) -> None:
         self.name, self.state = DRIVER, Latest(DriverState("registered", ready=True))
         self.cluster, self.prepared, self.runtime = cluster, prepared, runtime
-        self.split = ApiSplit(runtime, path, (DRIVER, NODE), prepared, cluster, settings, boot_id=path.parent / "boot")
+        sources = HolderSources(PodHolders(runtime, settings.stored), ClaimHolders(cluster, DRIVER, NODE), prepared)
+        self.split = OperatedSplit(runtime, SplitFile(path, path.parent / "boot"), sources, settings)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -161,7 +163,7 @@ class SplitDriver:
 
     async def prepare(self, claim: str, device_id: str) -> str:
         """Why the claim cannot be prepared, empty if it was."""
-        await self.split.arriving(device_name(device_id))
+        await self.split.arriving([device_name(device_id)])
         refusal = self.split.refusal(device_id)
         holders = self.prepared.held().get(device_name(device_id), [])
         if holders and holders != [claim]:
@@ -171,19 +173,19 @@ class SplitDriver:
         return refusal
 
     def status(self) -> Mapping[str, object]:
-        return {"node": NODE, **handover.status(self.split)}
+        return {"node": NODE, **self.split.status()}
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        return await handover.command(self.split, name, arguments)
+        return await self.split.command(name, arguments)
 
     async def _publish(self) -> None:
-        async for _ in self.split.placements.changes():
+        async for _ in self.split.changed.notifications():
             while self.cluster.away:
                 await asyncio.sleep(0.01)
             present = self.runtime.inventory.latest.value
             listed = present.devices if present is not None else {}
-            taints = self.split.taints
-            slices = {key: key in taints for key in sorted(self.split.in_slices) if key in listed}
+            taints = self.split.taints()
+            slices = {key: key in taints for key in sorted(self.split.in_slices(listed) or ()) if key in listed}
             self.cluster.slices.publish(slices)
             await asyncio.sleep(0)
             self.split.confirm(slices)
@@ -217,11 +219,11 @@ async def served(
         yield made[0]
 
 
-async def until(driver: SplitDriver, accept: Callable[[ApiSplit], bool], seconds: float = 60.0) -> None:
+async def until(driver: SplitDriver, accept: Callable[[OperatedSplit], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         await driver.split.placements.until(lambda _: accept(driver.split))
 
 
 def split_of(driver: SplitDriver) -> dict[str, str]:
-    """The phase of each device."""
-    return {key: placement.phase.value for key, placement in sorted(driver.split.placements.value.items())}
+    """The state of each device."""
+    return {key: placement.state.value for key, placement in sorted(driver.split.placements.value.items())}

@@ -2,11 +2,11 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.dra.api_split.split_actors import (
+from msgspec.structs import replace
+from tests.dra.both.split_actors import (
     DRIVER,
     NODE,
     QUICK,
@@ -23,13 +23,13 @@ from tests.dra.api_split.split_actors import (
 )
 
 from plugwright import Device
-from plugwright.dra.api_split.handover import waits_for
-from plugwright.dra.api_split.holders import allocated_devices
-from plugwright.dra.api_split.moves import Phase
+from plugwright.dra.both.holders import allocated_devices
+from plugwright.dra.both.operators import waits_for
+from plugwright.dra.placement import DeviceState
 from plugwright.errors import ConfigError, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.events import StateChange
-from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.serve_settings import Api
 from plugwright.testing import pod_requesting
 
 
@@ -37,8 +37,8 @@ def tapes(*ids: str, **split: object) -> Tapes:
     return Tapes(*(Device(device_id) for device_id in ids), serve=both(**split))
 
 
-async def phase(driver: SplitDriver, device_id: str, wanted: Phase) -> None:
-    await until(driver, lambda split: split.placements.value[device_id].phase is wanted)
+async def phase(driver: SplitDriver, device_id: str, wanted: DeviceState) -> None:
+    await until(driver, lambda split: split.placements.value[device_id].state is wanted)
 
 
 async def test_the_operators_split_is_published_and_the_rest_listed(root: Path) -> None:
@@ -47,7 +47,7 @@ async def test_the_operators_split_is_published_and_the_rest_listed(root: Path) 
         Kubelet(root / "k") as kubelet,
         served(tapes("st0", "st1", "st2", dra=1), kubelet, cluster, Prepared()) as driver,
     ):
-        await phase(driver, "st2", Phase.PUBLISHED)
+        await phase(driver, "st2", DeviceState.PUBLISHED)
         assert await kubelet.allocatable(TAPE, 2) == 2
         assert await kubelet.capacity(TAPE, 3) == 3
         await cluster.slices.until(lambda slices: slices == {"st2": False})
@@ -82,7 +82,7 @@ async def test_a_device_that_a_pod_holds_moves_when_the_pod_ends(root: Path) -> 
 
 async def until_held(driver: SplitDriver, device_id: str, pod: str) -> None:
     async with asyncio.timeout(60):
-        await driver.split.rounds.until(lambda _: driver.split.readings.pod(device_id) == pod)
+        await driver.split.rounds.until(lambda: driver.split.observations.pod(device_id) == pod)
 
 
 async def test_a_device_that_the_scheduler_still_counts_comes_back_for_the_pod_that_it_binds(root: Path) -> None:
@@ -98,7 +98,7 @@ async def test_a_device_that_the_scheduler_still_counts_comes_back_for_the_pod_t
         pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="second"))
         await kubelet.allocatable(TAPE, 0)
         cluster.allocatable = 0
-        await driver.split.rounds.until(lambda _: not driver.split.readings.evidence(("st0",)).counted)
+        await driver.split.rounds.until(lambda: not driver.split.observations.evidence(("st0",)).counted)
         await kubelet.remove(pod)
         await cluster.slices.until(lambda slices: slices == {"st0": False})
 
@@ -109,10 +109,10 @@ async def test_the_last_free_device_leaves_the_list_when_nobody_takes_it(root: P
     async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared(), settings) as driver:
         await kubelet.allocatable(TAPE, 1)
         await driver.split.move("st0", Api.DRA)
-        await driver.split.rounds.until(lambda _: waits(driver, "st0").startswith("another free device"))
-        await phase(driver, "st0", Phase.WITHHELD)
+        await driver.split.rounds.until(lambda: waits(driver, "st0").startswith("another free device"))
+        await phase(driver, "st0", DeviceState.WITHHELD)
         assert waits(driver, "st0").startswith("the scheduler, which counts it")
-        await phase(driver, "st0", Phase.PUBLISHED)
+        await phase(driver, "st0", DeviceState.PUBLISHED)
 
 
 async def test_an_allocation_in_flight_keeps_its_device_from_being_published(root: Path) -> None:
@@ -161,21 +161,21 @@ async def test_a_claim_for_a_device_that_a_pod_holds_waits_with_the_reason_and_i
         refusal = await driver.prepare("default/late", "st0")
         assert refusal.startswith("st0 is held by default/reader through the device plugin API; the claim gets it when")
         await kubelet.remove(pod)
-        await phase(driver, "st0", Phase.TAINTED)
+        await phase(driver, "st0", DeviceState.TAINTED)
         assert await driver.prepare("default/late", "st0") == ""
 
 
 async def test_a_device_that_a_claim_has_moves_when_the_claim_is_gone(root: Path) -> None:
     cluster, prepared = Cluster(claims={"default/c": ("st0",), "default/d": (), "default/e": ()}, expire=1), Prepared()
     async with Kubelet(root / "k") as kubelet, served(tapes("st0", dra=1), kubelet, cluster, prepared) as driver:
-        await phase(driver, "st0", Phase.PUBLISHED)
+        await phase(driver, "st0", DeviceState.PUBLISHED)
         assert await driver.prepare("default/c", "st0") == ""
         await driver.split.hand_over(Api.DEVICE_PLUGIN)
         await cluster.slices.until(lambda slices: slices == {"st0": True})
         assert waits(driver, "st0") == "held by the claim default/c"
         prepared.remove("default/c")  # its pod has ended, and the claim is still allocated
         async with asyncio.timeout(60):
-            await driver.split.rounds.until(lambda _: driver.split.readings.claims("st0") == ("default/c",))
+            await driver.split.rounds.until(lambda: driver.split.observations.claims("st0") == ("default/c",))
         assert split_of(driver) == {"st0": "tainted"}
         cluster.claims.clear()
         assert await kubelet.allocatable(TAPE, 1) == 1
@@ -190,7 +190,7 @@ async def test_admin_access_holds_no_device() -> None:
 async def test_devices_stay_where_they_are_while_the_api_server_is_away(root: Path) -> None:
     cluster = Cluster()
     async with Kubelet(root / "k") as kubelet, served(tapes("st0", dra=1), kubelet, cluster, Prepared()) as driver:
-        await phase(driver, "st0", Phase.PUBLISHED)
+        await phase(driver, "st0", DeviceState.PUBLISHED)
         await driver.split.move("st0", Api.DEVICE_PLUGIN)
         await cluster.slices.until(lambda slices: slices == {"st0": True})
         cluster.away = True
@@ -219,23 +219,23 @@ async def test_a_restart_keeps_every_device_on_its_side_and_goes_on_with_moves(r
     cluster, prepared = Cluster(), Prepared()
     async with Kubelet(root / "k") as kubelet:
         async with served(tapes("st0", "st1", "st2", dra=1), kubelet, cluster, prepared) as driver:
-            await phase(driver, "st2", Phase.PUBLISHED)
+            await phase(driver, "st2", DeviceState.PUBLISHED)
             pod = await kubelet.admit(pod_requesting({TAPE: 1}))
             await driver.split.move("st0", Api.DRA)
-            await phase(driver, "st0", Phase.WITHHELD)
+            await phase(driver, "st0", DeviceState.WITHHELD)
             before = split_of(driver)
         async with served(tapes("st0", "st1", "st2", dra=1), kubelet, cluster, prepared) as driver:
             assert split_of(driver) == before == {"st0": "withheld", "st1": "listed", "st2": "published"}
             assert await kubelet.allocatable(TAPE, 1) == 1
             await kubelet.remove(pod)
-            await phase(driver, "st0", Phase.PUBLISHED)
+            await phase(driver, "st0", DeviceState.PUBLISHED)
 
 
 async def test_no_list_after_a_restart_offers_a_device_of_claims(root: Path) -> None:
     cluster, prepared = Cluster(), Prepared()
     async with Kubelet(root / "k") as kubelet:
         async with served(tapes("st0", dra=1), kubelet, cluster, prepared) as driver:
-            await phase(driver, "st0", Phase.PUBLISHED)
+            await phase(driver, "st0", DeviceState.PUBLISHED)
             await kubelet.allocatable(TAPE, 0)
         before = sum(isinstance(event, StateChange) and event.kind == "list" for event in kubelet.recorded)
         async with served(tapes("st0", dra=1), kubelet, cluster, prepared) as driver:
@@ -262,9 +262,9 @@ async def test_after_a_reboot_a_pod_gets_its_device_again_though_it_was_to_move(
             assert split_of(driver) == {"st0": "listed"}
             await kubelet.start()
             assert await kubelet.allocatable(TAPE, 1) == 1
-            await phase(driver, "st0", Phase.WITHHELD)
+            await phase(driver, "st0", DeviceState.WITHHELD)
             await kubelet.remove(pod)
-            await phase(driver, "st0", Phase.PUBLISHED)
+            await phase(driver, "st0", DeviceState.PUBLISHED)
 
 
 async def test_a_device_that_both_hold_is_given_to_nobody_until_one_has_ended(root: Path) -> None:
@@ -279,7 +279,7 @@ async def test_a_device_that_both_hold_is_given_to_nobody_until_one_has_ended(ro
             assert "it is not clear who holds it" in driver.split.refusal("st0")
             assert (await kubelet.allocatable(TAPE, 0), cluster.slices.value) == (0, {})
             await kubelet.remove(pod)
-            await phase(driver, "st0", Phase.TAINTED)
+            await phase(driver, "st0", DeviceState.TAINTED)
 
 
 async def test_a_damaged_state_is_put_aside_and_every_device_looked_up(root: Path) -> None:
@@ -287,8 +287,8 @@ async def test_a_damaged_state_is_put_aside_and_every_device_looked_up(root: Pat
     path.parent.mkdir()
     path.write_bytes(b'{"version": 1, "boot":')
     async with Kubelet(root / "k") as kubelet, served(tapes("st0", "st1"), kubelet, cluster, prepared) as driver:
-        await phase(driver, "st0", Phase.LISTED)
-        await phase(driver, "st1", Phase.TAINTED)
+        await phase(driver, "st0", DeviceState.LISTED)
+        await phase(driver, "st1", DeviceState.TAINTED)
         assert path.with_name("split.json.damaged").exists()
         assert await kubelet.allocatable(TAPE, 1) == 1
 
@@ -297,7 +297,7 @@ async def test_a_second_daemon_follows_the_first_and_then_decides(root: Path, tm
     cluster, prepared = Cluster(), Prepared()
     async with Kubelet(root / "k") as kubelet, AsyncExitStack() as first:
         driver = await first.enter_async_context(served(tapes("st0", "st1", dra=1), kubelet, cluster, prepared))
-        await phase(driver, "st1", Phase.PUBLISHED)
+        await phase(driver, "st1", DeviceState.PUBLISHED)
         async with served(tapes("st0", "st1", dra=1), kubelet, Cluster(), prepared) as second:
             assert split_of(second) == {"st0": "listed", "st1": "published"}
             with pytest.raises(ConfigError, match="not known yet"):
@@ -306,7 +306,7 @@ async def test_a_second_daemon_follows_the_first_and_then_decides(root: Path, tm
             async with asyncio.timeout(60):
                 await second.split.problem.until(lambda text: not text)
             await second.split.move("st0", Api.DRA)
-            await phase(second, "st0", Phase.PUBLISHED)
+            await phase(second, "st0", DeviceState.PUBLISHED)
 
 
 async def test_a_state_that_cannot_be_written_moves_nothing(root: Path) -> None:
@@ -321,17 +321,17 @@ async def test_a_state_that_cannot_be_written_moves_nothing(root: Path) -> None:
         assert split_of(driver) == {"st0": "listed"}
         state.unlink()
         await driver.split.move("st0", Api.DRA)
-        await phase(driver, "st0", Phase.PUBLISHED)
+        await phase(driver, "st0", DeviceState.PUBLISHED)
 
 
 async def test_the_policy_keeps_devices_free_on_each_side(root: Path) -> None:
     cluster, prepared = Cluster(), Prepared()
     names = ("st0", "st1", "st2", "st3")
     async with Kubelet(root / "k") as kubelet, served(tapes(*names, keep_free=1), kubelet, cluster, prepared) as driver:
-        await phase(driver, "st3", Phase.PUBLISHED)
+        await phase(driver, "st3", DeviceState.PUBLISHED)
         assert await kubelet.allocatable(TAPE, 3) == 3
         assert await driver.prepare("default/c", "st3") == ""
-        await phase(driver, "st2", Phase.PUBLISHED)
+        await phase(driver, "st2", DeviceState.PUBLISHED)
         pods = [await kubelet.admit(pod_requesting({TAPE: 1})) for _ in range(2)]
         await asyncio.sleep(0)
         assert split_of(driver)["st2"] == "published"  # the last one there: it stays
@@ -370,25 +370,10 @@ async def test_other_settings_replace_what_operators_have_asked_for(root: Path) 
     async with Kubelet(root / "k") as kubelet:
         async with served(tapes("st0", "st1"), kubelet, cluster, prepared) as driver:
             await driver.split.hand_over(Api.DRA)
-            await phase(driver, "st0", Phase.PUBLISHED)
+            await phase(driver, "st0", DeviceState.PUBLISHED)
         async with served(tapes("st0", "st1", dra=1), kubelet, cluster, prepared) as driver:
-            await phase(driver, "st0", Phase.LISTED)
-            assert (driver.split.handover, split_of(driver)["st1"]) == (None, "published")
-
-
-async def test_served_by_dra_alone_a_device_is_published_unless_a_pod_holds_it(root: Path) -> None:
-    cluster, prepared = Cluster(), Prepared()
-    alone = Tapes(Device("st0"), Device("st1"), serve=ServeSettings(api=Api.DRA))
-    async with Kubelet(root / "k") as kubelet:
-        async with served(tapes("st0", "st1"), kubelet, cluster, prepared, path=root / "other.json"):
-            await kubelet.allocatable(TAPE, 2)
-            pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="reader"))
-        async with served(alone, kubelet, cluster, prepared) as driver:
-            await cluster.slices.until(lambda slices: slices == {"st1": False})
-            await until_held(driver, "st0", "default/reader")
-            with pytest.raises(ConfigError, match="served by dra alone"):
-                await driver.split.move("st1", Api.DEVICE_PLUGIN)
-        await kubelet.remove(pod)
+            await phase(driver, "st0", DeviceState.LISTED)
+            assert (driver.split.state.handover, split_of(driver)["st1"]) == (None, "published")
 
 
 def waits(driver: SplitDriver, device_id: str) -> str:

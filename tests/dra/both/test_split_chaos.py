@@ -8,7 +8,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +16,18 @@ from pathlib import Path
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts
 from plugwright.apiserver.in_process_client import InProcessClient
 from plugwright.apiserver.one_node import OneNode
-from plugwright.dra.api_split.moves import Phase, Placement
-from plugwright.dra.api_split.split import ApiSplit
 from plugwright.dra.driver import Driver
+from plugwright.dra.placement import DevicePlacement
 from plugwright.errors import ConfigError, ContainerWaiting, PodRefused
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.kubelet.pod_table import Phase as PodPhase
 from plugwright.kubelet.pod_table import Pod
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import Api, Split
 from plugwright.system.concurrency import cancel
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.testing import claim_requesting, pod_requesting
 from plugwright.testing.harness import PluginKubelet, kubelet_root
 
@@ -50,26 +50,36 @@ class Tapes(Plugin):
         return Allocation(env={"TAPES": ",".join(device.id for device in devices)})
 
 
-class Unruled(ApiSplit):
+class Unruled:
     """The control: every device is offered by both APIs all the time, and given to whoever asks."""
 
-    @property
-    def in_slices(self) -> frozenset[str]:
-        return frozenset(IDS)
+    def __init__(self, inventory: Inventory) -> None:
+        self.changed = Signal()
+        self._inventory = inventory
 
-    @property
+    def in_slices(self, devices: Mapping[str, Device]) -> Collection[str]:
+        return devices
+
     def taints(self) -> dict[str, Mapping[str, str]]:
         return {}
+
+    def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
+        return None
 
     def refusal(self, device_id: str) -> str:
         return ""
 
-    async def arriving(self, name: str) -> None:
-        return
+    async def arriving(self, names: Collection[str]) -> None:
+        return None
+
+    def status(self) -> dict[str, object]:
+        return {"handover": "", "problem": "", "devices": {}}
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> str:
+        raise ConfigError("nothing moves")
 
     async def run(self) -> None:
-        self._runtime.inventory.withhold({})
-        self.placements.publish({device_id: Placement(Phase.PUBLISHED, Api.DRA) for device_id in IDS})
+        self._inventory.withhold({})
         await asyncio.Event().wait()
 
 
@@ -101,8 +111,8 @@ class Outcome:
 class Node:
     """A kubelet and its daemon, which can be killed and started."""
 
-    def __init__(self, kubelet: PluginKubelet, directory: Path, split: type[ApiSplit]) -> None:
-        self.kubelet, self.split = kubelet, split
+    def __init__(self, kubelet: PluginKubelet, directory: Path, ruled: bool) -> None:
+        self.kubelet, self.ruled = kubelet, ruled
         self.starts, self.running = Latest(0), Latest(False)
         self.calls, self.open = Latest(0), Latest(True)
         self.binding = 0  # pods that are being admitted
@@ -165,7 +175,8 @@ class Node:
         await self.running.until(bool)
 
     def _driver(self, runtime: ResourceRuntime) -> Driver:
-        return Driver(runtime, connect=lambda _: InProcessClient(self.kubelet.api), split=self.split)
+from plugwright.apiserver.in_process_client import InProcessClient
+from plugwright.apiserver.one_node import OneNode
 
     @property
     def free(self) -> int:
@@ -247,13 +258,13 @@ async def admitted(node: Node, kind: str) -> Pod:
         node.binding -= 1
 
 
-async def chaos(tmp_path: Path, split: type[ApiSplit], pods: int) -> Outcome:
+async def chaos(tmp_path: Path, ruled: bool, pods: int) -> Outcome:
     outcome, chance = Outcome(), random.Random(19)
     with kubelet_root(tmp_path) as root:
         settings = KubeletSettings(timeout=0.5, strict=False, timing=TIMING)
         async with PluginKubelet(root, settings, resource_api=(api := OneNode("node"))) as kubelet:
             kubelet.api, kubelet.cdi = api, tmp_path / "cdi"
-            node = Node(kubelet, tmp_path, split)
+            node = Node(kubelet, tmp_path, ruled)
             serving_devices = asyncio.create_task(node.run())
             reporting = asyncio.create_task(node.report_status())
             try:
@@ -267,7 +278,7 @@ async def chaos(tmp_path: Path, split: type[ApiSplit], pods: int) -> Outcome:
 
 
 async def test_no_device_is_held_twice_whatever_happens(tmp_path: Path) -> None:
-    outcome = await chaos(tmp_path, ApiSplit, PODS)
+    outcome = await chaos(tmp_path, True, PODS)
     assert outcome.overlaps == []
     assert outcome.ran.total() == PODS
     assert outcome.moved > PODS // 15
@@ -275,5 +286,5 @@ async def test_no_device_is_held_twice_whatever_happens(tmp_path: Path) -> None:
 
 
 async def test_without_the_rule_devices_are_held_twice(tmp_path: Path) -> None:
-    outcome = await chaos(tmp_path, Unruled, pods=400)  # it ends with the first overlap
+    outcome = await chaos(tmp_path, False, pods=400)  # it ends with the first overlap
     assert outcome.overlaps

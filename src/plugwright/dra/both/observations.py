@@ -1,46 +1,47 @@
-"""What is known of the holders of a resource's devices, and since when: the evidence that `moves` decides by.
-
-A reading counts only for the stay in a phase in which it was made: a device that was offered meanwhile may have been
-given out since.
-"""
+"""What is known of the holders of a resource's devices, and since when: the evidence that `states` decides by."""
 
 from collections.abc import Callable, Iterable, Mapping
 
-from plugwright.dra.api_split.departures import Departures
-from plugwright.dra.api_split.move_settings import MoveSettings
-from plugwright.dra.api_split.moves import Evidence, Phase, Placement
+from plugwright.dra.both.leaving import Leaving
+from plugwright.dra.both.move_settings import MoveSettings
+from plugwright.dra.both.states import Evidence, Placement, Unit
+from plugwright.dra.placement import DeviceState
 from plugwright.sdk.serve_settings import Api
 
-__all__ = ["Readings"]
+__all__ = ["Observations"]
 
-Unit = tuple[str, ...]
-_Read = tuple[int, tuple[str, ...]]  # the stay in a phase, and the holders then
+Holders = tuple[str, ...]
 
 
-class Readings:
-    """By device id, unless a name is said."""
+class Observations:
+    """By device id. An observation is discarded when its device changes state: it may have been given out since."""
 
-    def __init__(self, settings: MoveSettings, clock: Callable[[], float], is_careful: Callable[[], bool]) -> None:
-        self.departures = Departures(settings, clock, is_careful)
+    def __init__(self, settings: MoveSettings, is_careful: Callable[[], bool]) -> None:
+        self.leaving = Leaving(settings, is_careful)
         self.prepared: Mapping[str, tuple[str, ...]] = {}  # the claims that are prepared
         self.pinned_until: dict[str, float] = {}
-        self._settings, self._clock = settings, clock
-        self._stays: dict[str, int] = {}
+        self._settings, self._clock = settings, settings.clock
+        self._entries: dict[str, int] = {}  # how often the device has changed state
         self._asked: dict[str, float] = {}
-        self._pods: dict[str, _Read] = {}
-        self._claims: dict[str, _Read] = {}
+        self._pods: dict[str, Holders] = {}
+        self._claims: dict[str, Holders] = {}
         self._listings: dict[str, tuple[float, float]] = {}  # when claims may be listed again, and the interval
         self._published: Mapping[str, bool] | None = None
         self._tainted_since: dict[str, float] = {}
 
     def enter(self, device_id: str) -> None:
-        """The device has entered another phase."""
-        self._stays[device_id] = self.stay(device_id) + 1
-        self._listings.pop(device_id, None)
-        self._tainted_since.pop(device_id, None)
+        """The device has entered another state."""
+        self._entries[device_id] = self.entry(device_id) + 1
+        for table in (self._pods, self._claims, self._listings, self._tainted_since):
+            table.pop(device_id, None)
 
-    def stay(self, device_id: str) -> int:
-        return self._stays.get(device_id, 0)
+    def entry(self, device_id: str) -> int:
+        """Differs after each change of state."""
+        return self._entries.get(device_id, 0)
+
+    def entries(self, units: Iterable[Unit]) -> dict[str, int]:
+        """Those of all devices of the units, to be taken before something about them is read."""
+        return {key: self.entry(key) for unit in units for key in unit}
 
     def ask(self, device_id: str) -> None:
         self._asked[device_id] = self._clock() + self._settings.asked
@@ -58,16 +59,16 @@ class Readings:
 
     def forget_free(self) -> None:
         """That a device is free must have been read just now; that it is held may be shown until then."""
-        self._pods = {key: read for key, read in self._pods.items() if read[1]}
-        self._claims = {key: read for key, read in self._claims.items() if read[1]}
+        self._pods = {key: pods for key, pods in self._pods.items() if pods}
+        self._claims = {key: claims for key, claims in self._claims.items() if claims}
 
-    def set_pods(self, stays: Mapping[str, int], pods: Mapping[str, str]) -> None:
-        """`stays` are the devices that were read, with their stays when that began."""
-        self._pods |= {key: (stay, (pods[key],) if key in pods else ()) for key, stay in stays.items()}
+    def set_pods(self, entries: Mapping[str, int], pods: Mapping[str, str]) -> None:
+        """`entries` are those of the devices that were read, as they were before."""
+        self._pods |= {key: (pods[key],) if key in pods else () for key in self._unchanged(entries)}
 
-    def set_claims(self, stays: Mapping[str, int], claims: Mapping[str, Iterable[str]]) -> None:
-        self._claims |= {key: (stay, tuple(claims.get(key, ()))) for key, stay in stays.items()}
-        self.postpone(stays)
+    def set_claims(self, entries: Mapping[str, int], claims: Mapping[str, Iterable[str]]) -> None:
+        self._claims |= {key: tuple(claims.get(key, ())) for key in self._unchanged(entries)}
+        self.postpone(entries)
 
     def postpone(self, device_ids: Iterable[str]) -> None:
         """Claims are not listed again for these devices for a while."""
@@ -86,67 +87,62 @@ class Readings:
         """A device that is not in the slices at all is as good as tainted."""
         published, now = self._published, self._clock()
         for key, placement in placements.items() if published is not None else ():
-            if placement.phase is Phase.TAINTED and published is not None and published.get(key, True):
+            if placement.state is DeviceState.TAINTED and published is not None and published.get(key, True):
                 self._tainted_since.setdefault(key, now)
             else:
                 self._tainted_since.pop(key, None)
 
     def pod(self, device_id: str) -> str:
-        """The pod that was found to hold the device in its present stay; empty if none is known."""
-        stay, pods = self._pods.get(device_id, (-1, ()))
-        return pods[0] if pods and stay == self.stay(device_id) else ""
+        """The pod that was found to hold the device; empty if none is known."""
+        return next(iter(self._pods.get(device_id, ())), "")
 
-    def claims(self, device_id: str) -> tuple[str, ...]:
-        stay, claims = self._claims.get(device_id, (-1, ()))
-        return claims if stay == self.stay(device_id) else ()
-
-    def in_slices(self, device_id: str) -> bool | None:
-        return None if self._published is None else device_id in self._published
+    def claims(self, device_id: str) -> Holders:
+        return self._claims.get(device_id, ())
 
     def is_taint_seen(self, device_id: str) -> bool:
         return device_id in self._tainted_since
 
     def evidence(self, unit: Unit) -> Evidence:
-        now, stay = self._clock(), self.stay(unit[0])
+        now, entry = self._clock(), self.entry(unit[0])
         return Evidence(
             asked=any(map(self.is_asked, unit)),
             prepared=any(key in self.prepared for key in unit),
             pinned=any(self.pinned_until.get(key, 0.0) > now for key in unit),
-            held_by_pod=self._held(self._pods, unit),
-            held_by_claim=self._held(self._claims, unit),
+            held_by_pod=_held(self._pods, unit),
+            held_by_claim=_held(self._claims, unit),
             in_flight_over=all(self._in_flight_until(key) <= now for key in unit),
             published=None if self._published is None else any(key in self._published for key in unit),
-            may_leave=self.departures.may_leave(unit, stay),
-            needed=self.departures.is_needed(unit, stay),
-            counted=self.departures.is_counted(unit, stay),
+            may_leave=self.leaving.may_leave(unit, entry),
+            needed=self.leaving.is_needed(unit, entry),
+            counted=self.leaving.is_counted(unit, entry),
         )
 
     def waits_for_pods(self, unit: Unit, placement: Placement) -> bool:
         evidence = self.evidence(unit)
         claimed = evidence.asked or evidence.prepared
         wanted = claimed or (placement.target is Api.DRA and not evidence.counted)
-        return placement.phase is Phase.DISPUTED or (placement.phase is Phase.WITHHELD and wanted)
+        return placement.state is DeviceState.DISPUTED or (placement.state is DeviceState.WITHHELD and wanted)
 
-    def departs(self, unit: Unit, placement: Placement) -> bool:
+    def leaves(self, unit: Unit, placement: Placement) -> bool:
         """Whether it is to leave the list when that costs no pod its device."""
         evidence = self.evidence(unit)
         if evidence.asked or evidence.prepared or evidence.pinned or placement.target is not Api.DRA:
             return False
-        return placement.phase in (Phase.LISTED, Phase.WITHHELD)
+        return placement.state in (DeviceState.LISTED, DeviceState.WITHHELD)
 
     def waits_for_room(self, unit: Unit, placement: Placement) -> bool:
         """Whether it is to be seen what pods need of the list."""
-        is_counted = placement.phase is Phase.LISTED or self.evidence(unit).counted
-        return is_counted and self.departs(unit, placement)
+        is_counted = placement.state is DeviceState.LISTED or self.evidence(unit).counted
+        return is_counted and self.leaves(unit, placement)
 
     def waits_for_claims(self, unit: Unit, placement: Placement) -> bool:
         """Whether claims are to be listed for it now."""
         evidence, now = self.evidence(unit), self._clock()
         if evidence.asked or evidence.prepared or any(self._listings.get(key, (0.0, 0.0))[0] > now for key in unit):
             return False
-        if placement.phase is Phase.DISPUTED:
+        if placement.state is DeviceState.DISPUTED:
             return evidence.held_by_pod is False
-        return placement.phase is Phase.TAINTED and placement.target is not Api.DRA and evidence.in_flight_over
+        return placement.state is DeviceState.TAINTED and placement.target is not Api.DRA and evidence.in_flight_over
 
     def next_time(self, unit: Unit, placement: Placement) -> float:
         """When something may be due for it, by the clock; infinite if only a change can make it so."""
@@ -159,7 +155,7 @@ class Readings:
             times.append(now + min(self._settings.interval, 1.0 if asked else self._settings.interval))
         if self.waits_for_room(unit, placement):
             times.append(now + self._settings.look)
-        if placement.phase in (Phase.TAINTED, Phase.DISPUTED):
+        if placement.state in (DeviceState.TAINTED, DeviceState.DISPUTED):
             times += [until for key in unit if (until := self._listings.get(key, (0.0, 0.0))[0]) > now]
             times += [until for key in unit if now < (until := self._in_flight_until(key)) < float("inf")]
         return min(times, default=float("inf"))
@@ -168,10 +164,12 @@ class Readings:
         since = self._tainted_since.get(device_id)
         return float("inf") if since is None else since + self._settings.in_flight
 
-    def _held(self, table: Mapping[str, _Read], unit: Unit) -> bool | None:
-        """Held if one of them is, free if all are known to be."""
-        reads = [table.get(key, (-1, ())) for key in unit]
-        if any(stay == self.stay(key) and holders for key, (stay, holders) in zip(unit, reads, strict=True)):
-            return True
-        known = all(stay == self.stay(key) for key, (stay, _) in zip(unit, reads, strict=True))
-        return False if known else None
+    def _unchanged(self, entries: Mapping[str, int]) -> list[str]:
+        return [key for key, entry in entries.items() if entry == self.entry(key)]
+
+
+def _held(table: Mapping[str, Holders], unit: Unit) -> bool | None:
+    """Held if one of them is, free if all are known to be."""
+    if any(table.get(key) for key in unit):
+        return True
+    return False if all(key in table for key in unit) else None

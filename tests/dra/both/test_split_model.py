@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 from tests import removal
-from tests.dra.api_split.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
+from tests.dra.both.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
 
 from plugwright import Device, Settings
-from plugwright.dra.api_split.holders import PodHolders
-from plugwright.dra.api_split.move_settings import MoveSettings
-from plugwright.dra.api_split.split import ApiSplit
+from plugwright.dra.both.holders import ClaimHolders, HolderSources, PodHolders
+from plugwright.dra.both.move_settings import MoveSettings
+from plugwright.dra.both.split import DeviceSplit
+from plugwright.dra.both.split_file import SplitFile
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.exclusivity import Exclusivity
@@ -108,25 +110,17 @@ class Process:
             plugin, Settings(), Directory(directory), self.stalls, checkpoint, exclusivity, _no_driver
         )
         self.runtime.inventory._elapsed = world.clock
-        self.split = ApiSplit(
-            self.runtime,
-            directory / "split.json",
-            (DRIVER, NODE),
-            world.prepared,
-            world.cluster,
-            SETTINGS,
-            world.clock,
-            directory / "boot",
-            ModelHolders(self.runtime, world),
-        )
+        claims = ClaimHolders(world.cluster, DRIVER, NODE)
+        sources = HolderSources(ModelHolders(self.runtime, world), claims, world.prepared)
+        file, settings = SplitFile(directory / "split.json", directory / "boot"), replace(SETTINGS, clock=world.clock)
+        self.split = DeviceSplit(self.runtime, file, sources, settings)
         self.runtime.inventory.update([Device(key) for key in IDS])
 
     async def round(self) -> None:
-        await self.split._round()
-        self.split.rounds.publish(self.split.rounds.value + 1)
+        await self.split.round()
 
     def end(self) -> None:
-        self.split._kept.close()
+        self.split.close()
         self.stalls.close()
 
 
@@ -158,7 +152,7 @@ class Split(RuleBasedStateMachine):
         self.process = self.do(begin())
 
     @property
-    def split(self) -> ApiSplit:
+    def split(self) -> DeviceSplit:
         return self.process.split
 
     @property
@@ -254,7 +248,7 @@ class Split(RuleBasedStateMachine):
 
     def prepare(self, claim: str) -> bool:
         (key,) = self.world.cluster.claims[claim]
-        self.do(self.split.arriving(key))
+        self.do(self.split.arriving([key]))
         if self.split.refusal(key) or self.world.prepared.held().get(key, [claim]) != [claim]:
             return False
         self.world.prepared.add(claim, [key])
@@ -273,8 +267,8 @@ class Split(RuleBasedStateMachine):
     @rule()
     def publisher_writes(self) -> None:
         if not self.world.cluster.away and self.split.placements.value:
-            taints = self.split.taints
-            self.world.cluster.slices.publish({key: key in taints for key in sorted(self.split.in_slices)})
+            taints = self.split.taints()
+            self.world.cluster.slices.publish({key: key in taints for key in sorted(self.split.in_slices({}) or ())})
 
     @rule()
     def publisher_hears(self) -> None:
@@ -283,12 +277,12 @@ class Split(RuleBasedStateMachine):
 
     @rule(key=some_device, to=some_side)
     def operator_moves(self, key: str, to: Api) -> None:
-        if self.split._rounds.loaded:
+        if self.split.is_deciding:
             self.do(self.split.move(key, to))
 
     @rule(to=some_side)
     def operator_hands_over(self, to: Api) -> None:
-        if self.split._rounds.loaded:
+        if self.split.is_deciding:
             self.do(self.split.hand_over(to))
 
     @rule(pods=st.booleans(), away=st.booleans())
@@ -349,7 +343,7 @@ class Split(RuleBasedStateMachine):
             self.publisher_hears()
             self.nothing_is_offered_twice()
         placements: Mapping[str, Any] = self.split.placements.value
-        assert all(placement.phase.offered_by is placement.target for placement in placements.values()), placements
+        assert all(placement.state.offered_by is placement.target for placement in placements.values()), placements
         assert set(placements) == set(IDS)
 
 

@@ -10,12 +10,16 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from typing import Protocol
 from urllib.parse import urlencode
 
+import msgspec
+
+from plugwright import quantity
 from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
+from plugwright.kube.api_client import segment
 from plugwright.kube.api_server import next_page
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.text import clean
 
-__all__ = ["ApiReader", "PodHolders", "Prepared", "allocated_devices", "claims_by_device"]
+__all__ = ["ClaimHolders", "ClusterReader", "HolderSources", "PodHolders", "Prepared", "allocated_devices"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +28,7 @@ _PAGE = 250
 _STARTS = 3  # a list whose pages have expired is read from its start again
 
 
-class ApiReader(Protocol):
+class ClusterReader(Protocol):
     """Implemented by `kube.api_client.ApiClient`."""
 
     async def get(self, path: str) -> dict[str, object]: ...
@@ -71,7 +75,7 @@ class PodHolders:
         return pods
 
     async def of(self, candidates: Collection[str]) -> dict[str, str]:
-        """The pod of each candidate that is held, or a text where the pod is not known.
+        """The pod of each candidate that is held, or a description if the pod is not known.
 
         The candidates must be Unhealthy in the list by now. A kubelet that has read the list writes its checkpoint
         (4.31), so what is in neither source then is free: but for an answer to Allocate that it has yet to store.
@@ -96,25 +100,45 @@ class PodHolders:
         return frozenset(key for key, when in allocated if when > max(since, self._seen.get(key, 0.0)))
 
 
-async def claims_by_device(api: ApiReader, driver: str, pool: str) -> dict[str, list[str]]:
-    """By the name of each device of the pool that is allocated, the claims that have it, from one LIST."""
-    for _ in range(_STARTS):
-        try:
-            holders: dict[str, list[str]] = {}
-            async for claims in _pages(api):
-                for claim, device in allocated_devices(claims, driver, pool):
-                    holders.setdefault(device, []).append(claim)
-        except PeerRefused as error:
-            if error.code not in ("Expired", "Gone"):
+class ClaimHolders:
+    """The claims that have devices of one driver's pool, which is its node's, and what the Node says."""
+
+    def __init__(self, api: ClusterReader, driver: str, node: str) -> None:
+        self._api, self._driver, self._node = api, driver, node
+
+    async def by_device(self) -> dict[str, list[str]]:
+        """By the name of each device of the pool that is allocated, the claims that have it, from one LIST."""
+        for _ in range(_STARTS):
+            try:
+                holders: dict[str, list[str]] = {}
+                async for claims in _pages(self._api):
+                    for claim, device in allocated_devices(claims, self._driver, self._node):
+                        holders.setdefault(device, []).append(claim)
+            except PeerRefused as error:
+                if error.code not in ("Expired", "Gone"):
+                    raise HoldersUnknown(clean(f"claims cannot be listed: {error}")) from error
+            except PlugwrightError as error:
                 raise HoldersUnknown(clean(f"claims cannot be listed: {error}")) from error
-        except PlugwrightError as error:
-            raise HoldersUnknown(clean(f"claims cannot be listed: {error}")) from error
-        else:
-            return {device: sorted(set(claims)) for device, claims in sorted(holders.items())}
-    raise HoldersUnknown("claims cannot be listed: the list changes faster than it can be read")
+            else:
+                return {device: sorted(set(claims)) for device, claims in sorted(holders.items())}
+        raise HoldersUnknown("claims cannot be listed: the list changes faster than it can be read")
+
+    async def allocatable(self, resource: str) -> int:
+        """The Node's count of a resource, which the scheduler uses."""
+        node = await self._api.get(f"/api/v1/nodes/{segment(self._node)}")
+        count = _at(node, "status", "allocatable", resource)
+        return int(quantity.parse(str(count))) if count is not None else 0
 
 
-async def _pages(api: ApiReader) -> AsyncIterator[Iterable[object]]:
+class HolderSources(msgspec.Struct, frozen=True):
+    """Who holds devices: pods, claims of the cluster, and claims prepared on this node."""
+
+    pods: PodHolders
+    claims: ClaimHolders
+    prepared: Prepared
+
+
+async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
     """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
     query = {"limit": str(_PAGE)}
     while True:

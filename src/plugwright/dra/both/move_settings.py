@@ -1,14 +1,16 @@
 """How long each part of a move may take: what is waited for, and how often it is looked at."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+
+import msgspec
 
 from plugwright.sdk.settings import Timeouts
 
 __all__ = ["MoveSettings"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveSettings:
+class MoveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. `in_flight` covers allocations that the scheduler has begun when a device gets its taint.
 
     The scheduler has a device in mind from its choice until it has written the claim: it may take 10 s for the filters
@@ -30,6 +32,7 @@ class MoveSettings:
     counted: float = 15.0  # at the latest then it has; the kubelet writes its status every 10
     unwanted: float = 5.0  # nobody has taken the last free device of the list for this long: it may leave
     patience: float = 60.0  # at the latest then a device leaves the list, whoever is refused
+    clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def of(cls, timeouts: Timeouts) -> "MoveSettings":

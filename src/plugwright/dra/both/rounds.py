@@ -1,0 +1,272 @@
+"""One round of moves: what is known of the holders is read, and every device that can go on its way does.
+
+`states` decides, by the evidence in `observations`. If a source cannot be read, a round says why, and the devices that
+wait for it stay where they are.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from plugwright.dra.both import first_states, states
+from plugwright.dra.both.holders import HolderSources
+from plugwright.dra.both.move_settings import MoveSettings
+from plugwright.dra.both.observations import Observations
+from plugwright.dra.both.split_file import KeptPlacements, SplitState
+from plugwright.dra.both.states import Evidence, Placement, Unit
+from plugwright.dra.names import device_name
+from plugwright.dra.placement import DeviceState, hardware_units
+from plugwright.errors import HoldersUnknown, PlugwrightError
+from plugwright.model import Device
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.serve_settings import Api
+
+__all__ = ["SplitRounds"]
+
+_STAY = "devices stay where they are: {}"
+
+
+class DeviceUnits:
+    """`by_device` are those of the devices that were listed at the last `find`."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.by_device: Mapping[str, Unit] = {}
+        self.names: dict[str, str] = {}
+        self.ids: dict[str, str] = {}  # by name
+        self._inventory = inventory
+        self._distinct: list[Unit] = []
+        self._found_in: Mapping[str, Device] = {}
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        snapshot = self._inventory.latest.value
+        return snapshot.devices if snapshot is not None else {}
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The devices that the kubelet's list has as Healthy."""
+        snapshot = self._inventory.latest.value
+        if snapshot is None:
+            return frozenset()
+        return frozenset(
+            key for key in snapshot.devices if (listed := snapshot.listed(key)) is not None and listed.healthy
+        )
+
+    def find(self) -> None:
+        devices = self.devices
+        if devices is not self._found_in:
+            self._found_in, self.by_device = devices, hardware_units(devices.values())
+            self._distinct = sorted(set(self.by_device.values()))
+        self.name(devices)
+
+    def name(self, device_ids: Iterable[str]) -> None:
+        for key in device_ids:
+            if key not in self.names:
+                self.names[key] = device_name(key)
+                self.ids[self.names[key]] = key
+
+    def of(self, device_id: str) -> Unit:
+        return self.by_device.get(device_id, (device_id,))
+
+    def known(self, device_ids: Collection[str]) -> list[Unit]:
+        """Those of which every device is among these."""
+        return [unit for unit in self._distinct if all(key in device_ids for key in unit)]
+
+
+class SplitRounds:
+    """`changing` is held while placements change."""
+
+    def __init__(
+        self,
+        runtime: ResourceRuntime,
+        kept: KeptPlacements,
+        observations: Observations,
+        sources: HolderSources,
+        settings: MoveSettings,
+    ) -> None:
+        self.units = DeviceUnits(runtime.inventory)
+        self.changing = asyncio.Lock()
+        self.loaded = False
+        self._runtime, self._kept, self._observations = runtime, kept, observations
+        self._sources, self._settings = sources, settings
+        self._placed: Mapping[str, Unit] = {}  # the units that have placements
+        self._start_held: frozenset[str] | None = None
+
+    @property
+    def state(self) -> SplitState:
+        return self._kept.state
+
+    @property
+    def follows_policy(self) -> bool:
+        serve = self._runtime.serve
+        return serve.split.keep_free > 0 and serve.api is Api.BOTH and self.state.handover is None
+
+    async def round(self) -> str:
+        """Whatever can move now, moves; returns why something cannot, empty if nothing is in the way."""
+        if not self.loaded and not await self._load():
+            return "another process of the daemon decides until it ends"
+        async with self.changing:
+            await self._place_found()
+            await self.advance()
+        problems = [await self._read_leaving(), await self._read_pods(), await self._read_claims()]
+        async with self.changing:
+            await self.advance()
+            problems.append(await self._balance())
+        return next(filter(None, problems), "")
+
+    async def advance(self) -> None:
+        """The states that follow from what is known; some follow from another."""
+        for _ in DeviceState:
+            self._find_units()
+            changes: dict[str, Placement] = {}
+            for unit in self.unsettled():
+                before, evidence = self.state.placements[unit[0]], self._observations.evidence(unit)
+                placement = states.reconsidered(before, evidence)
+                placement = replace(placement, state=states.next_state(placement, evidence))
+                if placement != before:
+                    changes |= dict.fromkeys(unit, placement)
+            if not changes:
+                return
+            await self._kept.commit(replace(self.state, placements={**self.state.placements, **changes}))
+
+    def unsettled(self) -> list[Unit]:
+        """Those that are not where they are to be, or that a claim may want elsewhere; of many devices, few are."""
+        placements, claimed = self.state.placements, {*self._observations.asked(), *self._observations.prepared}
+        return [
+            unit
+            for unit in self.units.known(placements)
+            if placements[unit[0]].state.offered_by is not placements[unit[0]].target or not claimed.isdisjoint(unit)
+        ]
+
+    def note_prepared(self) -> None:
+        self.units.name(self.state.placements)
+        ids, held = self.units.ids, self._sources.prepared.held().items()
+        self._observations.set_prepared({ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids})
+
+    async def _load(self) -> bool:
+        """What an earlier run left, corrected by who holds what; False while another daemon decides."""
+        await self._sources.prepared.read()
+        state = await self._kept.load()
+        if state is None:
+            return False
+        self._start_held = None
+        with suppress(HoldersUnknown):
+            self._start_held = await self._sources.pods.stored()
+        rebooted = self._kept.rebooted
+        if rebooted:
+            self._observations.pinned_until = dict.fromkeys(
+                self._start_held or (), self._settings.clock() + self._settings.readmission
+            )
+        self._find_units()
+        placements = {
+            key: first_states.restored(placement, self._evidence_at_start(self.units.of(key)), rebooted=rebooted)
+            for key, placement in state.placements.items()
+        }
+        self._kept.state, self.loaded, self._placed = replace(state, placements=placements), True, {}
+        return True
+
+    def _evidence_at_start(self, unit: Unit) -> Evidence:
+        held = self._start_held
+        held_by_pod = None if held is None else any(key in held for key in unit)
+        return replace(self._observations.evidence(unit), held_by_pod=held_by_pod)
+
+    async def _place_found(self) -> None:
+        """Gives new devices a placement."""
+        self._find_units()
+        units = self.units.by_device
+        if units == self._placed and self._kept.latest.value:
+            return
+        found = first_states.Found(self.units.devices, units, self._evidence_at_start, self._start_held or ())
+        state = first_states.placed(self.state, self._runtime.serve, found)
+        if state != self.state or not self._kept.latest.value:
+            await self._kept.commit(state)
+        self._placed = units
+
+    def _find_units(self) -> None:
+        self.units.find()
+        self.note_prepared()
+
+    async def _read_leaving(self) -> str:
+        """Reads what pods need of the list while devices leave it; returns why that is not possible."""
+        leaving_units, placements = self._observations.leaving, self.state.placements
+        leaving = [unit for unit in self.unsettled() if self._observations.leaves(unit, placements[unit[0]])]
+        leaving_units.keep(leaving)
+        leaving = [unit for unit in leaving if self._observations.waits_for_room(unit, placements[unit[0]])]
+        if not leaving or not leaving_units.is_careful():
+            return ""
+        try:
+            held = await self._sources.pods.active()
+        except HoldersUnknown as error:
+            return _STAY.format(error)
+        spare = self._has_spare(held)
+        for unit in leaving:
+            leaving_units.look(unit, self._observations.entry(unit[0]), lacking=not spare and held.isdisjoint(unit))
+        if (
+            any(placements[unit[0]].state is DeviceState.WITHHELD for unit in leaving)
+            and leaving_units.is_comparison_due()
+        ):
+            with suppress(PlugwrightError):  # it is not waited for longer than the kubelet takes
+                leaving_units.compare(
+                    await self._sources.claims.allocatable(self._runtime.resource), len(self.units.offered)
+                )
+        return ""
+
+    def _has_spare(self, held: Collection[str]) -> bool:
+        """Whether the next pod finds a device in the list that is to stay there."""
+        placements, free = self.state.placements, self.units.offered.difference(held)
+        return any(placements[key].target is Api.DEVICE_PLUGIN for key in free if key in placements)
+
+    async def _read_pods(self) -> str:
+        """Reads which pods hold the devices that wait for them; returns why that is not possible."""
+        self._observations.forget_free()
+        placements = self.state.placements
+        waiting = [unit for unit in self.unsettled() if self._observations.waits_for_pods(unit, placements[unit[0]])]
+        entries = self._observations.entries(waiting)
+        try:
+            self._observations.set_pods(entries, await self._sources.pods.of(entries) if entries else {})
+        except HoldersUnknown as error:
+            return _STAY.format(error)
+        return ""
+
+    async def _read_claims(self) -> str:
+        """Lists claims, once for all devices that wait for that; returns why that is not possible."""
+        placements = self.state.placements
+        waiting = [unit for unit in self.unsettled() if self._observations.waits_for_claims(unit, placements[unit[0]])]
+        entries = self._observations.entries(waiting)
+        if not entries:
+            return ""
+        try:
+            claims = await self._sources.claims.by_device()
+        except HoldersUnknown as error:
+            self._observations.postpone(entries)
+            return _STAY.format(error)
+        self._observations.set_claims(entries, {key: claims.get(self.units.names[key], ()) for key in entries})
+        return ""
+
+    async def _balance(self) -> str:
+        """Moves free devices by the policy, where there is one and no operator has asked for a handover."""
+        if not self.follows_policy:
+            return ""
+        try:
+            held = await self._sources.pods.active()
+        except HoldersUnknown as error:
+            return _STAY.format(error)
+        present = {unit[0]: unit for unit in self.units.known(self.state.placements)}
+        evidence = {key: self._observations.evidence(unit) for key, unit in present.items()}
+        idle = [
+            key
+            for key, unit in present.items()
+            if held.isdisjoint(unit) and not evidence[key].asked and not evidence[key].prepared
+        ]
+        placements = self.state.placements
+        wanted = states.balanced({key: placements[key] for key in present}, idle, self._runtime.serve.split.keep_free)
+        changes = {
+            key: Placement(placements[key].state, to, True) for unit, to in wanted.items() for key in present[unit]
+        }
+        if changes:
+            await self._kept.commit(replace(self.state, placements={**placements, **changes}))
+            await self.advance()
+        return ""

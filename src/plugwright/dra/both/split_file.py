@@ -1,0 +1,194 @@
+"""The placements of a resource's devices: on disk, over restarts and reboots, and then in effect.
+
+A state that is in effect before it is on disk could be forgotten by a crash, and the device offered by both APIs. A
+file that cannot be used, damaged or of a later version, is set aside, and every device then counts as disputed until
+its holders are known: which API had it is never guessed.
+
+An old and a new daemon may run side by side during an upgrade. The one that has the lock decides; the other follows
+the file. If there is a lock and no file, `serve: dra` was in force last, and all devices belonged to claims.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from plugwright.dra.both.states import Placement
+from plugwright.dra.driver_files import PlacementLock
+from plugwright.dra.placement import DeviceState
+from plugwright.errors import ConfigError, PluginError
+from plugwright.sdk import sysfs
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.sysfs import BOOT_ID
+from plugwright.system import files
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.latest import Latest
+from plugwright.text import clean
+
+__all__ = ["KeptPlacements", "SplitFile", "SplitState", "settings_text"]
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_PRIVATE = 0o600
+_DISK_LIMIT = 5.0  # seconds
+_MOST_ABSENT = 1000  # devices that are remembered though discovery no longer lists them
+_REASONS = {
+    DeviceState.WITHHELD: "moves to DRA, when the pod that holds it ends",
+    DeviceState.PUBLISHED: "served by DRA",
+    DeviceState.TAINTED: "served by DRA until no claim has it",
+    DeviceState.WITHDRAWN: "moves from DRA",
+    DeviceState.DISPUTED: "it is not clear who holds it",
+}
+
+
+class SplitState(msgspec.Struct, frozen=True):
+    """`handover` is the side that an operator wants all devices on, None if that is left to the split.
+
+    `settings` are those that the targets were made by, as a text. `lost`: there was a state, and it is not known.
+    `all_claims`: there was none, because claims had all devices.
+    """
+
+    placements: Mapping[str, Placement] = {}
+    handover: Api | None = None
+    settings: str = ""
+    boot: str = ""
+    lost: bool = False
+    all_claims: bool = False
+
+
+class _SplitContent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    version: int
+    boot: str
+    settings: str
+    handover: Api | None = None
+    devices: dict[str, Placement] = {}
+
+
+class SplitFile:
+    """The methods block: for a thread."""
+
+    def __init__(self, path: Path, boot_id: Path = BOOT_ID) -> None:
+        self.path = path
+        self._boot_id = boot_id
+        self._lock = PlacementLock(path.with_suffix(".lock"))
+        self._writing = threading.Lock()
+        self._begun = self._written = 0
+
+    def lock_and_load(self) -> tuple[bool, SplitState]:
+        """Whether this process decides from now on, until `close`; and what was recorded. OSError if unreadable."""
+        had_driver = self._lock.exists()
+        decides = self._lock.take()
+        return decides, self._load(had_driver)
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _load(self, had_driver: bool) -> SplitState:
+        try:
+            content = msgspec.json.decode(self.path.read_bytes(), type=_SplitContent)
+        except FileNotFoundError:
+            return SplitState(all_claims=had_driver)
+        except msgspec.MsgspecError as error:
+            return self._set_aside(clean(error))
+        if content.version != _VERSION:
+            return self._set_aside(f"it must have version {_VERSION}, got {content.version}")
+        return SplitState(content.devices, content.handover, content.settings, content.boot)
+
+    def number(self) -> int:
+        """Of the next state to save: on a disk that hung, an earlier one never replaces a later one."""
+        self._begun += 1
+        return self._begun
+
+    def save(self, number: int, state: SplitState, present: Collection[str]) -> None:
+        """`present` are the devices that discovery lists; of the others, only so many are kept."""
+        absent = sorted(state.placements.keys() - set(present))[:_MOST_ABSENT]
+        kept = {key: state.placements[key] for key in sorted({*absent, *(state.placements.keys() & set(present))})}
+        content = _SplitContent(
+            version=_VERSION, boot=self.boot_id(), settings=state.settings, handover=state.handover, devices=kept
+        )
+        with self._writing:
+            if number > self._written:
+                files.write_atomically(self.path, msgspec.json.encode(content) + b"\n", mode=_PRIVATE)
+                self._written = number
+
+    def boot_id(self) -> str:
+        return sysfs.attribute(self._boot_id.parent, self._boot_id.name)
+
+    def _set_aside(self, problem: str) -> SplitState:
+        facts = {"path": str(self.path), "kept": str(files.put_aside(self.path)), "error": problem}
+        logger.error("it is not known which API had each device: offered by neither until that is clear", extra=facts)
+        return SplitState(lost=True)
+
+
+class KeptPlacements:
+    """`latest` are those in effect; until there are any, no device is offered to the kubelet.
+
+    `on_enter` is called with each device that enters another state.
+    """
+
+    def __init__(self, runtime: ResourceRuntime, file: SplitFile, on_enter: Callable[[str], None]) -> None:
+        self.latest: Latest[Mapping[str, Placement]] = Latest({})
+        self.state = SplitState()
+        self.rebooted = False  # since the state was written that was loaded
+        self._resource, self._inventory = runtime.resource, runtime.inventory
+        self._file, self._on_enter = file, on_enter
+        self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
+        self._inventory.withhold({}, offered=())
+
+    async def load(self) -> SplitState | None:
+        """What an earlier run left; None, with that in effect, while another process decides. OSError, PluginError."""
+        decides, state = await self._disk.run(self._file.lock_and_load)
+        if not decides:
+            if state.all_claims:
+                all_claims = dict.fromkeys(self._present(), Placement(DeviceState.PUBLISHED, Api.DRA))
+                state = msgspec.structs.replace(state, placements=all_claims)
+            self._take_effect(state)
+            return None
+        self.rebooted = state.boot not in ("", await self._disk.run(self._file.boot_id))
+        return state
+
+    async def commit(self, state: SplitState) -> None:
+        try:
+            await self._disk.run(partial(self._file.save, self._file.number(), state, self._present()))
+        except (OSError, PluginError) as error:
+            text = f"devices stay where they are: {self._file.path} cannot be written: {clean(error)}"
+            raise ConfigError(text) from error
+        self._take_effect(state)
+
+    def close(self) -> None:
+        """Lets another process decide."""
+        self._file.close()
+
+    def _present(self) -> tuple[str, ...]:
+        snapshot = self._inventory.latest.value
+        return tuple(snapshot.devices) if snapshot is not None else ()
+
+    def _take_effect(self, state: SplitState) -> None:
+        before, self.state = self.latest.value, state
+        for key, placement in state.placements.items():
+            old = before.get(key)
+            if old is None or old.state is not placement.state:
+                self._on_enter(key)
+                self._log(key, placement, old)
+        listed = {key for key, placement in state.placements.items() if placement.state is DeviceState.LISTED}
+        reasons = {key: _REASONS[placement.state] for key, placement in state.placements.items() if key not in listed}
+        self._inventory.withhold(reasons, offered=listed)
+        self.latest.publish_if_changed(state.placements)
+
+    def _log(self, device_id: str, placement: Placement, old: Placement | None) -> None:
+        facts = {"resource": self._resource, "device": device_id, "phase": placement.state.value}
+        facts["was"] = old.state.value if old is not None else ""
+        if placement.state is DeviceState.DISPUTED:
+            logger.error("device is offered by neither API: it is not clear who holds it", extra=facts)
+        elif old is not None:
+            logger.info("device moves between the APIs", extra=facts)
+
+
+def settings_text(serve: ServeSettings) -> str:
+    """What the targets follow from: other settings, other targets."""
+    return msgspec.json.encode((serve.api, serve.split)).decode()

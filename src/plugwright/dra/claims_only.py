@@ -1,0 +1,172 @@
+"""The placement of `serve: dra`: every device belongs to claims.
+
+A node may come from `serve: both` or from the device plugin API while pods hold devices through it. So the kubelet's
+checkpoint is read when the driver starts, and a device in it is published when its pod has ended. While the checkpoint
+cannot be read, no device is published. None of this is on the path of a claim.
+
+During a rolling update the daemon before may still place devices. Until it ends, this one publishes the devices that
+the split file of the other gives to claims; then the file is removed, because it would be outdated from then on.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from plugwright.dra import driver_files
+from plugwright.dra.driver_files import DriverFiles, PlacementLock
+from plugwright.dra.names import device_name
+from plugwright.dra.placement import MOVING, DeviceState, device_status, hardware_units
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
+from plugwright.errors import ConfigError, HoldersUnknown, PlugwrightError
+from plugwright.model import Device, natural_order
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.serve_settings import Api
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.latest import Signal
+from plugwright.system.log_once import LogOnce
+from plugwright.text import clean
+
+__all__ = ["ClaimsOnly"]
+
+logger = logging.getLogger(__name__)
+
+_DISK_LIMIT = 5.0  # seconds
+_INTERVAL = 2.0  # seconds between two readings while a pod holds a device
+_STORED = "a pod that the kubelet's checkpoint has"
+_UNREAD = "it is not known yet which devices pods hold through the device plugin API"
+
+
+class ClaimsOnly:
+    """Implements `placement.DevicePlacement`; `problem` is why devices are not published, empty if they are."""
+
+    def __init__(self, runtime: ResourceRuntime, prepared: PreparedClaims, files: DriverFiles) -> None:
+        self.changed = Signal()
+        self.problem = _UNREAD
+        self._runtime, self._prepared, self._split = runtime, prepared, files.split
+        self._lock = PlacementLock(files.lock)
+        self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
+        self._interval = min(_INTERVAL, runtime.settings.timeouts.holders)
+        self._held: Mapping[str, str] | None = None  # the pod of each device; None while that is not known
+        self._followed: Mapping[str, DeviceState] = {}  # as another process places devices
+        self._problems = LogOnce(logger)
+
+    def in_slices(self, devices: Mapping[str, Device]) -> Collection[str] | None:
+        if self._held is None:
+            return [key for key, state in self._followed.items() if state.in_slice] if self._followed else None
+        if not self._held:
+            return devices
+        units = hardware_units(devices.values())
+        return [key for key in devices if self._held.keys().isdisjoint(units[key])]
+
+    def taints(self) -> Mapping[str, Mapping[str, str]]:
+        """Those that another process has set."""
+        return {key: MOVING for key, state in self._followed.items() if state is DeviceState.TAINTED}
+
+    def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
+        """Nothing waits for it."""
+
+    async def arriving(self, names: Collection[str]) -> None:
+        """Nothing has to be moved."""
+
+    def refusal(self, device_id: str) -> str:
+        if self._held is not None and not self._held:
+            return ""
+        state, _, waits = self._placed(device_id)
+        if state.in_slice:
+            return ""
+        if waits.startswith("held by"):
+            return f"{device_id} is {waits} through the device plugin API; the claim gets it when that pod ends"
+        return f"{device_id} cannot be given to a claim yet: {waits}"
+
+    def status(self) -> dict[str, object]:
+        snapshot = self._runtime.inventory.latest.value
+        claims = self._prepared.held()
+        devices = {
+            key: device_status(key, *self._placed(key), map(str, claims.get(device_name(key), ())))
+            for key in sorted(snapshot.devices if snapshot is not None else (), key=natural_order)
+        }
+        return {"handover": "", "problem": self.problem, "devices": devices}
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> str:
+        text = f"{self._runtime.resource} is served by {Api.DRA} alone"
+        raise ConfigError(f"{text}: devices move if the operator's file has `serve: both`")
+
+    async def run(self) -> None:
+        """Runs forever; when no pod holds a device any more, it only keeps the lock."""
+        try:
+            while True:
+                settled = await self._is_settled()
+                await asyncio.sleep(math.inf if settled else self._interval)
+        finally:
+            self._lock.close()
+
+    async def _is_settled(self) -> bool:
+        """Reads again what is not known, and what pods still hold; whether nothing is left to wait for."""
+        try:
+            if not self._lock.is_held and not await self._disk.run(self._take_over):
+                await self._follow()
+                return False
+            held = await self._read_held()
+        except (OSError, PlugwrightError) as error:
+            self._set_problem(f"devices stay where they are: {clean(error)}")
+            return False
+        self._set_problem("")
+        if held != self._held:
+            self._held, self._followed = held, {}
+            self.changed.notify()
+        return not held
+
+    def _take_over(self) -> bool:
+        """In a thread. No process reads the split file of `serve: both` again that this one makes outdated."""
+        if not self._lock.take(shared=True):
+            return False
+        driver_files.remove(self._split)
+        return True
+
+    async def _follow(self) -> None:
+        recorded = await self._disk.run(lambda: driver_files.recorded_states(self._split))
+        if recorded is None:
+            raise HoldersUnknown(f"{self._split} of another process cannot be read")
+        states = {key: DeviceState(state) for key, state in recorded.items() if state in list(DeviceState)}
+        self._set_problem("another process of the daemon decides until it ends")
+        if states != self._followed:
+            self._followed = states
+            self.changed.notify()
+
+    async def _read_held(self) -> dict[str, str]:
+        """At first by the checkpoint, which pod-resources only names: a kubelet that has just started lists no pods."""
+        holders = self._runtime.holders
+        stored = await holders.stored()
+        if self._held is None:
+            pods: dict[str, str] = {}
+            with suppress(HoldersUnknown):
+                pods = await holders.pods() if stored else {}
+            return {key: pods.get(key, _STORED) for key in stored}
+        pods = await holders.pods()
+        return {key: pods.get(key, _STORED) for key in self._held if key in pods or key in stored}
+
+    def _placed(self, device_id: str) -> tuple[DeviceState, Api, str]:
+        """The state of the device, where it is to be, and why it is not there; empty if it is."""
+        if self._held is None:
+            state = self._followed.get(device_id, DeviceState.WITHHELD)
+            return state, Api.DRA, "" if state is DeviceState.PUBLISHED else self.problem
+        holder = self._holder(device_id)
+        state = DeviceState.WITHHELD if holder else DeviceState.PUBLISHED
+        return state, Api.DRA, f"held by {holder}" if holder else ""
+
+    def _holder(self, device_id: str) -> str:
+        snapshot = self._runtime.inventory.latest.value
+        if not self._held or snapshot is None:
+            return ""
+        unit = hardware_units(snapshot.devices.values()).get(device_id, (device_id,))
+        return next((self._held[key] for key in unit if key in self._held), "")
+
+    def _set_problem(self, problem: str) -> None:
+        self.problem = problem
+        if not problem:
+            self._problems.recovered()
+        else:
+            facts = {"resource": self._runtime.resource, "error": problem}
+            self._problems.warning("devices are not published", problem, extra=facts)

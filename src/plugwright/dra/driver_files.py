@@ -1,0 +1,133 @@
+"""The files of a driver on its node, and what they say about claims that may still have devices.
+
+The directory that the kubelet has for the driver contains its sockets and the checkpoint of prepared claims. The split
+file, which only `serve: both` writes, records which API offers each device; its lock decides which process of a driver
+places devices while an old and a new daemon run side by side. A lock without a split file means that the driver was
+last served by `serve: dra`: every device belonged to claims.
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plugwright.sdk.settings import Settings
+
+__all__ = ["DriverFiles", "PlacementLock", "may_have_claims", "recorded_states", "remove"]
+
+_PRIVATE = 0o600
+
+
+class DriverFiles(msgspec.Struct, frozen=True):
+    """`directory` is the kubelet's for this driver; `split` is in the daemon's state directory, if it has one."""
+
+    driver: str
+    directory: Path
+    split: Path
+
+    @classmethod
+    def of(cls, settings: Settings, driver: str) -> "DriverFiles":
+        directory = settings.paths.plugins / driver
+        if settings.state_dir is None:
+            return cls(driver, directory, directory / "split.json")
+        return cls(driver, directory, settings.state_dir / f"split-{driver}.json")
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of prepared claims."""
+        return self.directory / "checkpoint.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.split.with_suffix(".lock")
+
+
+class PlacementLock:
+    """The lock of the process that places devices: exclusive for `serve: both`, shared for `serve: dra`.
+
+    The methods block: for a thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._descriptor is not None
+
+    def exists(self) -> bool:
+        """Whether a driver has served claims on this node before."""
+        return self._path.exists()
+
+    def take(self, *, shared: bool = False) -> bool:
+        """Whether this process places devices from now on, until `close`; False while another one does."""
+        if self._descriptor is None:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            self._descriptor = descriptor
+        return True
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def may_have_claims(files: DriverFiles) -> bool:
+    """Whether claims may have devices of a resource that the device plugin API serves; changes no file.
+
+    Also if no claim is prepared: the scheduler may have given a device to a claim that is on its way. A file that
+    cannot be read may contain anything.
+    """
+    claims = _document(files.checkpoint, line=1)
+    states = recorded_states(files.split)
+    if claims is None or states is None:
+        return True
+    if not files.split.exists() and files.lock.exists():
+        return True
+    return bool(claims.get("claims")) or any(state != "listed" for state in states.values())
+
+
+def recorded_states(split: Path) -> dict[str, str] | None:
+    """The state of each device in the split file: empty without a file, None if it cannot be read."""
+    document = _document(split, line=0)
+    if document is None:
+        return None
+    devices = document.get("devices") or {}
+    try:
+        return {device_id: str(placement["phase"]) for device_id, placement in devices.items()}
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def remove(path: Path) -> None:
+    """Removes a file, if there is one, and returns when that is on disk."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _document(path: Path, line: int) -> dict[str, Any] | None:
+    """The document in a line of the file: empty without a file, None if it cannot be read."""
+    try:
+        document = json.loads(path.read_text().splitlines()[line])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, IndexError):
+        return None
+    return document if isinstance(document, dict) else None

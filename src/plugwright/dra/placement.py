@@ -1,0 +1,128 @@
+"""Which API offers each device of a resource: the states of a device, and what a driver asks of a placement.
+
+`serve: dra` is `claims_only`, in which every device belongs to claims. `serve: both` is the package `both`, which
+nothing else loads.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from plugwright.dra.names import device_name
+from plugwright.model import Device, natural_order
+from plugwright.sdk.serve_settings import Api
+from plugwright.system.latest import Signal
+
+__all__ = ["MOVING", "DevicePlacement", "DeviceState", "device_status", "hardware_units"]
+
+MOVING = {"key": "plugwright.dev/moving", "value": "device-plugin", "effect": "NoSchedule"}
+
+
+class DeviceState(StrEnum):
+    """Which API offers a device; `both.states` has the transitions."""
+
+    LISTED = "listed"  # Healthy in the kubelet's list
+    WITHHELD = "withheld"  # Unhealthy in the kubelet's list: held by a pod, or not known to be free
+    PUBLISHED = "published"  # in a ResourceSlice
+    TAINTED = "tainted"  # in a ResourceSlice with the taint of a move: claims that have it keep it
+    WITHDRAWN = "withdrawn"  # removed from the ResourceSlices, which the API server has yet to confirm
+    DISPUTED = "disputed"  # held through both APIs, or it is not known by whom
+
+    @property
+    def offered_by(self) -> Api | None:
+        return {DeviceState.LISTED: Api.DEVICE_PLUGIN, DeviceState.PUBLISHED: Api.DRA}.get(self)
+
+    @property
+    def in_slice(self) -> bool:
+        return self in (DeviceState.PUBLISHED, DeviceState.TAINTED)
+
+
+class DevicePlacement(Protocol):
+    """Decides which devices claims may have; `changed` is notified when `in_slices` or `taints` are others."""
+
+    changed: Signal
+
+    def in_slices(self, devices: Mapping[str, Device]) -> Collection[str] | None:
+        """Those of the devices that are to be published; None while that is not known."""
+        ...
+
+    def taints(self) -> Mapping[str, Mapping[str, str]]:
+        """The taint of each device that leaves the slices."""
+        ...
+
+    def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
+        """The names of the devices in the slices of the API server, and whether with the taint of a move.
+
+        `taints_dropped`: the server keeps no taints.
+        """
+        ...
+
+    async def arriving(self, names: Collection[str]) -> None:
+        """A claim that is not prepared yet names these devices: they may have to be moved to claims first."""
+        ...
+
+    def refusal(self, device_id: str) -> str:
+        """Why no claim can be prepared with the device now; empty if one can."""
+        ...
+
+    def status(self) -> dict[str, object]:
+        """`handover`, `problem` and `devices` of the driver's status."""
+        ...
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> str:
+        """An operator's command; `ConfigError` if it cannot be followed."""
+        ...
+
+    async def run(self) -> None:
+        """Runs forever."""
+        ...
+
+
+def device_status(
+    device_id: str, state: DeviceState, target: Api, waits: str, claims: Iterable[str]
+) -> dict[str, object]:
+    """One device in the driver's status; `waits` is why it is not where it is to be."""
+    return {
+        "name": device_name(device_id),
+        "api": state.offered_by or "",
+        "phase": state.value,
+        "target": target.value,
+        "waits": waits,
+        "claims": sorted(claims),
+    }
+
+
+def hardware_units(devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:
+    """By device id, the sorted ids of all devices that are the same hardware or draw on the same counters.
+
+    Such devices, as a GPU and its partitions, are offered by one API together.
+    """
+    devices = sorted(devices, key=lambda device: natural_order(device.id))
+    names = {name for device in devices for name in device.physical}
+    parents: dict[object, object] = {}
+
+    def root(key: object) -> object:
+        while (parent := parents.get(key, key)) != key:
+            key = parent
+        return key
+
+    for device in devices:
+        for key in _hardware(device, names):
+            first, second = root(("device", device.id)), root(key)
+            if first != second:
+                parents[second] = first
+    members: dict[object, list[str]] = {}
+    for device in devices:
+        members.setdefault(root(("device", device.id)), []).append(device.id)
+    return {device_id: tuple(unit) for unit in members.values() for device_id in unit}
+
+
+def _hardware(device: Device, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Two parts of one device are different hardware, unless the device itself is listed too."""
+    for consumption in device.consumes:
+        yield "counters", consumption.of.name
+    for name in device.physical:
+        yield "hardware", name
+        while name := name.rpartition("/")[0]:
+            if name in names:
+                yield "hardware", name
