@@ -20,7 +20,6 @@ CLASSES: Mapping[str, str] = {
     "Device": "a device that the kubelet counts, and one of a CDI spec",
     "DeviceNode": "a node in an Allocate response, and one in the edits of a CDI spec",
     "Mount": "a mount in an Allocate response, and one in the edits of a CDI spec",
-    "Phase": "of a pod, and of a device on its way from one API to the other",
 }
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
@@ -53,7 +52,6 @@ STEMS: Mapping[str, str] = {
     "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows
     "dra": "the kubelet's service for claims, and the command that shows slices and claims",
-    "handover": "of a node's devices from one API to the other, and the command for it",
     "log_level": "of the daemon, and the command that changes it",
     "mock": "the plugin, and the command for its devices",
     "node": "an emulated node, and the command for the resources of real ones",

@@ -55,9 +55,9 @@ def _may_have_claims(runtime: ResourceRuntime) -> bool:
     driver = runtime.serve.driver or names.driver_name(runtime.resource)
     if not (runtime.settings.paths.plugins / driver).is_dir():
         return False
-    from plugwright.dra.driver_files import DriverFiles, may_have_claims  # only if there was a driver
+    from plugwright.dra.driver_paths import DriverPaths, may_have_claims  # only if there was a driver
 
-    return may_have_claims(DriverFiles.of(runtime.settings, driver))
+    return may_have_claims(DriverPaths.of(runtime.settings, driver))
 
 
 def _served(plugins: tuple[Plugin, ...], serve: str | ServeSettings) -> tuple[Plugin, ...]:

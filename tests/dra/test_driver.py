@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings, Timeouts
-from plugwright.dra.driver_files import DriverFiles, may_have_claims
-from plugwright.dra.placement import MOVING
+from plugwright.dra.device_placement import MOVING
+from plugwright.dra.driver_paths import DriverPaths, may_have_claims
 from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
@@ -341,8 +341,8 @@ async def test_a_driver_that_cannot_begin_keeps_only_devices_of_claims_from_the_
             assert list(snapshot.withheld) == ["st0"]
 
 
-def files(root: Path) -> DriverFiles:
-    return DriverFiles.of(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+def files(root: Path) -> DriverPaths:
+    return DriverPaths.of(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
 
 
 def test_a_resource_that_never_had_claims_needs_no_driver(root: Path) -> None:

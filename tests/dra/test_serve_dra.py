@@ -56,8 +56,7 @@ async def until_waits(kubelet: PluginKubelet, device_id: str, reason: str) -> No
 
 
 async def until_published(kubelet: PluginKubelet, names: list[str]) -> None:
-    async with asyncio.timeout(LIMIT):
-        await kubelet.api.changes.until(lambda: published(kubelet) == names)
+    assert await kubelet.api.until(lambda: published(kubelet) == names, LIMIT)
 
 
 async def serve_again(kubelet: PluginKubelet, api: Api, split: Split | None = None) -> Tapes:
@@ -181,8 +180,7 @@ async def test_a_device_of_serve_dra_is_listed_when_claims_are_known_not_to_have
     async with running(Tapes(Device("st0")), tmp_path, KubeletSettings(timeout=LIMIT), QUICK, serve="dra") as kubelet:
         await until_published(kubelet, ["st0"])
         await serve_again(kubelet, Api.BOTH, Split(dra=0))
-        async with asyncio.timeout(LIMIT):
-            await kubelet.api.changes.until(lambda: taints(kubelet) == [["plugwright.dev/moving"]])
+        assert await kubelet.api.until(lambda: taints(kubelet) == [["plugwright.dev/moving"]], LIMIT)
         await until_published(kubelet, [])
         assert await kubelet.allocatable(TAPE, count=1) == 1
 

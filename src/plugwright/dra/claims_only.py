@@ -14,10 +14,10 @@ import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from plugwright.dra import driver_files
-from plugwright.dra.driver_files import DriverFiles, PlacementLock
+from plugwright.dra import driver_paths
+from plugwright.dra.device_placement import MOVING, DeviceState, device_status, hardware_units
+from plugwright.dra.driver_paths import DriverPaths, PlacementLock
 from plugwright.dra.names import device_name
-from plugwright.dra.placement import MOVING, DeviceState, device_status, hardware_units
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError, HoldersUnknown, PlugwrightError
 from plugwright.model import Device, natural_order
@@ -39,13 +39,13 @@ _UNREAD = "it is not known yet which devices pods hold through the device plugin
 
 
 class ClaimsOnly:
-    """Implements `placement.DevicePlacement`; `problem` is why devices are not published, empty if they are."""
+    """Implements `device_placement.DevicePlacement`; `problem` is why devices are not published, empty if they are."""
 
-    def __init__(self, runtime: ResourceRuntime, prepared: PreparedClaims, files: DriverFiles) -> None:
+    def __init__(self, runtime: ResourceRuntime, prepared: PreparedClaims, paths: DriverPaths) -> None:
         self.changed = Signal()
         self.problem = _UNREAD
-        self._runtime, self._prepared, self._split = runtime, prepared, files.split
-        self._lock = PlacementLock(files.lock)
+        self._runtime, self._prepared, self._split = runtime, prepared, paths.split
+        self._lock = PlacementLock(paths.lock)
         self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
         self._interval = min(_INTERVAL, runtime.settings.timeouts.holders)
         self._held: Mapping[str, str] | None = None  # the pod of each device; None while that is not known
@@ -122,11 +122,11 @@ class ClaimsOnly:
         """In a thread. No process reads the split file of `serve: both` again that this one makes outdated."""
         if not self._lock.take(shared=True):
             return False
-        driver_files.remove(self._split)
+        driver_paths.remove(self._split)
         return True
 
     async def _follow(self) -> None:
-        recorded = await self._disk.run(lambda: driver_files.recorded_states(self._split))
+        recorded = await self._disk.run(lambda: driver_paths.recorded_states(self._split))
         if recorded is None:
             raise HoldersUnknown(f"{self._split} of another process cannot be read")
         states = {key: DeviceState(state) for key, state in recorded.items() if state in list(DeviceState)}

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from plugwright.dra.device_placement import DevicePlacement
 from plugwright.dra.names import device_name
-from plugwright.dra.placement import DevicePlacement
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from plugwright.dra.claims_only import ClaimsOnly
 from plugwright.dra.device_access import PluginDevices
+from plugwright.dra.device_placement import DevicePlacement
 from plugwright.dra.device_taints.taints import Taint, TaintController
-from plugwright.dra.driver_files import DriverFiles
+from plugwright.dra.driver_paths import DriverPaths
 from plugwright.dra.health import HealthService
 from plugwright.dra.names import check_driver_name, driver_name
-from plugwright.dra.placement import DevicePlacement
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
@@ -145,7 +145,7 @@ class Driver:
         node = _node_name(settings)
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
         api = await in_thread("API server", partial(self._connect, settings))
-        own = DriverFiles.of(settings, self.name)
+        own = DriverPaths.of(settings, self.name)
         metadata = DeviceMetadata(own.directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
         prepared = PreparedClaims(own.checkpoint, read_boot_id(), files.find)
@@ -174,7 +174,7 @@ class Driver:
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
 
-    def _placement(self, files: DriverFiles, api: ResourceApiClient, prepared: PreparedClaims) -> DevicePlacement:
+    def _placement(self, files: DriverPaths, api: ResourceApiClient, prepared: PreparedClaims) -> DevicePlacement:
         if self._runtime.serve.api is not Api.BOTH:
             return ClaimsOnly(self._runtime, prepared, files)
         from plugwright.dra.both.operators import OperatedSplit  # nothing but `serve: both` loads its package
@@ -254,7 +254,7 @@ class Driver:
 
     async def _give_back_unclaimed(self) -> None:
         """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
-        files = DriverFiles.of(self._runtime.settings, self.name)
+        files = DriverPaths.of(self._runtime.settings, self.name)
         prepared = PreparedClaims(files.checkpoint, read_boot_id())
         try:
             claims = (await prepared.read()).values()

@@ -25,7 +25,7 @@ from tests.dra.both.split_actors import (
 from plugwright import Device
 from plugwright.dra.both.holders import allocated_devices
 from plugwright.dra.both.operators import waits_for
-from plugwright.dra.placement import DeviceState
+from plugwright.dra.device_placement import DeviceState
 from plugwright.errors import ConfigError, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.events import StateChange

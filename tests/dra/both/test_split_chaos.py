@@ -16,8 +16,8 @@ from pathlib import Path
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts
 from plugwright.apiserver.in_process_client import InProcessClient
 from plugwright.apiserver.one_node import OneNode
+from plugwright.dra.device_placement import DevicePlacement
 from plugwright.dra.driver import Driver
-from plugwright.dra.placement import DevicePlacement
 from plugwright.errors import ConfigError, ContainerWaiting, PodRefused
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.kubelet.pod_table import Phase as PodPhase
@@ -175,8 +175,10 @@ class Node:
         await self.running.until(bool)
 
     def _driver(self, runtime: ResourceRuntime) -> Driver:
-from plugwright.apiserver.in_process_client import InProcessClient
-from plugwright.apiserver.one_node import OneNode
+        def wrapped(placement: DevicePlacement) -> DevicePlacement:
+            return placement if self.ruled else Unruled(runtime.inventory)
+
+        return Driver(runtime, connect=lambda _: InProcessClient(self.kubelet.api), wrap=wrapped)
 
     @property
     def free(self) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from plugwright.dra.both import states
+from plugwright.dra.both.device_observations import Observations
 from plugwright.dra.both.move_settings import MoveSettings
-from plugwright.dra.both.observations import Observations
 from plugwright.dra.both.states import Evidence, Placement, next_state
-from plugwright.dra.placement import DeviceState
+from plugwright.dra.device_placement import DeviceState
 from plugwright.sdk.serve_settings import Api
 
 FLAGS = ("asked", "prepared", "pinned", "in_flight_over", "may_leave", "needed", "counted")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from plugwright.dra.both.split_file import SplitState, settings_text
 from plugwright.dra.both.states import Evidence, Placement, Unit
-from plugwright.dra.placement import DeviceState
+from plugwright.dra.device_placement import DeviceState
 from plugwright.model import Device, natural_order
 from plugwright.sdk.serve_settings import Api, ServeSettings, Split
 from plugwright.text import clean

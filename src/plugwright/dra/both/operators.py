@@ -7,8 +7,8 @@ from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.split import DeviceSplit
 from plugwright.dra.both.split_file import SplitFile
 from plugwright.dra.both.states import Placement
-from plugwright.dra.driver_files import DriverFiles
-from plugwright.dra.placement import DeviceState, device_status
+from plugwright.dra.device_placement import DeviceState, device_status
+from plugwright.dra.driver_paths import DriverPaths
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError
 from plugwright.model import natural_order
@@ -23,11 +23,11 @@ _ARGUMENTS = {"handover": {"to"}, "move": {"device", "to"}}
 
 
 class OperatedSplit(DeviceSplit):
-    """Implements `placement.DevicePlacement`."""
+    """Implements `device_placement.DevicePlacement`."""
 
     @classmethod
     def of(
-        cls, runtime: ResourceRuntime, files: DriverFiles, prepared: PreparedClaims, api: ClusterReader
+        cls, runtime: ResourceRuntime, files: DriverPaths, prepared: PreparedClaims, api: ClusterReader
     ) -> "OperatedSplit":
         settings = MoveSettings.of(runtime.settings.timeouts)
         pods = PodHolders(runtime, settings.stored, settings.clock)

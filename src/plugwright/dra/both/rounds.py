@@ -1,7 +1,7 @@
 """One round of moves: what is known of the holders is read, and every device that can go on its way does.
 
-`states` decides, by the evidence in `observations`. If a source cannot be read, a round says why, and the devices that
-wait for it stay where they are.
+`states` decides, by what `device_observations` knows. If a source cannot be read, a round says why, and the devices
+that wait for it stay where they are.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from plugwright.dra.both import first_states, states
+from plugwright.dra.both.device_observations import Observations
 from plugwright.dra.both.holders import HolderSources
 from plugwright.dra.both.move_settings import MoveSettings
-from plugwright.dra.both.observations import Observations
 from plugwright.dra.both.split_file import KeptPlacements, SplitState
 from plugwright.dra.both.states import Evidence, Placement, Unit
+from plugwright.dra.device_placement import DeviceState, hardware_units
 from plugwright.dra.names import device_name
-from plugwright.dra.placement import DeviceState, hardware_units
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.model import Device
 from plugwright.sdk.daemon import ResourceRuntime

@@ -14,13 +14,13 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from plugwright.dra.both import first_states
+from plugwright.dra.both.device_observations import Observations
 from plugwright.dra.both.holders import HolderSources
 from plugwright.dra.both.move_settings import MoveSettings
-from plugwright.dra.both.observations import Observations
 from plugwright.dra.both.rounds import SplitRounds
 from plugwright.dra.both.split_file import KeptPlacements, SplitFile, SplitState
 from plugwright.dra.both.states import Placement, Unit
-from plugwright.dra.placement import MOVING, DeviceState
+from plugwright.dra.device_placement import MOVING, DeviceState
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, some
 from plugwright.sdk.daemon import ResourceRuntime

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from plugwright.dra.both.states import Placement
-from plugwright.dra.driver_files import PlacementLock
-from plugwright.dra.placement import DeviceState
+from plugwright.dra.device_placement import DeviceState
+from plugwright.dra.driver_paths import PlacementLock
 from plugwright.errors import ConfigError, PluginError
 from plugwright.sdk import sysfs
 from plugwright.sdk.daemon import ResourceRuntime

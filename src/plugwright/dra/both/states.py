@@ -30,7 +30,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from plugwright.dra.placement import DeviceState
+from plugwright.dra.device_placement import DeviceState
 from plugwright.model import natural_order
 from plugwright.sdk.serve_settings import Api
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from plugwright.attributes import Capacity, Consumption, CounterSet, Version, is_published
 from plugwright.dra import names
-from plugwright.dra.placement import MOVING
+from plugwright.dra.device_placement import MOVING
 from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import PoolContent
 from plugwright.errors import InvalidValue

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from plugwright.dra.both.leaving import Leaving
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.states import Evidence, Placement, Unit
-from plugwright.dra.placement import DeviceState
+from plugwright.dra.device_placement import DeviceState
 from plugwright.sdk.serve_settings import Api
 
 __all__ = ["Observations"]

@@ -16,12 +16,12 @@ import msgspec
 
 from plugwright.sdk.settings import Settings
 
-__all__ = ["DriverFiles", "PlacementLock", "may_have_claims", "recorded_states", "remove"]
+__all__ = ["DriverPaths", "PlacementLock", "may_have_claims", "recorded_states", "remove"]
 
 _PRIVATE = 0o600
 
 
-class DriverFiles(msgspec.Struct, frozen=True):
+class DriverPaths(msgspec.Struct, frozen=True):
     """`directory` is the kubelet's for this driver; `split` is in the daemon's state directory, if it has one."""
 
     driver: str
@@ -29,7 +29,7 @@ class DriverFiles(msgspec.Struct, frozen=True):
     split: Path
 
     @classmethod
-    def of(cls, settings: Settings, driver: str) -> "DriverFiles":
+    def of(cls, settings: Settings, driver: str) -> "DriverPaths":
         directory = settings.paths.plugins / driver
         if settings.state_dir is None:
             return cls(driver, directory, directory / "split.json")
@@ -82,7 +82,7 @@ class PlacementLock:
             self._descriptor = None
 
 
-def may_have_claims(files: DriverFiles) -> bool:
+def may_have_claims(files: DriverPaths) -> bool:
     """Whether claims may have devices of a resource that the device plugin API serves; changes no file.
 
     Also if no claim is prepared: the scheduler may have given a device to a claim that is on its way. A file that
