@@ -56,9 +56,9 @@ class _Trace:
     counts: bool = False
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if self.counts and event == "call" and frame.f_code.co_filename.startswith(_ROOT):
-            if not frame.f_code.co_filename.startswith(_AROUND):
-                self.calls[frame.f_code] += 1
+        file = frame.f_code.co_filename
+        if self.counts and event == "call" and file.startswith(_ROOT) and not file.startswith(_AROUND):
+            self.calls[frame.f_code] += 1
 
     @contextmanager
     def set(self) -> Iterator[None]:
