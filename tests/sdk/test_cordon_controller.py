@@ -1,8 +1,10 @@
 """Cordons end by themselves, and those of the configuration come and go with it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import fcntl
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,44 @@ async def test_a_cordon_that_ended_while_no_daemon_ran_is_never_applied(kept: Se
     Cordons(kept.state_dir / "cordons.json").add(TAPE, "st1", Cordon("rack", until=clock.now + 1000))
     async with controlled(kept, clock) as (_, inventory):
         await healthy(inventory, "st0")
+
+
+@contextmanager
+def hanging(directory: Path) -> Iterator[None]:
+    """Whatever changes a file in this directory waits, as on a disk that does not answer."""
+    directory.mkdir(exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_cordon_on_a_disk_that_hangs_fails_and_takes_effect_when_it_is_written(
+    kept: Settings, clock: Clock
+) -> None:
+    assert kept.state_dir is not None
+    quick = replace(kept, limits=replace(kept.limits, command=0.05))
+    async with controlled(quick, clock) as (controller, inventory):
+        with hanging(kept.state_dir):
+            with pytest.raises(ConfigError, match=r"did not end within 0.05 s; it may still take effect"):
+                await controller.add(TAPE, "st0", Cordon("fan"))
+            with pytest.raises(ConfigError, match=r"1 earlier call still hangs in .*; nothing was changed"):
+                await controller.add(TAPE, "st1", Cordon("fan"))
+            await healthy(inventory, "st0", "st1")
+        await healthy(inventory, "st1")
+
+
+async def test_a_cordon_takes_effect_though_the_operator_hangs_up(kept: Settings, clock: Clock) -> None:
+    assert kept.state_dir is not None
+    async with controlled(kept, clock) as (controller, inventory):
+        with hanging(kept.state_dir):
+            adding = asyncio.create_task(controller.add(TAPE, "st0", Cordon("fan")))
+            await asyncio.sleep(0)
+            adding.cancel()
+            await asyncio.wait((adding,))
+        await healthy(inventory, "st1")
 
 
 async def test_an_end_in_the_past_is_refused(settings: Settings, clock: Clock) -> None:

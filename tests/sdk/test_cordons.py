@@ -56,6 +56,31 @@ def test_a_cordon_that_was_removed_stays_removed(path: Path) -> None:
     assert json.loads(path.read_bytes()) == {"format": {"version": 2, "details": {}}}
 
 
+def test_a_cordon_that_another_daemon_has_made_meanwhile_is_kept(path: Path) -> None:
+    cordons = loaded(path)
+    Cordons(path).add("a/b", "y", Cordon("fan"))
+    cordons.add("a/b", "x", Cordon("why"))
+    assert reasons(cordons, "a/b") == reasons(loaded(path), "a/b") == {"x": "why", "y": "fan"}
+
+
+def test_the_removal_of_the_file_ends_no_cordon(path: Path) -> None:
+    cordons = Cordons(path)
+    cordons.add("a/b", "x", Cordon("why"))
+    path.unlink()
+    cordons.add("a/b", "y", Cordon("fan"))
+    assert reasons(cordons, "a/b") == reasons(loaded(path), "a/b") == {"x": "why", "y": "fan"}
+
+
+def test_a_file_that_is_damaged_while_the_daemon_runs_is_kept(path: Path) -> None:
+    cordons = Cordons(path)
+    cordons.add("a/b", "x", Cordon("why"))
+    path.write_bytes(b"{")
+    with pytest.raises(ConfigError, match=r"cannot read the cordons in .*; nothing was changed"):
+        cordons.remove("a/b", "x")
+    assert reasons(cordons, "a/b") == {"x": "why"}
+    assert path.read_bytes() == b"{"
+
+
 def test_a_second_cordon_has_the_last_word(path: Path) -> None:
     cordons = Cordons(path)
     cordons.add("a/b", "x", Cordon("why"))
