@@ -11,7 +11,6 @@ __all__ = ["FORM", "Numbers", "add"]
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    version: int = 2
     numbers: tuple[int, ...] = ()
 
 

@@ -33,7 +33,6 @@ class LastGood(msgspec.Struct, frozen=True):
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    format: int
     path: str
     loaded: float
     content: str
@@ -63,7 +62,7 @@ class LastGoodFile:
         """An error is logged: devices are served without a copy."""
         if self._directory is None:
             return
-        new = _Stored(_FORMAT, str(self._path.absolute()), loaded, config.content.decode())
+        new = _Stored(str(self._path.absolute()), loaded, config.content.decode())
         file = _file(self._directory)
         try:
             _keep(file, new)

@@ -42,7 +42,7 @@ class StateFormat(Protocol[T]):
 
 
 class JsonFormat(Generic[T]):
-    """JSON of a `msgspec.Struct` with its version in the integer field `field`.
+    """JSON of a `msgspec.Struct` or a dataclass, and beside its fields the number of the format, in `field`.
 
     Versions from `oldest` to `version` are read as the same type: keep names, and give new fields a default. An older
     plugwright ignores fields that it does not know; raise the version if it must not read the file.
@@ -53,7 +53,8 @@ class JsonFormat(Generic[T]):
         self._version, self._oldest = version, version if oldest is None else oldest
 
     def encode(self, value: T) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
+        fields: dict[str, object] = {self._field: self._version, **msgspec.to_builtins(value)}
+        return msgspec.json.format(msgspec.json.encode({**fields, self._field: self._version})) + b"\n"
 
     def decode(self, content: bytes) -> T:
         header = msgspec.json.decode(content, type=dict[str, msgspec.Raw])

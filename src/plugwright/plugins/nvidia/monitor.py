@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from plugwright.errors import DriverGone, PluginError
+from plugwright.errors import CallTimedOut, DriverGone, PluginError
 from plugwright.plugins.nvidia import health
 from plugwright.plugins.nvidia.driver import (
     SWITCH,
@@ -35,6 +35,7 @@ from plugwright.plugins.nvidia.incidents import Incidents, XidRecords
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.plugins.nvidia.switch_log import SwitchLog
 from plugwright.system import concurrency
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Latest
 
@@ -107,7 +108,7 @@ class GpuMonitor:
         self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._read_requested = asyncio.Event()
-        self._reading: asyncio.Future[_Reading | DriverGone] | None = None
+        self._reads = BlockingCalls("read of the GPUs", self.intervals.read_timeout)
         self.events = EventWatch(self)
         self._switches = SwitchLog(lambda event: self.on_event(event, self.clock()))
         self._read_at = 0.0  # when the last read began
@@ -213,15 +214,13 @@ class GpuMonitor:
 
     async def _read(self) -> _Reading | DriverGone:
         """Waits for an earlier read that has not returned: another one would be another thread that hangs."""
-        if self._reading is None or self._reading.done():
-            self._read_at = self.clock()
-            self._reading = concurrency.begin_in_thread("nvidia read", self._read_driver)
-        done, _ = await asyncio.wait((self._reading,), timeout=self.intervals.read_timeout)
-        if not done:
-            return DriverGone(f"the driver has not answered for {self.intervals.read_timeout:g} s")
-        return self._reading.result()
+        try:
+            return await self._reads.join(self._read_driver)
+        except CallTimedOut as error:
+            return DriverGone(f"the driver has not answered for {error.limit:g} s")
 
     def _read_driver(self) -> _Reading | DriverGone:
+        self._read_at = self.clock()
         try:
             snapshot = self.driver.read()
             values = {gpu.uuid: self.driver.health(gpu.uuid) for gpu in snapshot.gpus}

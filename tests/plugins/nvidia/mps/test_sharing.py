@@ -187,4 +187,4 @@ async def test_an_unreadable_state_makes_shares_unhealthy(node: MpsNode) -> None
     node.paths.directory.mkdir(parents=True)
     node.paths.state.write_text("{")
     offer = offered(node, QUARTERS)
-    assert "state.json cannot be read" in offer.mps.fault(offer.units[0])
+    assert f"cannot read {node.paths.state}" in offer.mps.fault(offer.units[0])

@@ -4,20 +4,22 @@ The two run in different pods. The supervisor replaces the file at every probe, 
 supervisor runs. Times are of the machine's monotonic clock, which is the same in both pods and is never set.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
-from plugwright.errors import PluginError
+from plugwright.errors import PluginError, StateFileDamaged
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan
-from plugwright.system import files
+from plugwright.system.state_file import JsonFormat, StateFile, StateFileOptions
+from plugwright.text import clean
 
-__all__ = ["Condition", "DaemonState", "ResourceState", "read", "unusable_reason", "write"]
+__all__ = ["Condition", "DaemonState", "ResourceState", "read", "read_or_set_aside", "unusable_reason", "write"]
 
 _VERSION = 2
+# Replaced at every probe, and worth nothing after a reboot: not synced. The plugin's pod only reads it.
+_OPTIONS = StateFileOptions(mode=0o644, sync=False, set_aside=False)
 
 
 class Condition(StrEnum):
@@ -56,26 +58,24 @@ class ResourceState(msgspec.Struct, frozen=True, kw_only=True):
         return self.beat + self.lasting
 
 
-class _VersionOnly(msgspec.Struct):
-    version: int
+_FORM = JsonFormat(ResourceState, _VERSION)
 
 
 def write(path: Path, state: ResourceState) -> None:
-    document = json.dumps({"version": _VERSION, **msgspec.to_builtins(state)}, indent=2)
-    files.write_atomically(path, document + "\n", sync=False)
+    StateFile(path, _FORM, _OPTIONS).write(state)
 
 
-def read(path: Path) -> ResourceState | None:
-    """None when the file does not exist; PluginError when it is not a state file."""
+def read(path: Path, options: StateFileOptions = _OPTIONS) -> ResourceState | None:
+    """None if the file does not exist; PluginError if it cannot be used."""
     try:
-        content = path.read_bytes()
-        if msgspec.json.decode(content, type=_VersionOnly).version != _VERSION:
-            raise PluginError(f"{path} was written by another version of plugwright")
-        return msgspec.json.decode(content, type=ResourceState)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise PluginError(f"{path} cannot be read: {error}") from error
+        return StateFile(path, _FORM, options).read()
+    except (OSError, StateFileDamaged) as error:
+        raise PluginError(clean(error)) from error
+
+
+def read_or_set_aside(path: Path) -> ResourceState | None:
+    """For the supervisor, which is about to write the file: what it could not read stays under another name."""
+    return read(path, msgspec.structs.replace(_OPTIONS, set_aside=True))
 
 
 def unusable_reason(state: ResourceState | None, plans: Sequence[DaemonPlan], gpu: str, now: float) -> str:

@@ -210,8 +210,9 @@ class Supervisor:
     def _unrestored_modes(self) -> dict[str, ComputeMode]:
         """The modes that an earlier supervisor changed and did not restore."""
         try:
-            before = state.read(self._paths.state)
-        except PluginError:
+            before = state.read_or_set_aside(self._paths.state)
+        except PluginError as error:
+            logger.error("compute modes of an earlier run are not known", extra={"error": str(error)})
             return {}
         return {uuid: ComputeMode(mode) for uuid, mode in before.modes.items()} if before else {}
 
