@@ -14,7 +14,7 @@ from tests.extended_resources.serving import serving
 
 from plugwright.cli.node import node
 from plugwright.errors import PlugwrightError
-from plugwright.extended_resources.kubelet_dir import BOOT_ID
+from plugwright.system.boot import boot_id
 
 QUICK = ("--wait", "--round", "0.1s")
 
@@ -37,7 +37,7 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     cluster = Cluster(Time())
-    cluster.add_node("n1", boot_id=BOOT_ID.read_text().strip())
+    cluster.add_node("n1", boot_id=boot_id())
     with serving(cluster, tmp_path) as kubeconfig:
         yield Lab(cluster, kubeconfig)
 

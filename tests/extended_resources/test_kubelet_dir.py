@@ -18,8 +18,9 @@ from plugwright.protocol import checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.settings import Registration
+from plugwright.system.boot import boot_id
 
-NOTHING = KubeletDirectory("this-boot", frozenset(), 0, frozenset())
+NOTHING = KubeletDirectory(boot_id(), frozenset(), 0, frozenset())
 REGISTERED = replace(NOTHING, registered=frozenset({"example.com/tape"}))
 
 
@@ -38,12 +39,6 @@ def paths(root: Path) -> KubeletPaths:
     return KubeletPaths.under(root)
 
 
-async def state_of(paths: KubeletPaths) -> KubeletDirectory:
-    boot_id = paths.root / "boot_id"
-    boot_id.write_text("this-boot\n")
-    return await read(paths, boot_id)
-
-
 def abandoned(path: Path) -> None:
     """A socket of a process that was killed."""
     with socket.socket(socket.AF_UNIX) as left:
@@ -51,23 +46,23 @@ def abandoned(path: Path) -> None:
 
 
 async def test_directory_of_a_kubelet_without_plugins_is_empty(paths: KubeletPaths) -> None:
-    assert await state_of(paths) == NOTHING
+    assert await read(paths) == NOTHING
 
 
 async def test_checkpoint_names_the_registered_resources(paths: KubeletPaths) -> None:
     paths.checkpoint.write_bytes(checkpoint.encode(checkpoint.Checkpoint(None, {"a/b": ("x",), "c/d": ()})))
-    assert await state_of(paths) == replace(NOTHING, registered=frozenset({"a/b", "c/d"}))
+    assert await read(paths) == replace(NOTHING, registered=frozenset({"a/b", "c/d"}))
 
 
 async def test_a_checkpoint_that_cannot_be_trusted_is_an_error(paths: KubeletPaths) -> None:
     paths.checkpoint.write_bytes(b'{"Data":{},"Checksum":1}')
     with pytest.raises(ConfigError, match=r"kubelet_internal_checkpoint: checkpoint does not match its checksum"):
-        await state_of(paths)
+        await read(paths)
 
 
 async def test_a_directory_that_is_not_there_is_an_error(root: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the kubelet's directory"):
-        await state_of(KubeletPaths.under(root))
+        await read(KubeletPaths.under(root))
 
 
 async def test_a_plugin_listens_and_one_that_was_killed_does_not(
@@ -76,8 +71,8 @@ async def test_a_plugin_listens_and_one_that_was_killed_does_not(
     abandoned(paths.device_plugins / "killed.sock")
     async with serving(Tape(), settings=settings):
         await kubelet.endpoint("example.com/tape")
-        assert await state_of(paths) == replace(REGISTERED, listening=1)
-    assert await state_of(paths) == REGISTERED  # the kubelet keeps a resource for five minutes after its plugin (2.18)
+        assert await read(paths) == replace(REGISTERED, listening=1)
+    assert await read(paths) == REGISTERED  # the kubelet keeps a resource for five minutes after its plugin (2.18)
 
 
 async def test_a_plugin_in_plugins_registry_says_what_it_serves(
@@ -85,7 +80,7 @@ async def test_a_plugin_in_plugins_registry_says_what_it_serves(
 ) -> None:
     async with serving(Tape(), settings=msgspec.structs.replace(settings, registration=Registration.WATCHER)):
         await kubelet.endpoint("example.com/tape")
-        assert await state_of(paths) == replace(REGISTERED, listening=1, announced=frozenset({"example.com/tape"}))
+        assert await read(paths) == replace(REGISTERED, listening=1, announced=frozenset({"example.com/tape"}))
 
 
 async def test_unidentified_server_in_plugins_registry_counts_as_listening(paths: KubeletPaths) -> None:
@@ -96,7 +91,7 @@ async def test_unidentified_server_in_plugins_registry_counts_as_listening(paths
     paths.plugins_registry.mkdir()
     abandoned(paths.plugins_registry / "killed.sock")
     async with serve_held_devices(Node(), paths.plugins_registry / "csi.sock"):
-        assert await state_of(paths) == replace(NOTHING, listening=1)
+        assert await read(paths) == replace(NOTHING, listening=1)
 
 
 async def test_pods_hold_the_allocated_devices(paths: KubeletPaths) -> None:
@@ -106,4 +101,4 @@ async def test_pods_hold_the_allocated_devices(paths: KubeletPaths) -> None:
 
     paths.pod_resources_socket.parent.mkdir()
     async with serve_held_devices(Node(), paths.pod_resources_socket):
-        assert (await state_of(paths)).holders == {"a/b": (Holder("default", "p1", 2),)}
+        assert (await read(paths)).holders == {"a/b": (Holder("default", "p1", 2),)}

@@ -8,7 +8,6 @@ from tests.extended_resources.kubelet import Kubelet
 
 from plugwright.errors import ConfigError
 from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget
-from plugwright.extended_resources.kubelet_dir import BOOT_ID
 from plugwright.extended_resources.resources import Backing, ClusterContext
 from plugwright.extended_resources.survey import (
     ClusterApi,
@@ -19,6 +18,7 @@ from plugwright.extended_resources.survey import (
     targets_named,
 )
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.system.boot import boot_id
 
 
 def test_nodes_named_returns_all_or_the_named_ones_once(api: ClusterApi, cluster: Cluster) -> None:
@@ -72,7 +72,7 @@ def test_a_kubelets_directory_belongs_to_the_node_of_this_machine(
     api: ClusterApi, cluster: Cluster, root: Path
 ) -> None:
     (root / "device-plugins").mkdir()
-    paths, here = KubeletPaths.under(root), BOOT_ID.read_text().strip()
+    paths, here = KubeletPaths.under(root), boot_id()
     cluster.add_node("here", boot_id=here)
     kubelet = Kubelet(cluster, "here")
     kubelet.serve("mock/gpu", 2)

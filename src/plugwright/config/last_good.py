@@ -32,7 +32,7 @@ class LastGood(msgspec.Struct, frozen=True):
     loaded: float  # when it was read from the operator's file
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredConfig(msgspec.Struct, frozen=True):
     path: str
     loaded: float
     content: str
@@ -62,7 +62,7 @@ class LastGoodFile:
         """An error is logged: devices are served without a copy."""
         if self._directory is None:
             return
-        new = _Stored(str(self._path.absolute()), loaded, config.content.decode())
+        new = _StoredConfig(str(self._path.absolute()), loaded, config.content.decode())
         file = _file(self._directory)
         try:
             _keep(file, new)
@@ -72,15 +72,15 @@ class LastGoodFile:
             self._problems.warning("last good configuration not kept", clean(error), extra=facts)
 
 
-def _file(directory: Path, *, set_aside: bool = True) -> StateFile[_Stored]:
+def _file(directory: Path, *, set_aside: bool = True) -> StateFile[_StoredConfig]:
     options = StateFileOptions(set_aside=set_aside)
-    return StateFile(directory / _NAME, JsonFormat(_Stored, _FORMAT, field="format"), options)
+    return StateFile(directory / _NAME, JsonFormat(_StoredConfig, _FORMAT, field="format"), options)
 
 
-def _keep(file: StateFile[_Stored], new: _Stored) -> None:
+def _keep(file: StateFile[_StoredConfig], new: _StoredConfig) -> None:
     """A start with the version that is kept already writes nothing."""
 
-    def kept(stored: _Stored | None) -> _Stored:
+    def kept(stored: _StoredConfig | None) -> _StoredConfig:
         is_same = stored is not None and (stored.path, stored.content) == (new.path, new.content)
         return stored if stored is not None and is_same else new
 

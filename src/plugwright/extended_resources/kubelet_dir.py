@@ -12,23 +12,24 @@ from plugwright.errors import CheckpointCorrupt, ConfigError, PlugwrightError
 from plugwright.extended_resources.resources import Holder, KubeletDirectory
 from plugwright.protocol import checkpoint, pod_resources, registration
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import sockets
+from plugwright.system.boot import boot_id
 
-__all__ = ["BOOT_ID", "read"]
+__all__ = ["read"]
 
 _TIMEOUT = 5.0
 
 
-async def read(paths: KubeletPaths, boot_id: Path = BOOT_ID) -> KubeletDirectory:
-    """Raises `ConfigError` where it cannot be read: an unreadable directory must not look like an empty one."""
+async def read(paths: KubeletPaths) -> KubeletDirectory:
+    """Raises `ConfigError` if it cannot be read: an unreadable directory must not look like an empty one."""
     try:
         registered = _registered(paths.checkpoint)
         plugin_sockets = list(_sockets(paths.device_plugins, paths.kubelet_socket))
         registry_sockets = list(_sockets(paths.plugins_registry))
-        this_boot = boot_id.read_text().strip()
     except OSError as error:
         raise ConfigError(f"cannot read the kubelet's directory: {error}") from error
+    if not (this_boot := boot_id()):
+        raise ConfigError("cannot read the boot id of this machine")
     announced = [await _announced_resource(path) for path in registry_sockets]
     listening = sum(map(sockets.is_listening, plugin_sockets)) + sum(name is not None for name in announced)
     names = frozenset(name for name in announced if name)

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from plugwright.model import NUMA_NODES
+from plugwright.system.boot import BOOT_ID
 
 __all__ = [
     "BOOT_ID",
@@ -22,7 +23,6 @@ __all__ = [
     "PciFunction",
     "SysfsNode",
     "attribute",
-    "boot_id",
     "entries",
     "link_name",
     "matching",
@@ -36,7 +36,6 @@ __all__ = [
     "uevent",
 ]
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _STANDARD = "resource.kubernetes.io"
@@ -269,11 +268,6 @@ def pci_function(directory: Path) -> PciFunction:
         class_code=attribute(directory, "class").removeprefix("0x"),
         driver=link_name(directory, "driver"),
     )
-
-
-def boot_id(proc: Path = Path("/proc")) -> str:
-    """Another one after every boot; empty where it cannot be read."""
-    return attribute(proc / "sys/kernel/random", "boot_id")
 
 
 def pci_functions(sys: Path) -> list[PciFunction]:

@@ -15,6 +15,7 @@ from plugwright import quantity
 from plugwright.apiserver import KUBERNETES_VERSION
 from plugwright.apiserver.store import Object
 from plugwright.kubelet.devicemanager.devices import DeviceCount
+from plugwright.system.boot import boot_id
 from plugwright.version import __version__
 
 __all__ = [
@@ -74,8 +75,7 @@ class HostInfo:
     def here(cls) -> "HostInfo":
         name = platform.machine()
         architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(name, name)
-        boot_id = _read_line(Path("/proc/sys/kernel/random/boot_id"))
-        return cls(_read_line(Path("/etc/machine-id")), boot_id, platform.release(), architecture)
+        return cls(_read_line(Path("/etc/machine-id")), boot_id(), platform.release(), architecture)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _VERSION = 1
 XidRecords = Mapping[str, tuple[XidRecord, ...]]  # by the UUIDs of GPUs
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _RecordedXids(msgspec.Struct, frozen=True):
     boot: str
     driver: str
     gpus: dict[str, tuple[XidRecord, ...]]
@@ -42,7 +42,7 @@ class Incidents:
 
     def __init__(self, directory: Path | None, machine: str) -> None:
         self.path = directory / f"nvidia-incidents-{digest([machine], 8)}.json" if directory is not None else None
-        form, options = JsonFormat(_Stored, _VERSION), StateFileOptions(set_aside=False)
+        form, options = JsonFormat(_RecordedXids, _VERSION), StateFileOptions(set_aside=False)
         self._file = StateFile(self.path, form, options) if self.path is not None else None
         self.unreadable = ""
         self._is_recalled = self._file is None
@@ -76,7 +76,7 @@ class Incidents:
             if not all(record.reset for record in xids)
         }
         try:
-            self._file.write(_Stored(load.boot, load.driver, pending) if pending else None)
+            self._file.write(_RecordedXids(load.boot, load.driver, pending) if pending else None)
             self._unwritten.recovered()
         except OSError as error:
             facts = {"path": str(self.path), "error": clean(error)}

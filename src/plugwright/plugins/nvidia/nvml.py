@@ -31,6 +31,7 @@ from plugwright.plugins.nvidia.nvml_events import NvmlEvents
 from plugwright.plugins.nvidia.nvml_library import NvmlCalls, NvmlLibrary
 from plugwright.plugins.nvidia.nvml_properties import GpuKinds, mig_devices
 from plugwright.sdk import sysfs
+from plugwright.system.boot import boot_id
 from plugwright.text import clean
 
 __all__ = ["KernelPaths", "Nvml", "procfs_gpus", "read_links"]
@@ -136,7 +137,7 @@ class Nvml:
             module = str((self._paths.sys / "module/nvidia").stat().st_ino)
         except OSError:
             module = ""
-        return DriverLoad(sysfs.boot_id(self._paths.proc), module)
+        return DriverLoad(boot_id(self._paths.proc / "sys/kernel/random/boot_id"), module)
 
     def switch_log(self) -> Path | None:
         return self._paths.log if (self._paths.proc / "driver/nvidia-nvswitch").is_dir() else None

@@ -25,7 +25,7 @@ from plugwright.plugins.nvidia.driver import (
     GpuSnapshot,
     RecoveryAction,
 )
-from plugwright.sdk import sysfs
+from plugwright.system.boot import boot_id
 
 __all__ = ["SimulatedDriver", "SimulatedEvents"]
 
@@ -73,7 +73,7 @@ class SimulatedDriver:
 
     def load(self) -> DriverLoad:
         """The same for every process until the machine boots: restarts of a daemon can be rehearsed."""
-        return DriverLoad(sysfs.boot_id(), self.name)
+        return DriverLoad(boot_id(), self.name)
 
     def events(self, uuids: tuple[str, ...]) -> "SimulatedEvents":
         with self._lock:
