@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 
 from bench import table
@@ -73,18 +74,21 @@ async def _publish(port: str, directory: str) -> dict[str, float]:
     measured: dict[str, float] = {"bare_mib": _status("VmRSS") / 1024}
     from plugwright.dra.resource_slices.publisher import SlicePublisher
     from plugwright.dra.resource_slices.slices import PoolContent
+    from plugwright.kube.access import ClusterAccess, HttpConnection
     from plugwright.kube.api_client import ApiClient
-    from plugwright.kube.api_server import ApiServer, Credentials
+    from plugwright.kube.credentials import Credentials
 
-    class Counted(ApiServer):
+    class Counted(ClusterAccess):
         requests = 0
 
-        def request(self, *arguments: object) -> tuple[int, bytes]:
-            self.requests += 1
-            return super().request(*arguments)  # type: ignore[arg-type]
+        def send(
+            self, connection: HttpConnection, method: str, path: str, body: object = None, kind: str = ""
+        ) -> HTTPResponse:
+            self.requests += "watch=true" not in path
+            return super().send(connection, method, path, body, kind)
 
-    server = Counted(f"https://127.0.0.1:{port}", Credentials(_TOKEN, Path(directory, "ca.crt")))
-    api = ApiClient(server)
+    access = Counted(f"https://127.0.0.1:{port}", Credentials(_TOKEN, Path(directory, "ca.crt")))
+    api = ApiClient(access)
     publisher = SlicePublisher(api, _DRIVER, _NODE)
     publishing = asyncio.create_task(publisher.run())
     await api.get(f"/api/v1/nodes/{_NODE}")
@@ -105,11 +109,11 @@ async def _publish(port: str, directory: str) -> dict[str, float]:
         ("publish", PoolContent(devices)),
         ("change", PoolContent((*devices[:-1], {"name": "changed"}))),
     ):
-        before, begun = server.requests, time.perf_counter()
+        before, begun = access.requests, time.perf_counter()
         publisher.content.publish(content)
         await publisher.published.until(lambda published, content=content: published == content)  # type: ignore[misc]
         measured[f"{name}_ms"] = (time.perf_counter() - begun) * 1000
-        measured[f"{name}_requests"] = server.requests - before
+        measured[f"{name}_requests"] = access.requests - before
     measured |= {"published_mib": _status("VmRSS") / 1024, "threads": _status("Threads")}
     slices, _ = await api.list(_SLICES)
     begun = time.perf_counter()

@@ -8,7 +8,7 @@ from tests.extended_resources.imitation import Cluster, Time
 from tests.extended_resources.kubelet import Kubelet
 from tests.extended_resources.serving import serving
 
-from plugwright.extended_resources.client import ClusterAccess, connect
+from plugwright.extended_resources.client import connect
 from plugwright.extended_resources.survey import ClusterApi
 
 
@@ -37,5 +37,5 @@ def kubeconfig(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def api(kubeconfig: Path) -> Iterator[ClusterApi]:
-    with connect(ClusterAccess(kubeconfig)) as connected:
+    with connect(kubeconfig) as connected:
         yield connected

@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import trustme
 from tests.extended_resources.imitation import Cluster, Refusal
 
-from plugwright.kube.in_cluster import InClusterClient
+from plugwright.kube.access import ClusterAccess
+from plugwright.kube.api_client import BlockingClient
 
 __all__ = ["TOKEN", "serving", "serving_a_pod"]
 
@@ -28,7 +29,7 @@ def serving(cluster: Cluster, directory: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def serving_a_pod(cluster: Cluster, service_account: Path) -> Iterator[InClusterClient]:
+def serving_a_pod(cluster: Cluster, service_account: Path) -> Iterator[BlockingClient]:
     """Serves the cluster by TLS while inside, as a pod finds it: files of a service account, and an address."""
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -37,9 +38,10 @@ def serving_a_pod(cluster: Cluster, service_account: Path) -> Iterator[InCluster
     (service_account / "token").write_text(TOKEN)
     with _serving(_handler(cluster), context) as server:
         environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_port)}
-        client = InClusterClient.find(environment, service_account)
-        assert client is not None
-        yield client
+        access = ClusterAccess.in_cluster(environment, service_account)
+        assert access is not None
+        with BlockingClient(access) as client:
+            yield client
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from tests.extended_resources.serving import serving_a_pod
 
 from plugwright.extended_resources.changes import ChangeTarget
 from plugwright.extended_resources.uninstall import Release, clean_up
-from plugwright.kube.in_cluster import InClusterClient
+from plugwright.kube.api_client import BlockingClient
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CRON_JOB = "/apis/batch/v1/namespaces/devices/cronjobs/gone"
@@ -36,12 +36,12 @@ def cluster(time: Time) -> Cluster:
 
 
 @pytest.fixture
-def client(cluster: Cluster, tmp_path: Path) -> Iterator[InClusterClient]:
+def client(cluster: Cluster, tmp_path: Path) -> Iterator[BlockingClient]:
     with serving_a_pod(cluster, tmp_path / "account") as client:
         yield client
 
 
-def run(client: InClusterClient, time: Time, *resources: str) -> tuple[bool, list[str]]:
+def run(client: BlockingClient, time: Time, *resources: str) -> tuple[bool, list[str]]:
     said: list[str] = []
 
     def report(target: ChangeTarget, progress: str) -> None:
@@ -52,7 +52,7 @@ def run(client: InClusterClient, time: Time, *resources: str) -> tuple[bool, lis
 
 
 def test_the_resources_of_the_release_are_removed_when_they_stay_away(
-    client: InClusterClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
+    client: BlockingClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
 ) -> None:
     for resource in ("mock/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu", "other.com/gone"):
         kubelet_of_n1.serve(resource, 2)
@@ -66,7 +66,7 @@ def test_the_resources_of_the_release_are_removed_when_they_stay_away(
 
 
 def test_its_own_rights_go_last_and_by_the_garbage_collector(
-    client: InClusterClient, cluster: Cluster, time: Time
+    client: BlockingClient, cluster: Cluster, time: Time
 ) -> None:
     done, _ = run(client, time)
     assert done
@@ -80,14 +80,14 @@ def test_its_own_rights_go_last_and_by_the_garbage_collector(
     }
 
 
-def test_it_patches_nothing_that_could_run(client: InClusterClient, cluster: Cluster, time: Time) -> None:
+def test_it_patches_nothing_that_could_run(client: BlockingClient, cluster: Cluster, time: Time) -> None:
     run(client, time)
     patched = {asked.removeprefix("patch ") for asked in cluster.asked if asked.startswith("patch /")}
     assert patched == LEFT_TO_THE_COLLECTOR
 
 
 def test_while_a_pod_holds_a_device_it_stays_for_another_try(
-    client: InClusterClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
+    client: BlockingClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
 ) -> None:
     kubelet_of_n1.serve("mock/gpu", 2)
     kubelet_of_n1.stop("mock/gpu")
@@ -102,7 +102,7 @@ def test_while_a_pod_holds_a_device_it_stays_for_another_try(
 
 
 def test_where_the_release_is_installed_again_nothing_is_removed_but_itself(
-    client: InClusterClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
+    client: BlockingClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
 ) -> None:
     kubelet_of_n1.serve("mock/gpu", 2)
     kubelet_of_n1.stop("mock/gpu")
@@ -119,7 +119,7 @@ def test_where_the_release_is_installed_again_nothing_is_removed_but_itself(
 
 
 def test_one_that_was_killed_on_its_way_out_goes_on_there(
-    client: InClusterClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
+    client: BlockingClient, cluster: Cluster, time: Time, kubelet_of_n1: Kubelet
 ) -> None:
     kubelet_of_n1.serve("mock/gpu", 2)
     del cluster.objects[CRON_JOB], cluster.objects[CLUSTER_ROLE], cluster.objects[CLUSTER_BINDING]

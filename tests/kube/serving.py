@@ -16,8 +16,8 @@ from tests.apiserver.serving import TOKEN, populated, server
 from plugwright.apiserver import tls
 from plugwright.apiserver.app import application
 from plugwright.apiserver.store import Object, Store
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kube.api_server import ApiServer
 
 __all__ = ["ServedApi", "requests_ended", "served_api"]
 
@@ -47,7 +47,7 @@ class ServedApi:
         return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._port)}
 
     def client(self, limit: float = 10.0) -> ApiClient:
-        found = ApiServer.in_cluster(self.environment, self.directory)
+        found = ClusterAccess.in_cluster(self.environment, self.directory)
         assert found is not None
         return ApiClient(found, limit)
 
@@ -126,7 +126,7 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 async def requests_ended() -> None:
     """Returns when no thread of a client waits for an answer."""
     async with asyncio.timeout(60):
-        while any("request to the API server" in thread.name for thread in threading.enumerate()):
+        while any("the API server" in thread.name for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
 
 

@@ -1,8 +1,6 @@
 """The client of the API server for the event loop, over TLS to the embedded one."""
 
 import asyncio
-import base64
-import http.client
 import json
 import socket
 import ssl
@@ -19,8 +17,9 @@ from tests.kube.serving import ServedApi, requests_ended, served_api
 from plugwright.apiserver.kinds import CONFIG_MAPS
 from plugwright.apiserver.registry import ResourcePath, Writer
 from plugwright.errors import ConfigError, PeerGone, PeerRefused, PeerSilent
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient, Document, segment
-from plugwright.kube.api_server import ApiServer, Credentials
+from plugwright.kube.credentials import Credentials
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -128,10 +127,10 @@ async def test_a_watch_that_is_left_leaves_no_thread_behind(api: ApiClient) -> N
 async def test_a_request_that_is_abandoned_before_it_connects_is_not_sent(served: ServedApi) -> None:
     abandoned = threading.Event()
 
-    class LateServer(ApiServer):
-        def connection(self, timeout: float) -> http.client.HTTPConnection:
+    class LateServer(ClusterAccess):
+        def tls_context(self) -> ssl.SSLContext | None:
             abandoned.wait(60)
-            return super().connection(timeout)
+            return super().tls_context()
 
     server = LateServer.in_cluster(served.environment, served.directory)
     assert server is not None
@@ -177,7 +176,7 @@ async def test_a_server_that_is_away_is_gone_and_found_again(api: ApiClient, ser
 
 async def test_a_server_that_never_answers_costs_the_limit_and_a_few_threads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = ApiClient(ApiServer(f"http://127.0.0.1:{listening.getsockname()[1]}", Credentials()), limit=0.1)
+        client = ApiClient(ClusterAccess(f"http://127.0.0.1:{listening.getsockname()[1]}", Credentials()), limit=0.1)
         answers = await asyncio.gather(*(client.get("/api") for _ in range(12)), return_exceptions=True)
         busy = [thread for thread in threading.enumerate() if "request to the API server" in thread.name]
     assert {type(answer) for answer in answers} <= {PeerSilent, PeerGone}
@@ -245,126 +244,12 @@ def test_a_hostile_name_leads_to_no_other_object() -> None:
             segment(name)
 
 
-@pytest.mark.parametrize("how", ["files", "data"])
-async def test_a_kubeconfig_with_a_token_is_used(served: ServedApi, tmp_path: Path, how: str) -> None:
-    authority = base64.b64encode((tmp_path / "ca.crt").read_bytes()).decode()
-    url = f"https://127.0.0.1:{served.environment['KUBERNETES_SERVICE_PORT']}"
-    if how == "files":
-        path = kubeconfig(tmp_path, {"server": url, "certificate-authority": "ca.crt"}, {"tokenFile": "token"})
-    else:
-        path = kubeconfig(tmp_path, {"server": url, "certificate-authority-data": authority}, {"token": TOKEN})
-    client = ApiClient.find({"KUBECONFIG": str(path)}, tmp_path / "none")
-    assert (await client.get("/api/v1/nodes/node"))["metadata"]["name"] == "node"
-    client.close()
-
-
-async def test_a_kubeconfig_with_a_credential_command_is_used(served: ServedApi, tmp_path: Path) -> None:
-    """It is run again when what it printed is about to expire."""
-    counted, url = tmp_path / "counted", f"https://127.0.0.1:{served.environment['KUBERNETES_SERVICE_PORT']}"
-    for expiry, runs in (("2999-01-01T00:00:00Z", 1), ("2020-01-01T00:00:00Z", 2)):
-        status = {"status": {"token": TOKEN, "expirationTimestamp": expiry}}
-        user = credential_command(tmp_path, f"echo >> {counted}; echo '{json.dumps(status)}'")
-        path = kubeconfig(tmp_path, {"server": url, "certificate-authority": "ca.crt"}, user)
-        client = ApiClient.of_kubeconfig(path)
-        counted.write_text("")
-        for _ in range(2):
-            assert (await client.get("/api/v1/nodes/node"))["metadata"]["name"] == "node"
-        assert len(counted.read_text()) == runs
-        client.close()
-
-
-@pytest.mark.parametrize(
-    ("script", "text"),
-    [
-        ("echo no cloud here >&2; exit 3", "credentials ended with 3: no cloud here"),
-        ("echo nonsense", "must print an ExecCredential"),
-        ("echo '{}'", "must print an ExecCredential"),
-        ("", "cannot get credentials"),
-    ],
-)
-async def test_a_credential_command_that_fails_is_named(tmp_path: Path, script: str, text: str) -> None:
-    user = credential_command(tmp_path, script)
-    if not script:
-        (tmp_path / "credentials").unlink()
-    client = ApiClient.of_kubeconfig(kubeconfig(tmp_path, {"server": "http://127.0.0.1:1"}, user))
-    with pytest.raises(ConfigError, match=text):
-        await client.get("/api")
-
-
-@pytest.mark.parametrize("how", ["files", "data"])
-async def test_a_kubeconfig_with_a_client_certificate_is_used(tmp_path: Path, how: str) -> None:
-    """The server asks for a certificate of the authority, and says who has sent one."""
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    mine = authority.issue_cert("me@example.com")
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
-    mine.cert_chain_pems[0].write_to_path(str(tmp_path / "me.crt"))
-    mine.private_key_pem.write_to_path(str(tmp_path / "me.key"))
-    user = {"client-certificate": "me.crt", "client-key": "me.key"}
-    if how == "data":
-        user = {
-            f"{name}-data": base64.b64encode((tmp_path / file).read_bytes()).decode() for name, file in user.items()
-        }
-    server = await asyncio.start_server(
-        _answer("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), "127.0.0.1", ssl=context
-    )
-    async with server:
-        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        client = ApiClient.of_kubeconfig(kubeconfig(tmp_path, {"server": url, "certificate-authority": "ca.crt"}, user))
-        assert await client.get("/api") == {}
-        client.close()
-
-
-@pytest.mark.parametrize(
-    ("cluster", "user", "text"),
-    [
-        ({"server": "https://a"}, {"username": "x"}, "a token or a client certificate, got username"),
-        ({"server": "https://a", "proxy-url": "http://b"}, {}, "proxy-url"),
-        ({"server": "ftp://a"}, {}, "must look like https://HOST:PORT"),
-        ({"server": "https://a:b"}, {}, "must look like https://HOST:PORT"),
-        ({"server": "https://a", "certificate-authority-data": "?"}, {}, "must be base64"),
-    ],
-)
-def test_a_kubeconfig_that_cannot_be_used_is_the_operators_fault(
-    tmp_path: Path, cluster: Document, user: Document, text: str
-) -> None:
-    with pytest.raises(ConfigError, match=text):
-        ApiClient.of_kubeconfig(kubeconfig(tmp_path, cluster, user))
-
-
-def test_without_a_pod_and_a_kubeconfig_there_is_no_api_server(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no service account of a pod, no KUBECONFIG"):
-        ApiClient.find({"HOME": str(tmp_path)}, tmp_path / "none")
-
-
-def credential_command(directory: Path, script: str) -> Document:
-    path = directory / "credentials"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o700)
-    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./credentials"}}
-
-
-def kubeconfig(directory: Path, cluster: Document, user: Document) -> Path:
-    path = directory / "kubeconfig"
-    document = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "one", "user": "me"}}],
-        "clusters": [{"name": "one", "cluster": cluster}],
-        "users": [{"name": "me", "user": user}],
-    }
-    path.write_text(json.dumps(document))
-    return path
-
-
 @asynccontextmanager
 async def answering(text: str) -> AsyncIterator[ApiClient]:
     """A client of a server that answers every request with `text`, and then ends the connection."""
     server = await asyncio.start_server(_answer(text), "127.0.0.1")
     async with server:
-        client = ApiClient(ApiServer(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Credentials()))
+        client = ApiClient(ClusterAccess(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Credentials()))
         yield client
         client.close()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.kube.kubeconfig import find_files, load, proxy_url, select_context
+from plugwright.kube.kubeconfig import Cluster, User, find_files, load, select_context
 
 ONE: dict[str, object] = {
     "current-context": "a",
@@ -48,28 +48,20 @@ def test_named_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
 def test_first_file_to_define_an_entry_wins(tmp_path: Path) -> None:
     document = load([written(tmp_path / "1", ONE), written(tmp_path / "2", TWO)])
     assert document["current-context"] == "a"
-    assert select_context(document, "b")["clusters"] == select_context(document, None)["clusters"]
+    assert select_context(document, "b").cluster == select_context(document, None).cluster
 
 
 def test_paths_are_relative_to_their_file_and_empty_members_are_dropped(tmp_path: Path) -> None:
-    document = select_context(load([written(tmp_path / "1", ONE)]), None)
-    cluster = {"server": "https://one", "certificate-authority": str(tmp_path / "ca.crt")}
-    assert document["clusters"] == [{"name": "c", "cluster": cluster}]
-    assert document["users"] == [{"name": "u", "user": {"token": "t", "client-key": "/abs/key"}}]
+    other = {"current-context": "a", "users": [{"name": "u", "user": {"tokenFile": "../token"}}]}
+    document = load([written(tmp_path / "dir" / "1", other), written(tmp_path / "2", ONE)])
+    selected = select_context(document, None)
+    assert selected.cluster == Cluster(server="https://one", certificate_authority=str(tmp_path / "ca.crt"))
+    assert Path(selected.user.token_file).resolve() == tmp_path / "token"
+    assert select_context(load([tmp_path / "2"]), None).user == User(token="t", client_key="/abs/key")
 
 
 def test_context_without_a_user_has_no_credentials(tmp_path: Path) -> None:
-    document = select_context(load([written(tmp_path / "2", TWO)]), None)
-    assert document["users"] == [{"name": "nobody", "user": {}}]
-
-
-def test_proxy_url_is_that_of_the_cluster(tmp_path: Path) -> None:
-    clusters = [{"name": "c", "cluster": {"server": "https://one", "proxy-url": "http://gate:3128"}}]
-    assert (
-        proxy_url(select_context(load([written(tmp_path / "1", {**ONE, "clusters": clusters})]), None))
-        == "http://gate:3128"
-    )
-    assert proxy_url(select_context(load([written(tmp_path / "2", ONE)]), None)) is None
+    assert select_context(load([written(tmp_path / "2", TWO)]), None).user == User()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +78,7 @@ def test_without_a_current_context_one_must_be_chosen(tmp_path: Path) -> None:
     document = load([written(tmp_path / "1", {**ONE, "current-context": ""})])
     with pytest.raises(ConfigError, match="choose one with --context: a"):
         select_context(document, None)
-    assert select_context(document, "a")["current-context"] == "a"
+    assert select_context(document, "a").name == "a"
 
 
 @pytest.mark.parametrize("text", ["[]", "just text", "clusters: {a: 1}", "contexts: [1]", "a: [", "\x00"])
@@ -97,18 +89,10 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
         load([path])
 
 
-def test_credential_command_gets_exec_info_and_v1_becomes_v1beta1(tmp_path: Path) -> None:
-    command = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "./get",
-        "env": [{"name": "A", "value": "1"}],
-    }
-    document = select_context(
-        load([written(tmp_path / "1", {**ONE, "users": [{"name": "u", "user": {"exec": command}}]})]), None
-    )
-    users = document["users"]
-    assert isinstance(users, list)
-    made = users[0]["user"]["exec"]
-    assert (made["apiVersion"], made["command"]) == ("client.authentication.k8s.io/v1beta1", str(tmp_path / "get"))
-    assert made["env"][0] == {"name": "A", "value": "1"}
-    assert json.loads(made["env"][1]["value"])["apiVersion"] == "client.authentication.k8s.io/v1"
+def test_a_plugin_with_a_directory_is_relative_to_its_file(tmp_path: Path) -> None:
+    for command, found in (("./get", str(tmp_path / "get")), ("aws", "aws")):
+        entry = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": None}
+        document = load([written(tmp_path / "1", {**ONE, "users": [{"name": "u", "user": {"exec": entry}}]})])
+        plugin = select_context(document, None).user.exec
+        assert plugin is not None
+        assert plugin.command == found

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from tests.kubernetes import building
 
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kube.api_server import ApiServer, Credentials
+from plugwright.kube.credentials import Credentials
 
 __all__ = ["LoneApiServer", "lone_api_server"]
 
@@ -54,7 +55,7 @@ class LoneApiServer:
         return self._directory / "keys" / "apiserver.crt"
 
     def client(self) -> ApiClient:
-        return ApiClient(ApiServer(self.url, Credentials(_TOKEN, self.certificate)))
+        return ApiClient(ClusterAccess(self.url, Credentials(_TOKEN, self.certificate)))
 
     async def start(self) -> None:
         etcd, keys = f"http://127.0.0.1:{self._etcd}", self._directory / "keys"

@@ -1,8 +1,6 @@
 """`plugwright dra`: the devices that DRA drivers publish in a cluster, and the claims that have them."""
 
-import asyncio
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,8 @@ import click
 
 from plugwright.cli.output import Cell, table_lines
 from plugwright.errors import PeerRefused
-from plugwright.kube.api_client import ApiClient, Document
+from plugwright.kube.access import ClusterAccess
+from plugwright.kube.api_client import BlockingClient, Document
 from plugwright.model import natural_order
 from plugwright.text import clean
 
@@ -49,7 +48,7 @@ def slices(
 
     A pool that the scheduler cannot use, because slices of it are missing, is said.
     """
-    found = asyncio.run(_read(kubeconfig, context, ("resourceslices", "resourceclaims")))
+    found = _read(kubeconfig, context, ("resourceslices", "resourceclaims"))
     devices = published_devices(*found)
     shown = [device for device in devices if _is_wanted(device, nodes, drivers)]
     incomplete = [text for pool, text in incomplete_pools(found[0]) if _is_wanted(pool, nodes, drivers)]
@@ -68,7 +67,7 @@ def claims(
     kubeconfig: Path | None, context: str | None, nodes: Sequence[str], drivers: Sequence[str], output: str
 ) -> None:
     """List ResourceClaims, with their devices and the pods that have reserved them."""
-    (documents,) = asyncio.run(_read(kubeconfig, context, ("resourceclaims",)))
+    (documents,) = _read(kubeconfig, context, ("resourceclaims",))
     shown = [claim for claim in listed_claims(documents) if _has_wanted(claim, nodes, drivers)]
     if output == "json":
         click.echo(json.dumps({"claims": shown}))
@@ -77,17 +76,14 @@ def claims(
     click.echo("\n".join(table_lines(_CLAIM_COLUMNS, rows)) if rows else "no ResourceClaims")
 
 
-async def _read(kubeconfig: Path | None, context: str | None, kinds: Sequence[str]) -> list[list[Document]]:
-    is_chosen = kubeconfig is not None or context is not None or bool(os.environ.get("KUBECONFIG"))
-    api = ApiClient.of_kubeconfig(kubeconfig, context) if is_chosen else ApiClient.find(os.environ)
-    try:
-        return [(await api.list(f"{_GROUP}/{kind}"))[0] for kind in kinds]
-    except PeerRefused as error:
-        if error.code == "NotFound":
-            raise PeerRefused("NotFound", "the cluster has no resource.k8s.io/v1: it is older than 1.34") from error
-        raise
-    finally:
-        api.close()
+def _read(kubeconfig: Path | None, context: str | None, kinds: Sequence[str]) -> list[list[Document]]:
+    with BlockingClient(ClusterAccess.choose(kubeconfig, context)) as client:
+        try:
+            return [client.list(f"{_GROUP}/{kind}") for kind in kinds]
+        except PeerRefused as error:
+            if error.code == "NotFound":
+                raise PeerRefused("NotFound", "the cluster has no resource.k8s.io/v1: it is older than 1.34") from error
+            raise
 
 
 def published_devices(slices: Iterable[Document], claims: Iterable[Document]) -> list[dict[str, Any]]:

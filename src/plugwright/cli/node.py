@@ -6,8 +6,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +17,10 @@ from plugwright.cli.output import Cell, print_table
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.extended_resources import changes, removal, report, survey, uninstall
 from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeOutcome, ChangeTarget
+from plugwright.extended_resources.client import connect
 from plugwright.extended_resources.resources import NodeResource
-from plugwright.kube.in_cluster import InClusterClient
+from plugwright.kube.access import ClusterAccess
+from plugwright.kube.api_client import BlockingClient
 from plugwright.model import Resource
 from plugwright.protocol.paths import KubeletPaths
 
@@ -123,7 +123,7 @@ def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **ac
     names = [name] if name else []
     if rbac:
         return _print_role("resources", names, patch=False)
-    with _connected(**access) as api:
+    with connect(**access) as api:
         nodes = survey.nodes_named(api, names)
         listed = survey.list_resources(api, nodes, survey.cluster_context(api, nodes, _paths(kubelet_dir))())
     if output == "json":
@@ -150,7 +150,7 @@ def add(name: str, counts: Sequence[tuple[str, int]], output: str, rbac: bool, *
         return _print_role("add", [name], patch=True)
     if not counts:
         raise click.UsageError("at least one RESOURCE=COUNT is needed, as in example.com/dongle=4")
-    with _connected(options.pop("kubeconfig"), options.pop("context")) as api:
+    with connect(options.pop("kubeconfig"), options.pop("context")) as api:
         nodes = survey.nodes_named(api, [name])
         context = ChangeContext(api, survey.cluster_context(api, nodes), report_progress=_Progress(output).report)
         outcomes = changes.add(context, name, dict(counts), ChangeOptions(**options))
@@ -199,7 +199,7 @@ def remove(
     _check_call(names, stale, all_nodes, only)
     if rbac:
         return _print_role("remove", node_names, patch=True)
-    with _connected(options.pop("kubeconfig"), options.pop("context")) as api:
+    with connect(options.pop("kubeconfig"), options.pop("context")) as api:
         change = ChangeOptions(stale=stale, named=bool(only) or not stale, **options)
         nodes = survey.nodes_named(api, node_names)
         cluster_context = survey.cluster_context(api, nodes, _paths(kubelet_dir))
@@ -228,11 +228,13 @@ def clean_up(only: Sequence[str], patterns: Sequence[str], **names: Any) -> None
     """Remove what a release of the chart has left on the nodes, then the rights to do so: for the chart's CronJob."""
     if not only and not patterns:
         raise click.UsageError("at least one --resource or --resource-pattern is needed")
-    client = InClusterClient.find(os.environ)
-    if client is None:
+    access = ClusterAccess.in_cluster(os.environ)
+    if access is None:
         raise ConfigError("clean-up runs in a pod, with a service account")
     release = uninstall.Release(resources=(*only, *patterns), **names)
-    if not uninstall.clean_up(client, release, _Progress("text").report):
+    with BlockingClient(access) as client:
+        is_done = uninstall.clean_up(client, release, _Progress("text").report)
+    if not is_done:
         sys.exit(1)
 
 
@@ -248,13 +250,6 @@ def _check_call(names: Sequence[str], stale: bool, all_nodes: bool, only: Sequen
         raise click.UsageError("--all-nodes, --resource and --resource-pattern need --stale")
     if not stale and len(names) < 2:
         raise click.UsageError("a node and at least one resource are needed, or --stale")
-
-
-def _connected(kubeconfig: Path | None, context: str | None) -> AbstractContextManager[Any]:
-    """Loads the client late: it needs an extra, and a third of a second."""
-    client = import_module("plugwright.extended_resources.client")
-    connection: AbstractContextManager[Any] = client.connect(client.ClusterAccess(kubeconfig, context))
-    return connection
 
 
 def _paths(kubelet_dir: Path | None) -> KubeletPaths | None:

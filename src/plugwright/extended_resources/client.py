@@ -1,21 +1,14 @@
-"""The API server as `plugwright node` sees it: the cluster of a kubeconfig, or that of the pod it runs in.
-
-A kubeconfig needs `lightkube_client`, with its library; a pod's own service account needs nothing, so that the daemon's
-image will do. Failures become our errors: `PeerRefused` with the API's reason as code, `PeerGone` for a server that
-cannot be reached or cannot answer now.
-"""
+"""The cluster as `plugwright node` sees it: nodes, pods and device classes as values of `resources`."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from plugwright.errors import ConfigError, MalformedMessage, PeerRefused
+from plugwright.errors import MalformedMessage, PeerRefused
 from plugwright.extended_resources.api_objects import (
     DeviceClassObject,
     NodeObject,
@@ -26,75 +19,73 @@ from plugwright.extended_resources.api_objects import (
 )
 from plugwright.extended_resources.changes import PatchOperation
 from plugwright.extended_resources.resources import BoundPod, NodeSnapshot
-from plugwright.extended_resources.survey import ClusterApi
-from plugwright.kube import kubeconfig
-from plugwright.kube.api_server import SERVICE_ACCOUNT
-from plugwright.kube.in_cluster import InClusterClient
+from plugwright.kube.access import ClusterAccess
+from plugwright.kube.api_client import BlockingClient, segment
 
-__all__ = ["ClusterAccess", "InClusterApi", "connect"]
+__all__ = ["ClusterNodes", "connect"]
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAccess:
-    """The cluster to connect to: a context of a kubeconfig, or in a pod its service account."""
-
-    kubeconfig: Path | None = None
-    context: str | None = None
-    service_account: Path = SERVICE_ACCOUNT
-
-
 @contextmanager
-def connect(access: ClusterAccess) -> Iterator[ClusterApi]:
-    files = kubeconfig.find_files(access.kubeconfig, os.environ, Path.home())
-    if files:
-        document = kubeconfig.select_context(kubeconfig.load(files), access.context)
-        client = import_module("plugwright.extended_resources.lightkube_client")  # an extra, and a third of a second
-        with client.connect(document) as api:
-            yield api
-        return
-    pod = InClusterClient.find(os.environ, access.service_account)
-    if pod is None:
-        raise ConfigError(
-            "no cluster: no --kubeconfig, no KUBECONFIG, no ~/.kube/config, and no service account of a pod"
-        )
-    yield InClusterApi(pod)
+def connect(
+    kubeconfig: Path | None = None, context: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Iterator["ClusterNodes"]:
+    """The cluster of a kubeconfig, or in a pod that of its service account."""
+    with BlockingClient(ClusterAccess.choose(kubeconfig, context, environment)) as client:
+        yield ClusterNodes(client)
 
 
-class InClusterApi:
-    """Nodes, pods and device classes of the cluster that this pod is in."""
+class ClusterNodes:
+    """Implements `survey.ClusterApi`."""
 
-    def __init__(self, client: InClusterClient) -> None:
+    def __init__(self, client: BlockingClient) -> None:
         self._client = client
 
     def nodes(self) -> list[NodeSnapshot]:
-        objects = self._client.list("list nodes", "/api/v1/nodes")
+        with _permission("list nodes"):
+            objects = self._client.list("/api/v1/nodes")
         return [to_node(_converted(content, NodeObject)) for content in objects]
 
     def find_node(self, name: str) -> NodeSnapshot | None:
-        content = _none_if_not_found(lambda: self._client.get("get nodes", f"/api/v1/nodes/{name}"))
+        with _permission("get nodes"):
+            content = _none_if_not_found(lambda: self._client.get(f"/api/v1/nodes/{segment(name)}"))
         return to_node(_converted(content, NodeObject)) if content is not None else None
 
     def pods(self, node: str | None = None) -> list[BoundPod]:
         """The pods bound to `node`, or to any node, that have not ended."""
         bound = f"spec.nodeName={node}" if node else "spec.nodeName!="
         fields = f"{bound},status.phase!=Succeeded,status.phase!=Failed"
-        objects = self._client.list("list pods", "/api/v1/pods", fieldSelector=fields)
+        with _permission("list pods"):
+            objects = self._client.list("/api/v1/pods", fieldSelector=fields)
         return [to_pod(_converted(content, PodObject)) for content in objects]
 
     def device_classes(self) -> dict[str, tuple[str, ...]]:
         """DeviceClass names by the resource that they serve; empty on clusters without DRA."""
         path = "/apis/resource.k8s.io/v1/deviceclasses"
-        objects = _none_if_not_found(lambda: list(self._client.list("list deviceclasses", path)))
+        with _permission("list deviceclasses"):
+            objects = _none_if_not_found(lambda: self._client.list(path))
         return classes_by_resource(_converted(content, DeviceClassObject) for content in objects or ())
 
     def patch_status(self, node: str, operations: Sequence[PatchOperation]) -> None:
-        path = f"/api/v1/nodes/{node}/status?fieldManager=plugwright"
-        self._client.patch("patch nodes/status", path, list(operations), "json-patch")
+        path = f"/api/v1/nodes/{segment(node)}/status"
+        with _permission("patch nodes/status"):
+            self._client.patch(path, list(operations), "json-patch", fieldManager="plugwright")
 
 
-def _converted(content: Any, kind: type[_T]) -> _T:
+@contextmanager
+def _permission(permission: str) -> Iterator[None]:
+    """Names the permission that a refused request needs."""
+    try:
+        yield
+    except PeerRefused as error:
+        if error.code != "Forbidden":
+            raise
+        message = f"not allowed to {permission}: {error.message}; --rbac prints the ClusterRole needed"
+        raise PeerRefused(error.code, message) from error
+
+
+def _converted(content: object, kind: type[_T]) -> _T:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:

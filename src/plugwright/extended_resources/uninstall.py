@@ -14,8 +14,8 @@ from typing import Any
 from plugwright.errors import PeerRefused
 from plugwright.extended_resources import removal, survey
 from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeTarget, Clock
-from plugwright.extended_resources.client import InClusterApi
-from plugwright.kube.in_cluster import InClusterClient
+from plugwright.extended_resources.client import ClusterNodes
+from plugwright.kube.api_client import BlockingClient
 
 __all__ = ["Release", "clean_up"]
 
@@ -46,9 +46,9 @@ class Release:
         return f"/apis/batch/v1/namespaces/{self.namespace}/cronjobs/{self.name}"
 
 
-def clean_up(client: InClusterClient, release: Release, report: Report, clock: Clock | None = None) -> bool:
+def clean_up(client: BlockingClient, release: Release, report: Report, clock: Clock | None = None) -> bool:
     """Whether all is done; if not, it is to be called again."""
-    cron_job = _found(client, "get cronjobs", release.cron_job)
+    cron_job = _found(client, release.cron_job)
     if cron_job is None:  # an earlier call removed it, and ended before it had removed the rest
         _leave(client, release)
         return True
@@ -63,16 +63,16 @@ def clean_up(client: InClusterClient, release: Release, report: Report, clock: C
     return False
 
 
-def _remove(client: InClusterClient, release: Release, report: Report, clock: Clock) -> bool:
+def _remove(client: BlockingClient, release: Release, report: Report, clock: Clock) -> bool:
     def sleep(seconds: float) -> None:
         for name in release.daemon_sets:
             path = f"/apis/apps/v1/namespaces/{release.namespace}/daemonsets/{name}"
-            found = _found(client, "get daemonsets", path)
+            found = _found(client, path)
             if found is not None and not found["metadata"].get("deletionTimestamp"):
                 raise _Reinstalled
         clock.sleep(seconds)
 
-    api = InClusterApi(client)
+    api = ClusterNodes(client)
     options = ChangeOptions(stale=True, wait=True)
     nodes = survey.nodes_named(api, ())
     cluster_context = survey.cluster_context(api, nodes)
@@ -85,21 +85,21 @@ def _remove(client: InClusterClient, release: Release, report: Report, clock: Cl
     return not any(outcome.result.failed for outcome in outcomes)
 
 
-def _leave(client: InClusterClient, release: Release) -> None:
+def _leave(client: BlockingClient, release: Release) -> None:
     """Removes the CronJob without the Job we run in, then the rights in the cluster, last those in the namespace."""
-    _delete(client, "delete cronjobs", release.cron_job, "Orphan")
+    _delete(client, release.cron_job, "Orphan")
     roles, bindings = f"{_RBAC}/clusterroles", f"{_RBAC}/clusterrolebindings"
-    role = _found(client, "get clusterroles", f"{roles}/{release.cluster_role}", _GONE)
+    role = _found(client, f"{roles}/{release.cluster_role}", _GONE)
     if role is not None:
         _give(client, f"{bindings}/{release.cluster_role}", _owner("rbac.authorization.k8s.io/v1", "ClusterRole", role))
-        _delete(client, "delete clusterroles", f"{roles}/{release.cluster_role}", "Background")
+        _delete(client, f"{roles}/{release.cluster_role}", "Background")
     accounts = f"/api/v1/namespaces/{release.namespace}/serviceaccounts/{release.name}"
-    account = _found(client, "get serviceaccounts", accounts, _GONE)
+    account = _found(client, accounts, _GONE)
     if account is not None:
         for kind in ("rolebindings", "roles"):
             path = f"{_RBAC}/namespaces/{release.namespace}/{kind}/{release.name}"
             _give(client, path, _owner("v1", "ServiceAccount", account))
-        _delete(client, "delete serviceaccounts", accounts, "Background")
+        _delete(client, accounts, "Background")
 
 
 def _owner(version: str, kind: str, found: Any) -> dict[str, str]:
@@ -107,21 +107,21 @@ def _owner(version: str, kind: str, found: Any) -> dict[str, str]:
     return {"apiVersion": version, "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
 
 
-def _give(client: InClusterClient, path: str, owner: dict[str, str]) -> None:
-    client.patch(f"patch {path}", path, {"metadata": {"ownerReferences": [owner]}}, "merge-patch")
+def _give(client: BlockingClient, path: str, owner: dict[str, str]) -> None:
+    client.patch(path, {"metadata": {"ownerReferences": [owner]}}, "merge-patch")
 
 
-def _delete(client: InClusterClient, permission: str, path: str, propagation: str) -> None:
+def _delete(client: BlockingClient, path: str, propagation: str) -> None:
     try:
-        client.delete(permission, path, propagation)
+        client.delete(path, propagation)
     except PeerRefused as error:
         if error.code not in _GONE:
             raise
 
 
-def _found(client: InClusterClient, permission: str, path: str, absent: Sequence[str] = (_NOT_FOUND,)) -> Any:
+def _found(client: BlockingClient, path: str, absent: Sequence[str] = (_NOT_FOUND,)) -> Any:
     try:
-        return client.get(permission, path)
+        return client.get(path)
     except PeerRefused as error:
         if error.code not in absent:
             raise

@@ -1,3 +1,3 @@
-"""A Kubernetes API server as a client sees it: which cluster, with which credentials, requests, lists and watches."""
+"""The client for Kubernetes API servers: which cluster, with which credentials, requests, lists and watches."""
 
 __all__: list[str] = []

@@ -19,8 +19,9 @@ from tests.cluster.joined.test_joined_nodes import GPUS, joined
 from plugwright.apiserver.server import listen
 from plugwright.cluster.joined.kubelet_access import KubeletAccess
 from plugwright.cluster.joined.kubelet_api import KubeletApi
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kube.api_server import ApiServer, Credentials
+from plugwright.kube.credentials import Credentials
 
 PORT = 4711
 READER = {"authorization": "Bearer reader"}
@@ -64,7 +65,7 @@ async def reviewing() -> AsyncIterator[tuple[Reviews, ApiClient]]:
         listening.listen()
         server = QuietServer(config)
         task = asyncio.create_task(server.serve([listening]))
-        client = ApiClient(ApiServer(f"http://127.0.0.1:{listening.getsockname()[1]}", Credentials()))
+        client = ApiClient(ClusterAccess(f"http://127.0.0.1:{listening.getsockname()[1]}", Credentials()))
         try:
             yield reviews, client
         finally:
@@ -108,7 +109,7 @@ async def test_a_server_that_does_not_answer_lets_nobody_read(tmp_path: Path) ->
     async with embedded(silence=5.0) as lab, joined(lab, tmp_path, GPUS) as nodes:
         with listen(0) as closed:  # nobody accepts
             port = closed.getsockname()[1]
-        away = ApiClient(ApiServer(f"http://127.0.0.1:{port}", Credentials()))
+        away = ApiClient(ClusterAccess(f"http://127.0.0.1:{port}", Credentials()))
         api = KubeletApi(KubeletAccess(away), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
         async with client_of(api, CERTIFICATE) as http:
             assert (await http.get("/pods")).status_code == 503

@@ -16,8 +16,9 @@ from plugwright.apiserver.store import ObjectKey, Store
 from plugwright.dra.resource_slices.publisher import PublisherState, SlicePublisher
 from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import PoolContent
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kube.api_server import ApiServer, Credentials
+from plugwright.kube.credentials import Credentials
 from plugwright.system.concurrency import cancel
 
 DRIVER = "gpu.example.com"
@@ -157,7 +158,7 @@ async def test_wiped_slices_are_back_soon_and_once(node: Node) -> None:
 
 
 async def test_a_slice_deleted_before_its_creation_is_answered_is_back(node: Node) -> None:
-    server = ApiServer.in_cluster(node.served.environment, node.served.directory)
+    server = ClusterAccess.in_cluster(node.served.environment, node.served.directory)
     assert server is not None
     api = OvertakenApi(server)
     publisher = node.start(api)
@@ -341,7 +342,7 @@ async def test_an_api_server_without_claims_is_said() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
         port = server.sockets[0].getsockname()[1]
-        api = ApiClient(ApiServer(f"http://127.0.0.1:{port}", Credentials()))
+        api = ApiClient(ClusterAccess(f"http://127.0.0.1:{port}", Credentials()))
         publisher = SlicePublisher(api, DRIVER, "node")
         running = asyncio.create_task(publisher.run())
         await reached(publisher, PublisherState.AWAY)

@@ -29,9 +29,8 @@ from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
 from plugwright.config.nodes_file import NodesFile, load_nodes
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
-from plugwright.kube import kubeconfig
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kube.api_server import ApiServer
 from plugwright.kubelet import KubeletSettings
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import ResourceRuntime
@@ -55,18 +54,18 @@ Ready = Callable[[JoinInfo], None]
 
 def run(flags: JoinFlags, ready: Ready) -> None:
     """Runs until a signal, a request or the timeout; calls `ready` once."""
-    nodes, server = plans_of(flags), _server(flags)
+    nodes, access = plans_of(flags), _access(flags)
     state, count = JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
-        _run_loop(_Program(flags, state, owner, server, nodes).run(ready))
+        _run_loop(_Program(flags, state, owner, access, nodes).run(ready))
 
 
 def leave(flags: JoinFlags) -> list[str]:
     """Deletes the nodes of a state directory from the cluster; returns their names."""
-    server, state = _server(flags), JoinState(flags.state)
+    access, state = _access(flags), JoinState(flags.state)
     with state.locked() as owner:
-        gone = _run_loop(_leave(server, owner))
+        gone = _run_loop(_leave(access, owner))
         state.forget()
     return gone
 
@@ -95,11 +94,11 @@ def _tainted(plan: NodePlan) -> NodePlan:
     return replace(plan, shape=replace(plan.shape, taints=(TAINT, *plan.shape.taints)))
 
 
-def _server(flags: JoinFlags) -> ApiServer:
-    files = kubeconfig.find_files(flags.kubeconfig, os.environ, Path.home())
-    if not files:
+def _access(flags: JoinFlags) -> ClusterAccess:
+    access = ClusterAccess.of_kubeconfig(flags.kubeconfig, flags.context)
+    if access is None:
         raise ConfigError("there is no kubeconfig: name one with --kubeconfig")
-    return ApiServer.of_kubeconfig(kubeconfig.select_context(kubeconfig.load(files), flags.context))
+    return access
 
 
 def _run_loop(work: Coroutine[object, object, T]) -> T:
@@ -109,8 +108,8 @@ def _run_loop(work: Coroutine[object, object, T]) -> T:
         raise single_error(group) from None
 
 
-async def _leave(server: ApiServer, owner: str) -> list[str]:
-    api = ApiClient(server)
+async def _leave(access: ClusterAccess, owner: str) -> list[str]:
+    api = ApiClient(access)
     registration = NodeRegistration(api, owner)
     try:
         nodes = await registration.existing()
@@ -127,11 +126,11 @@ class _Program:
     flags: JoinFlags
     state: JoinState
     owner: str
-    server: ApiServer
+    access: ClusterAccess
     nodes: NodesFile
 
     async def run(self, ready: Ready) -> None:
-        stop, api = asyncio.Event(), ApiClient(self.server, at_once=_AT_ONCE)
+        stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
         keep_threads(_AT_ONCE)
         with stop_on_signals(stop), ExitStack() as pauses:
             async with AsyncExitStack() as stack:

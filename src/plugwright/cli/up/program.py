@@ -28,8 +28,9 @@ from plugwright.config.reload import CurrentConfig
 from plugwright.config.schema import Config
 from plugwright.dra.driver import Driver
 from plugwright.errors import ConfigError
+from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kube.api_server import ApiServer, Credentials
+from plugwright.kube.credentials import Credentials
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
@@ -166,7 +167,7 @@ async def _cluster(
     with listen(last_port if options.port is None else options.port) as listening:
         port = listening.getsockname()[1]
         directory.save_credentials(token, port)
-        server = ApiServer(f"https://127.0.0.1:{port}", Credentials(token, certificates.authority))
+        access = ClusterAccess(f"https://127.0.0.1:{port}", Credentials(token, certificates.authority))
         cluster_options = ClusterOptions(
             nodes=options.nodes,
             plugins=plugins.of,
@@ -176,18 +177,18 @@ async def _cluster(
             heartbeat=options.heartbeat,
             silence=options.silence,
             token=token,
-            drivers=partial(_driver, server),
+            drivers=partial(_driver, access),
         )
         async with (
             EmbeddedCluster(cluster_options) as cluster,
             serving(cluster.application, [listening], certificates),
         ):
             await _until_listed(cluster)
-            yield cluster, Kubeconfig(server.url, certificates.authority, token)
+            yield cluster, Kubeconfig(access.url, certificates.authority, token)
 
 
-def _driver(server: ApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
-    return Driver(runtime, connect=lambda _: ApiClient(server)) if needs_driver(runtime) else None
+def _driver(access: ClusterAccess, runtime: ResourceRuntime) -> ResourceDriver | None:
+    return Driver(runtime, connect=lambda _: ApiClient(access)) if needs_driver(runtime) else None
 
 
 @asynccontextmanager

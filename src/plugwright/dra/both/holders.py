@@ -14,8 +14,8 @@ import msgspec
 
 from plugwright import quantity
 from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
+from plugwright.kube.answers import next_page
 from plugwright.kube.api_client import segment
-from plugwright.kube.api_server import next_page
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.text import clean
 

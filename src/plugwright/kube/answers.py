@@ -1,0 +1,193 @@
+"""Answers of an API server: read within limits, checked for their shape, and the meaning of refusals.
+
+A proxy, a wrong address or a server in trouble may answer anything. An answer of the wrong shape is a
+`MalformedMessage` of the call that got it, and no answer costs more memory than its limit.
+"""
+
+import http.client
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
+
+__all__ = [
+    "EVENT_LIMIT",
+    "RESPONSE_LIMIT",
+    "Document",
+    "check_encoding",
+    "checked_change",
+    "checked_object",
+    "checked_page",
+    "decoded",
+    "next_page",
+    "object_name",
+    "read_answer",
+    "refusal",
+]
+
+Document = dict[str, Any]
+
+RESPONSE_LIMIT = 64 * 2**20  # bytes of one answer; a page of 500 pods has some 10 MiB
+EVENT_LIMIT = 16 * 2**20  # bytes of one change in a watch; etcd stores no object of more than 1.5 MiB by default
+_REFUSAL_LIMIT = 2**16  # bytes that are read of a refusal
+_CHUNK = 2**16
+_CHANGES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
+_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # whole strings, so that none in them counts
+_DEPTH_LIMIT = 300  # Python's own limit is below 1000
+
+
+def read_answer(answer: http.client.HTTPResponse) -> bytes:
+    """The body of an answer, and no more than the beginning of a refusal; raises `MalformedMessage` beyond a limit."""
+    if answer.status >= 300:
+        return answer.read(_REFUSAL_LIMIT)
+    check_encoding(answer)
+    if answer.length is not None and answer.length > RESPONSE_LIMIT:
+        raise _too_large("an answer", answer.length, RESPONSE_LIMIT)
+    parts, size = [], 0
+    while part := answer.read(_CHUNK):
+        parts.append(part)
+        size += len(part)
+        if size > RESPONSE_LIMIT:
+            raise _too_large("an answer", size, RESPONSE_LIMIT)
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(parts)
+
+
+def check_encoding(answer: http.client.HTTPResponse) -> None:
+    """Refuses a compressed answer, for which we never ask: a small one may be huge."""
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise MalformedMessage(f"the answer must not be compressed, got Content-Encoding {encoding!r:.80}")
+
+
+def decoded(text: bytes) -> Any:
+    """The document; a single object in it that is nested too deep must not cost the whole list."""
+    try:
+        try:
+            return json.loads(text)
+        except RecursionError:
+            return json.loads(_without_depths(text))
+    except (ValueError, RecursionError) as error:
+        raise MalformedMessage(f"the answer must be JSON, got {text[:40]!r}: {error!s:.200}") from error
+
+
+def object_name(path: str) -> str:
+    """The name of the object that a path leads to, or empty if it leads to a list or something else."""
+    parts = [unquote(part) for part in path.partition("?")[0].split("/")]
+    match parts:
+        case ["", "api", _, *rest] | ["", "apis", _, _, *rest]:
+            if rest[:1] == ["namespaces"] and len(rest) > 2:
+                rest = rest[2:]
+            return rest[1] if len(rest) > 1 else ""
+    return ""
+
+
+def checked_object(document: Any, name: str = "") -> Document:
+    """The document if it is an object, and the object of that name if there is one."""
+    if not isinstance(document, dict):
+        raise MalformedMessage(f"the answer must be a JSON object, got {_described(document)}")
+    if name and _metadata(document).get("name") != name:
+        raise MalformedMessage(f"the answer must be the object {name!r}, got {_described(document)}")
+    return document
+
+
+def checked_page(document: Any) -> tuple[list[Document], str]:
+    """The objects of a page of a list, and the list's resource version."""
+    page = checked_object(document)
+    items, metadata = page.get("items"), page.get("metadata")
+    if "items" not in page or not isinstance(items, list | None) or not isinstance(metadata, dict | None):
+        raise MalformedMessage(f"the answer must be a list with items, got {_described(document)}")
+    for item in items or ():
+        if not isinstance(_metadata(item).get("name"), str):
+            raise MalformedMessage(f"each item of a list must be an object with a name, got {_described(item)}")
+    return items or [], str((metadata or {}).get("resourceVersion") or "")
+
+
+def next_page(page: Mapping[str, Any]) -> dict[str, str]:
+    """The query parameters for the objects after this page of a list; empty after the last page."""
+    metadata = page.get("metadata")
+    token = metadata.get("continue") if isinstance(metadata, Mapping) else None
+    return {"continue": str(token)} if token else {}
+
+
+def checked_change(line: bytes, url: str) -> tuple[str, Document]:
+    """The type and the object of a change in a watch; raises the refusal if the change is an error."""
+    if len(line) > EVENT_LIMIT:
+        raise _too_large("a change in a watch", len(line), EVENT_LIMIT)
+    if not line.endswith(b"\n"):
+        raise PeerGone(f"{url} has ended the watch")
+    change = decoded(line)
+    kind, content = (change.get("type"), change.get("object")) if isinstance(change, dict) else (None, None)
+    if kind not in _CHANGES or not isinstance(content, dict):
+        raise MalformedMessage(f"a watch must yield changes of objects, got {_described(change)}")
+    if kind == "ERROR":
+        code = content.get("code")
+        raise refusal(code if isinstance(code, int) else 500, json.dumps(content))
+    if kind != "BOOKMARK" and not isinstance(_metadata(content).get("name"), str):
+        raise MalformedMessage(f"a watch must yield objects with a name, got {_described(content)}")
+    return kind, content
+
+
+def refusal(code: int, text: str) -> PeerRefused | PeerGone | MalformedMessage:
+    """The error for a status code: most refusals are a Status with a reason, those of proxies are plain text."""
+    status = _status(text)
+    message = str(status.get("message") or "") or text.strip()[:200] or http.client.responses.get(code, str(code))
+    if code < 400:
+        return MalformedMessage(f"the API server must answer itself, got a redirect ({code}): is the address right?")
+    if code == 407:
+        return PeerGone(f"the proxy rejects its credentials: {message}")
+    if code == 429 or code >= 500:
+        return PeerGone(f"the API server cannot answer now: {message}")
+    if code == 401:
+        return PeerRefused("Unauthorized", "the API server rejects these credentials; the token may have expired")
+    if code in (403, 404):
+        return PeerRefused("Forbidden" if code == 403 else "NotFound", message)
+    return PeerRefused(str(status.get("reason") or code), message)
+
+
+def _status(text: str) -> Mapping[str, object]:
+    try:
+        status = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def _metadata(document: object) -> Mapping[str, object]:
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _described(document: object) -> str:
+    if isinstance(document, dict):
+        names = ", ".join(map(str, list(document)[:5]))
+        return (
+            f"an object of kind {document['kind']!r:.40}"
+            if "kind" in document
+            else f"an object with {names or 'no members'}"
+        )
+    return "a list" if isinstance(document, list) else f"{document!r:.40}"
+
+
+def _too_large(subject: str, size: int, limit: int) -> MalformedMessage:
+    return MalformedMessage(f"{subject} must have at most {limit} bytes, got {size} or more")
+
+
+def _without_depths(text: bytes) -> bytes:
+    """The document with null in place of what is nested too deep, as the parameters of a claim can be."""
+    parts, depth, begin, kept = [], 0, 0, 0
+    for token in _NESTING.finditer(text):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+                begin = token.start() if depth == _DEPTH_LIMIT + 1 else begin
+            case b"]" | b"}":
+                depth -= 1
+                if depth == _DEPTH_LIMIT:
+                    parts += [text[kept:begin], b"null"]
+                    kept = token.end()
+    return b"".join((*parts, text[kept:]))

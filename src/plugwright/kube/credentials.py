@@ -1,0 +1,122 @@
+"""Credentials for an API server, and the TLS context made of them; files are read again when they change."""
+
+import base64
+import os
+import ssl
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from plugwright.errors import ConfigError
+
+__all__ = ["Credentials", "IssuedCredentials", "Issuer"]
+
+
+class IssuedCredentials(msgspec.Struct, frozen=True):
+    """Credentials that a credential plugin has issued: a token, a client certificate with its key, or both."""
+
+    token: str = ""
+    certificate: bytes | None = None
+    key: bytes | None = None
+
+    def __repr__(self) -> str:  # no secret in a traceback
+        return "IssuedCredentials(…)"
+
+
+class Issuer(Protocol):
+    """Implemented by `credential_plugin.CredentialPlugin`."""
+
+    issued: IssuedCredentials  # by the last login
+
+    def is_fresh(self) -> bool:
+        """Whether the issued credentials have not expired."""
+        ...
+
+    def login(self) -> None:
+        """Issues new credentials if the last ones are about to expire."""
+        ...
+
+    def reject(self) -> None:
+        """Discards credentials that the server has rejected."""
+        ...
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """How a client proves who it is, and which certificates it accepts.
+
+    `authority` None means the authorities of the system; `basic` is `user:password`; `impersonation` has the headers
+    of another identity to act as; `server_name` is the name in the server's certificate if it is not the host's.
+    """
+
+    token: Path | str | None = None
+    authority: Path | bytes | None = None
+    certificate: Path | bytes | None = None
+    key: Path | bytes | None = None
+    basic: str = ""
+    issuer: Issuer | None = None
+    impersonation: tuple[tuple[str, str], ...] = ()
+    insecure: bool = False
+    server_name: str = ""
+
+    def __repr__(self) -> str:  # no secret in a traceback
+        return "Credentials(…)"
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers that authenticate a request; raises `OSError` if the token's file cannot be read."""
+        headers = list(self.impersonation)
+        if self.basic:
+            headers.append(("Authorization", f"Basic {base64.b64encode(self.basic.encode()).decode()}"))
+        # Read for each request: the kubelet replaces the token of a pod before it expires.
+        token = self.token.read_text().strip() if isinstance(self.token, Path) else self.token
+        if not token and self.issuer is not None and not self.basic:
+            token = self.issuer.issued.token
+        if token:
+            headers.append(("Authorization", f"Bearer {token}"))
+        for name, text in headers:
+            if not (text.isascii() and text.isprintable()):  # http.client's own error would show it
+                raise ConfigError(f"the token or the header {name} for the API server must be one line of ASCII")
+        return headers
+
+    def tls_version(self) -> tuple[object, ...]:
+        """A value that changes when the TLS context must be made again."""
+        paths = [path for path in (self.authority, self.certificate, self.key) if isinstance(path, Path)]
+        files = tuple((found.st_ino, found.st_mtime_ns, found.st_size) for found in map(os.stat, paths))
+        return (*files, self.issuer.issued.certificate if self.issuer is not None else None)
+
+    def tls_context(self, with_system: bool = False, with_certificate: bool = True) -> ssl.SSLContext:
+        """Raises `OSError` or `ValueError` for a file that cannot be read or is not a certificate.
+
+        `with_system` trusts the authorities of the system too.
+        """
+        if with_system or self.authority is None:
+            context = ssl.create_default_context()
+        else:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if isinstance(self.authority, bytes):
+            context.load_verify_locations(cadata=self.authority.decode("ascii"))
+        elif self.authority is not None:
+            context.load_verify_locations(cafile=self.authority)
+        # Python 3.13 refuses certificates without key identifiers, which the authorities of many clusters leave out.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.insecure:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        certificate, key = self.certificate, self.key
+        if certificate is None and self.issuer is not None:
+            certificate, key = self.issuer.issued.certificate, self.issuer.issued.key
+        if with_certificate and certificate is not None:
+            _load_certificate(context, certificate, key)
+        return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: Path | bytes, key: Path | bytes | None) -> None:
+    parts = [part.read_bytes() if isinstance(part, Path) else part for part in (certificate, key) if part is not None]
+    # OpenSSL loads keys only from files; this file is never on a disk.
+    descriptor = os.memfd_create("client-certificate", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(b"\n".join(parts))
+        # With a password, OpenSSL does not ask for that of an encrypted key on the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
+    finally:
+        os.close(descriptor)
