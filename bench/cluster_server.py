@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from plugwright.cli.up import program
-from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions
+from plugwright.cluster.up import program
+from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions
+from plugwright.config.node_plugins import NodePlugins
 
 __all__ = ["RESOURCE", "main"]
 
@@ -31,7 +32,8 @@ def main() -> None:
         print(info.server.rpartition(":")[2], flush=True)
 
     # Not `kept`: what is measured is a cluster in memory.
-    program.run(UpOptions(nodes=int(nodes), config=config), StateDirectory(directory, kept=False), ready)
+    options, plugins = UpOptions(nodes=int(nodes)), NodePlugins(config)
+    program.run(options, StateDirectory(directory, kept=False), plugins, ready)
 
 
 class _Pauses:

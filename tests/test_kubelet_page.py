@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.testing.projects import PYTEST
 
-from plugwright.cli.kubelet.command import kubelet
+from plugwright.cli.kubelet import kubelet
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "kubelet.md").read_text()

@@ -58,8 +58,8 @@ STEMS: Mapping[str, str] = {
     "nvidia": "the importer of NVIDIA's configuration, and the command for GPUs",
     "run": "run() for a plugin author, and the command for an operator",
     "status": "the daemon's status, and the command that prints it",
+    "kubelet": "the emulated kubelet, and the command that runs one",
     # a command that is a program has the same parts as the other one
-    "command": "the flags of `join`, `kubelet` and `up`",
     "program": "what `join`, `kubelet` and `up` run",
 }
 

@@ -29,10 +29,10 @@ _COMMANDS = {
         "dev": ("dev", "Run a plugin beside an emulated kubelet; reload when saved."),
     },
     "Test without hardware": {
-        "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
-        "down": ("up.command", "Stop the cluster that `up` started."),
-        "join": ("join.command", "Join emulated nodes to any Kubernetes that a kubeconfig reaches."),
-        "kubelet": ("kubelet.command", "Run an emulated kubelet for a plugin under development."),
+        "up": ("up", "Start a cluster on this machine, with mock devices, for kubectl."),
+        "down": ("up", "Stop the cluster that `up` started."),
+        "join": ("join", "Join emulated nodes to any Kubernetes that a kubeconfig reaches."),
+        "kubelet": ("kubelet", "Run an emulated kubelet for a plugin under development."),
         "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
     "Look and repair": {

@@ -5,7 +5,7 @@
         await cluster.stop_node("node-2")   # NotReady after `silence` seconds
         await cluster.start_node("node-2")
 
-The caller listens, has the certificates and writes the kubeconfig: for `plugwright up` that is `cli.up`.
+The caller listens, has the certificates and writes the kubeconfig: for `plugwright up` that is `cluster.up`.
 """
 
 import asyncio

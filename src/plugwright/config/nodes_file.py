@@ -15,7 +15,9 @@ import msgspec
 
 from plugwright import quantity
 from plugwright.apiserver import validation
-from plugwright.cluster.joined.joined_nodes import NodePlan
+from plugwright.cluster.embedded import mock_gpus
+from plugwright.cluster.joined.joined_nodes import NodePlan, NodePlans
+from plugwright.cluster.joined.node_registration import TAINT
 from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.config import schema
 from plugwright.config.document import Document, parse
@@ -28,9 +30,10 @@ from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import Api
 
-__all__ = ["NodesFile", "load_nodes", "read_nodes"]
+__all__ = ["load_nodes", "plans_of", "read_nodes"]
 
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX = "plugwright"  # of the nodes' names without a file
 _RESERVED = ("kubernetes.io/hostname", "plugwright.dev/joined-by")
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -76,14 +79,24 @@ class _Groups(FamilySettings, frozen=True):
     nodes: Annotated[list[NodeGroup], msgspec.Meta(min_length=1)]
 
 
-class NodesFile(msgspec.Struct, frozen=True):
-    """`serves_claims`: a resource of some group is served by claims."""
+def plans_of(file: Path | None, count: int | None, *, taint: bool) -> NodePlans:
+    """Those of the file; without one, nodes that have ten mock GPUs each."""
+    if file is not None:
+        nodes = load_nodes(file)
+    else:
+        plan = NodePlan(name="", kubelet=KubeletSettings(numa=2), plugins=mock_gpus)
+        plans = tuple(replace(plan, name=f"{_PREFIX}-{number + 1}") for number in range(count or 1))
+        nodes = NodePlans(plans, serves_claims=False)
+    if not taint:
+        return nodes
+    return NodePlans(tuple(map(_tainted, nodes.plans)), nodes.serves_claims)
 
-    plans: tuple[NodePlan, ...]
-    serves_claims: bool
+
+def _tainted(plan: NodePlan) -> NodePlan:
+    return replace(plan, shape=replace(plan.shape, taints=(TAINT, *plan.shape.taints)))
 
 
-def load_nodes(path: Path) -> NodesFile:
+def load_nodes(path: Path) -> NodePlans:
     try:
         text = schema.read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -91,7 +104,7 @@ def load_nodes(path: Path) -> NodesFile:
     return read_nodes(path.name, text)
 
 
-def read_nodes(name: str, text: str) -> NodesFile:
+def read_nodes(name: str, text: str) -> NodePlans:
     document = parse(name, text)
     groups = document.convert(_Groups).nodes
     plans: list[NodePlan] = []
@@ -107,7 +120,7 @@ def read_nodes(name: str, text: str) -> NodesFile:
         serves_claims |= any(entry.serve.api is not Api.DEVICE_PLUGIN for entry in file.resources)
         plans += _plans(document, path, group, file)
         _check_unique(document, path, groups[: index + 1])
-    return NodesFile(tuple(plans), serves_claims)
+    return NodePlans(tuple(plans), serves_claims)
 
 
 def _plans(document: Document, path: str, group: NodeGroup, file: ConfigFile) -> Iterator[NodePlan]:

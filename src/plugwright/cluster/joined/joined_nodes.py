@@ -40,7 +40,7 @@ from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
 from plugwright.system.concurrency import single_error
 
-__all__ = ["JoinOptions", "JoinedNodes", "NodePlan", "RemoteClient"]
+__all__ = ["JoinOptions", "JoinedNodes", "NodePlan", "NodePlans", "RemoteClient"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,14 @@ class NodePlan:
     kubelet: KubeletSettings = field(default_factory=KubeletSettings)
     version: str = ""
     plugins: Callable[[str], Iterable[Plugin]] = lambda _: ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlans:
+    """The nodes that are to join; `serves_claims`: a resource of some node is served by claims."""
+
+    plans: tuple[NodePlan, ...]
+    serves_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

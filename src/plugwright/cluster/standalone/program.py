@@ -1,7 +1,7 @@
 """An emulated kubelet as a program: the node around it, until a signal or until the given pods are done.
 
 What a scheduler and a container runtime do for a real kubelet is done here: a pod waits for its resources, is admitted,
-runs as processes and ends. The kubelet itself is `plugwright.kubelet`; the output is `view`.
+runs as processes and ends. The kubelet itself is `plugwright.kubelet`; the output is the caller's.
 """
 
 import asyncio
@@ -14,24 +14,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from plugwright.cli.kubelet.cdi_devices import apply_cdi_devices
-from plugwright.cli.kubelet.pod_claims import PodClaims
-from plugwright.cli.kubelet.pod_files import Claim, PodChanges, PodFolder
-from plugwright.cli.kubelet.view import Show, Shown
+from plugwright.cluster.standalone.cdi_devices import apply_cdi_devices
+from plugwright.cluster.standalone.pod_changes import Claim, PodChanges, PodSource
+from plugwright.cluster.standalone.pod_claims import PodClaims
 from plugwright.errors import ConfigError, KubeletError, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, KubeletSettings, Phase, Pod, PodSpec, processes
 from plugwright.kubelet.devicemanager.devices import DeviceCount
-from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.events import Event, StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.sdk import cdi
+from plugwright.system.concurrency import single_error
 from plugwright.system.inotify import settled_changes
 from plugwright.system.latest import Latest
+from plugwright.system.stop_signals import stop_on_signals
 
-__all__ = ["KubeletOptions", "PodRunner", "emulate"]
+__all__ = ["KubeletOptions", "PodRunner", "Show", "Shown", "emulate", "run"]
+
+Shown = Event | Output
+Show = Callable[[Shown, RunContainerOptions | None], None]  # with the options of a container that has just started
+Begin = Callable[[Kubelet, Path | None], None]  # called once, with the path of the drivers' kubeconfig
 
 _PREPARE_RETRY = 10.0  # seconds; sooner than a real kubelet, for those who wait in front of it
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class KubeletOptions:
     root: Path
     settings: KubeletSettings
     pods: tuple[PodSpec, ...] = ()
-    folder: Path | None = None
+    folder: PodSource | None = None
     starts: bool = False  # containers run as processes
     once: bool = False  # until these pods are done, not until a signal
     timeout: float = 60.0  # how long a pod waits for its resources
@@ -52,8 +56,16 @@ class KubeletOptions:
     claims: tuple[Claim, ...] = ()
 
 
-async def emulate(options: KubeletOptions, show: Show, begin: Callable[[Kubelet, Path | None], None]) -> bool:
+def run(options: KubeletOptions, show: Show, begin: Begin) -> bool:
     """Runs until a signal, or until the pods are done; whether everything succeeded."""
+    try:
+        return asyncio.run(emulate(options, show, begin))
+    except BaseExceptionGroup as group:
+        raise single_error(group) from None
+
+
+async def emulate(options: KubeletOptions, show: Show, begin: Begin) -> bool:
+    """As `run`, in the caller's event loop."""
     claims = PodClaims(options.node_name, served=options.api)
     for claim in options.claims:
         claims.put(claim)
@@ -76,10 +88,9 @@ async def _run(runner: "PodRunner", options: KubeletOptions, tasks: asyncio.Task
     with _signal_handlers(stop, lambda: restarts.append(tasks.create_task(runner.restart()))):
         for number, pod in enumerate(options.pods):
             runner.add(f"#{number}", pod)
-        folder = PodFolder(options.folder) if options.folder is not None else None
-        if folder is not None:
-            await runner.apply(folder.scan())
-        work = tasks.create_task(runner.wait() if options.once else _watch(runner, options.folder, folder))
+        if options.folder is not None:
+            await runner.apply(options.folder.scan())
+        work = tasks.create_task(runner.wait() if options.once else _watch(runner, options.folder))
         stopped = tasks.create_task(stop.wait())
         await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
         succeeded = not options.once or runner.succeeded
@@ -89,12 +100,12 @@ async def _run(runner: "PodRunner", options: KubeletOptions, tasks: asyncio.Task
     return succeeded and not (options.once and runner.is_terminating)
 
 
-async def _watch(runner: "PodRunner", path: Path | None, folder: PodFolder | None) -> None:
+async def _watch(runner: "PodRunner", folder: PodSource | None) -> None:
     """Applies the changes of the folder, and never returns."""
-    if path is None or folder is None:
+    if folder is None:
         await asyncio.Event().wait()
         return
-    async with aclosing(settled_changes(path)) as changes:
+    async with aclosing(settled_changes(folder.path)) as changes:
         async for _ in changes:
             await runner.apply(folder.scan())
 
@@ -102,19 +113,12 @@ async def _watch(runner: "PodRunner", path: Path | None, folder: PodFolder | Non
 @contextmanager
 def _signal_handlers(stop: asyncio.Event, restart: Callable[[], object]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    handlers: dict[signal.Signals, Callable[[], object]] = {
-        **dict.fromkeys(_STOP_SIGNALS, stop.set),
-        signal.SIGUSR1: restart,
-    }
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        del handlers[signal.SIGHUP]  # started by nohup, to outlive its terminal
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
+    with stop_on_signals(stop):
+        loop.add_signal_handler(signal.SIGUSR1, restart)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
 
 
 @dataclass(frozen=True, slots=True)

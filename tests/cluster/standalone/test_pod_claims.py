@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.cli.kubelet.test_command import Workspace, states
 from tests.cli.processes import Running, python, running
+from tests.cli.test_kubelet_command import Workspace, states
 
 DRIVER = """
 import asyncio, base64, json, os, ssl, sys, urllib.request

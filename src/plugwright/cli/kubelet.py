@@ -1,6 +1,5 @@
 """`plugwright kubelet`: an emulated kubelet for a plugin under development, in any language."""
 
-import asyncio
 import json
 import os
 import sys
@@ -10,15 +9,17 @@ from typing import Any
 
 import click
 
+from plugwright.cli import kubelet_view as view
 from plugwright.cli import logs
-from plugwright.cli.kubelet import pod_files, view
-from plugwright.cli.kubelet.program import KubeletOptions, emulate
+from plugwright.cluster.standalone.pod_changes import PodSource
+from plugwright.cluster.standalone.program import KubeletOptions, run
+from plugwright.config import pod_files
+from plugwright.config.pod_files import PodFolder
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
 from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, SUPPORTED_VERSIONS
 from plugwright.sdk import cdi
-from plugwright.system.concurrency import single_error
 
 __all__ = ["kubelet", "kubelet_options"]
 
@@ -125,11 +126,7 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     if options.once and not options.pods and options.folder is None:
         raise click.UsageError("--once needs pods to admit")
     show = view.show_json if output == "json" else view.show_text
-    try:
-        succeeded = asyncio.run(emulate(options, show, partial(_show_start, output, options.folder)))
-    except BaseExceptionGroup as group:
-        raise single_error(group) from None
-    sys.exit(0 if succeeded else 1)
+    sys.exit(0 if run(options, show, partial(_show_start, output, options.folder)) else 1)
 
 
 def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) -> KubeletOptions:
@@ -140,18 +137,21 @@ def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) 
         settings = KubeletSettings(**machine, host_root="/" if values["starts"] else None)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+    folder = values.pop("folder")
+    values["folder"] = PodFolder(folder) if folder is not None else None
     read = [pod_files.read(path) for path in pods]
     claims = tuple(claim for file in read for claim in file.claims)
     values["api"] = values.get("api", False) or bool(claims)
     return KubeletOptions(root, settings, tuple(pod for file in read for pod in file.pods), claims=claims, **values)
 
 
-def _show_start(output: str, folder: Path | None, kubelet: Kubelet, kubeconfig: Path | None) -> None:
+def _show_start(output: str, folder: PodSource | None, kubelet: Kubelet, kubeconfig: Path | None) -> None:
+    path = folder.path if folder is not None else None
     if output == "json":
-        facts = view.start_facts(kubelet, folder, os.getpid())
+        facts = view.start_facts(kubelet, path, os.getpid())
         click.echo(json.dumps({**facts, "kubeconfig": str(kubeconfig) if kubeconfig else None}))
         return
-    for line in view.start_lines(kubelet, folder, os.getpid()):
+    for line in view.start_lines(kubelet, path, os.getpid()):
         click.echo(line)
     if kubeconfig is not None:
         click.echo(f"A DRA driver finds its claims by KUBECONFIG={kubeconfig}")

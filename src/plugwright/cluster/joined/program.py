@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,21 +17,17 @@ from typing import TypeVar
 from plugwright.apiserver import tls
 from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object
-from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
-from plugwright.cli.stop_signals import stop_on_signals
-from plugwright.cluster.embedded import mock_gpus
 from plugwright.cluster.joined import rights
-from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan
+from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
+from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan, NodePlans
 from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_authority
 from plugwright.cluster.joined.kubelet_api import KubeletApi
-from plugwright.cluster.joined.node_registration import OWNER_LABEL, TAINT, NodeRegistration
+from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
-from plugwright.config.nodes_file import NodesFile, load_nodes
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
-from plugwright.kubelet import KubeletSettings
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
@@ -40,22 +36,21 @@ from plugwright.system import directories, garbage, json_lines
 from plugwright.system.concurrency import keep_threads, single_error
 from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
+from plugwright.system.stop_signals import stop_on_signals
 
-__all__ = ["leave", "plans_of", "rbac", "run"]
+__all__ = ["leave", "rbac", "run"]
 
 _AT_ONCE = 8  # requests
 _NODE_FILES, _SPARE_FILES = 10, 200  # open at once
 _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not found do not delay the start
-_PREFIX = "plugwright"  # of the nodes' names without a file
 
 T = TypeVar("T")
 Ready = Callable[[JoinInfo], None]
 
 
-def run(flags: JoinFlags, ready: Ready) -> None:
+def run(flags: JoinFlags, nodes: NodePlans, ready: Ready) -> None:
     """Runs until a signal, a request or the timeout; calls `ready` once."""
-    nodes, access = plans_of(flags), _access(flags)
-    state, count = JoinState(flags.state), len(nodes.plans)
+    access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
         _run_loop(_Program(flags, state, owner, access, nodes).run(ready))
@@ -70,28 +65,10 @@ def leave(flags: JoinFlags) -> list[str]:
     return gone
 
 
-def rbac(flags: JoinFlags, subject: Object) -> list[Object]:
+def rbac(nodes: NodePlans, subject: Object, *, processes: bool) -> list[Object]:
     """The manifests that let the subject join these nodes."""
-    nodes = plans_of(flags)
     names = [plan.name for plan in nodes.plans]
-    return rights.manifests(rights.needed(names, drivers=nodes.serves_claims, processes=flags.processes), subject)
-
-
-def plans_of(flags: JoinFlags) -> NodesFile:
-    """Those of the file; without one, nodes that have ten mock GPUs each."""
-    if flags.file is not None:
-        nodes = load_nodes(flags.file)
-    else:
-        plan = NodePlan(name="", kubelet=KubeletSettings(numa=2), plugins=mock_gpus)
-        plans = tuple(replace(plan, name=f"{_PREFIX}-{number + 1}") for number in range(flags.nodes or 1))
-        nodes = NodesFile(plans, serves_claims=False)
-    if not flags.taint:
-        return nodes
-    return NodesFile(tuple(map(_tainted, nodes.plans)), nodes.serves_claims)
-
-
-def _tainted(plan: NodePlan) -> NodePlan:
-    return replace(plan, shape=replace(plan.shape, taints=(TAINT, *plan.shape.taints)))
+    return rights.manifests(rights.needed(names, drivers=nodes.serves_claims, processes=processes), subject)
 
 
 def _access(flags: JoinFlags) -> ClusterAccess:
@@ -127,7 +104,7 @@ class _Program:
     state: JoinState
     owner: str
     access: ClusterAccess
-    nodes: NodesFile
+    nodes: NodePlans
 
     async def run(self, ready: Ready) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cli.kubelet.pod_files import PodChanges, PodFolder, read
+from plugwright.cluster.standalone.pod_changes import PodChanges
+from plugwright.config.pod_files import PodFolder, read
 from plugwright.errors import ConfigError
 
 

@@ -1,21 +1,20 @@
 """Pods and their ResourceClaims in YAML: files named on the command line, and a folder whose files come and go.
 
-A folder is only read here; watching it is `program`.
+A folder is only read here; `cluster.standalone.program` watches it.
 """
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
+from plugwright.cluster.standalone.pod_changes import Claim, PodChanges
 from plugwright.config.document import parse_all
 from plugwright.errors import ConfigError, InvalidPod
 from plugwright.kubelet import PodSpec, pods
 
-__all__ = ["Claim", "PodChanges", "PodFile", "PodFolder", "claim_key", "read"]
-
-Claim = Mapping[str, Any]  # a ResourceClaim as it is written
+__all__ = ["PodFile", "PodFolder", "claim_key", "read"]
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _STDIN = Path("-")
@@ -67,22 +66,11 @@ def _text(path: Path) -> tuple[str, str]:
         raise ConfigError(f"{path}: not UTF-8: {error.reason}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class PodChanges:
-    """Pods and claims by key, namespace/name; a changed pod is both removed and added. `problems` are by file."""
-
-    removed: tuple[str, ...] = ()
-    added: Mapping[str, PodSpec] = field(default_factory=dict)
-    removed_claims: tuple[str, ...] = ()
-    claims: Mapping[str, Claim] = field(default_factory=dict)  # new and changed ones
-    problems: Mapping[str, str] = field(default_factory=dict)
-
-
 class PodFolder:
     """The pods in a folder, as of the last scan."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._files: dict[Path, PodFile] = {}
         self._pods: dict[str, PodSpec] = {}
         self._claims: dict[str, Claim] = {}
@@ -118,7 +106,7 @@ class PodFolder:
 
     def _paths(self) -> list[Path]:
         try:
-            paths = sorted(self._path.iterdir())
+            paths = sorted(self.path.iterdir())
         except FileNotFoundError:
             return []  # without the folder there are no pods
         return [path for path in paths if path.suffix in _SUFFIXES and path.name[0] != "." and path.is_file()]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from lightkube.resources.core_v1 import Node, Pod
-from tests.cli.up.clusters import RuntimeDirectory, pod, ready, until_node
+from tests.cluster.up.clusters import RuntimeDirectory, pod, ready, until_node
 
 QUICK = ("--heartbeat", "0.2", "--silence", "1")
 

@@ -1,18 +1,18 @@
 """The program behind `plugwright up`: runs an embedded cluster in its state directory until it is stopped.
 
-It loads the whole cluster, so that a command which only parses flags does not import it. Files are `directory`'s, the
-HTTPS server is `server`'s. The requests of the control socket are `status`, `stop-node`, `start-node` and `end`; their
-format and access control (mode 0600) are `system.json_lines`.
+It loads the whole cluster, so that a command which only parses flags does not import it. The requests of the control
+socket are `status`, `stop-node`, `start-node` and `end`; their format and access control (mode 0600) are
+`system.json_lines`.
 """
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Protocol
 
 from plugwright import quantity
 from plugwright.apiserver import tls
@@ -20,12 +20,8 @@ from plugwright.apiserver.kinds import NODES, PODS
 from plugwright.apiserver.kubeconfig_file import Kubeconfig
 from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object, ObjectKey
-from plugwright.cli.stop_signals import stop_on_signals
-from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions
-from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
-from plugwright.config import schema
-from plugwright.config.reload import CurrentConfig
-from plugwright.config.schema import Config
+from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
+from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions
 from plugwright.dra.driver import Driver
 from plugwright.errors import ConfigError
 from plugwright.kube.access import ClusterAccess
@@ -41,59 +37,39 @@ from plugwright.system import garbage, json_lines
 from plugwright.system.concurrency import single_error
 from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
+from plugwright.system.stop_signals import stop_on_signals
 
-__all__ = ["NodePlugins", "run"]
+__all__ = ["PluginSource", "run"]
 
-_NODE_FILES, _RESOURCE_FILES = 3, 3
 _SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
 Ready = Callable[[ClusterInfo], None]
 
 
-def run(options: UpOptions, directory: StateDirectory, ready: Ready) -> None:
+class PluginSource(Protocol):
+    """The plugins of every node, which may change while the cluster runs."""
+
+    @property
+    def open_files(self) -> int:
+        """Of one node: sockets of its kubelet, its control socket, and for each resource a socket and a stream."""
+        ...
+
+    def of(self, node: str) -> Iterable[Plugin]: ...
+
+    async def follow(self, cluster: EmbeddedCluster) -> None:
+        """Applies every change to all nodes, until cancelled."""
+        ...
+
+
+def run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: Ready) -> None:
     """Runs until a signal, `plugwright down` or the timeout; calls `ready` once."""
-    plugins = NodePlugins(options.config, bare=options.bare)
     ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
         try:
             asyncio.run(_run(options, directory, plugins, ready))
         except BaseExceptionGroup as group:
             raise single_error(group) from None
-
-
-class NodePlugins:
-    """The plugins of every node: those of the file at `path`; without one mock GPUs, or none if `bare`."""
-
-    def __init__(self, path: Path | None, *, bare: bool = False) -> None:
-        self._bare = bare
-        self._current = CurrentConfig(path, schema.load(path)) if path is not None else None
-
-    @property
-    def open_files(self) -> int:
-        """Of one node: sockets of its kubelet, its control socket, and for each resource a socket and a stream."""
-        resources = len(self._current.value.file.resources) if self._current is not None else 1
-        return _NODE_FILES + _RESOURCE_FILES * resources
-
-    def of(self, node: str) -> Iterable[Plugin]:
-        if self._current is not None:
-            return self._current.value.plugins()
-        return [] if self._bare else mock_gpus(node)
-
-    async def follow(self, cluster: EmbeddedCluster) -> None:
-        """Applies every change of the file to all nodes, until cancelled."""
-        if self._current is None:
-            return
-        async with aclosing(self._current.changes()) as changes:
-            async for _ in changes:
-                await self._current.reload(partial(_serve, cluster, self._current.value))
-
-
-async def _serve(cluster: EmbeddedCluster, before: Config, config: Config) -> Mapping[str, str]:
-    """Serves a version of the file on all nodes."""
-    for node in cluster.nodes:
-        await cluster.serve(node, config.plugins(before, cluster.daemon(node).plugins))
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +115,7 @@ class _ClusterController:
         }
 
 
-async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugins, ready: Ready) -> None:
+async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: Ready) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
@@ -159,7 +135,7 @@ async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugi
 
 @asynccontextmanager
 async def _cluster(
-    options: UpOptions, directory: StateDirectory, plugins: NodePlugins
+    options: UpOptions, directory: StateDirectory, plugins: PluginSource
 ) -> AsyncIterator[tuple[EmbeddedCluster, Kubeconfig]]:
     """The cluster, served over TLS, and how clients reach it."""
     token, last_port = directory.credentials()

@@ -16,8 +16,8 @@ from plugwright.apiserver.kubeconfig_file import check_not_foreign
 from plugwright.cli import logs
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
-from plugwright.cli.up.daemonize import daemonize
-from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions, state_directory
+from plugwright.cluster.up.daemonize import daemonize
+from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions, state_directory
 
 __all__ = ["down", "state_option", "up"]
 
@@ -83,7 +83,8 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
     began = time.monotonic()
     logs.configure("human", "warning")
     check_installed("plugwright up")
-    from plugwright.cli.up.program import run  # the whole cluster
+    from plugwright.cluster.up.program import run  # the whole cluster
+    from plugwright.config.node_plugins import NodePlugins
 
     if options.kubeconfig is not None and not options.force:
         check_not_foreign(options.kubeconfig)
@@ -95,13 +96,16 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
             click.echo("\n".join(_ready_lines(info, directory, time.monotonic() - began)))
         sys.stdout.flush()
 
+    plugins = NodePlugins(options.config, bare=options.bare)
     if not options.detach:
-        run(options, directory, show)
+        run(options, directory, plugins, show)
         return
     directory.create()
     if not directory.is_free():
         raise directory.in_use_error()
-    document = daemonize(lambda ready: run(options, directory, lambda info: ready(info.document())), directory.log)
+    document = daemonize(
+        lambda ready: run(options, directory, plugins, lambda info: ready(info.document())), directory.log
+    )
     assert isinstance(document, dict)
     show(ClusterInfo(**document))
 

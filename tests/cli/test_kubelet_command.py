@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.cli.processes import Ended, Node, Running, ended, python, running
 
-from plugwright.cli.kubelet import view
+from plugwright.cli import kubelet_view as view
 from plugwright.kubelet.events import Call, Finding
 
 GPU = "mock/gpu"

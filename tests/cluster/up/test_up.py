@@ -16,7 +16,7 @@ import pytest
 from lightkube.resources.core_v1 import Node, Pod
 from tests.cli.processes import Node as Daemons
 from tests.cli.processes import configuration, ended, python, running
-from tests.cli.up.clusters import RuntimeDirectory, allocatable, client, pod, ready, until_node
+from tests.cluster.up.clusters import RuntimeDirectory, allocatable, client, pod, ready, until_node
 
 from plugwright.kube.api_client import ApiClient
 

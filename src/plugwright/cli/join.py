@@ -15,8 +15,8 @@ import yaml
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
 from plugwright.cli.control import ask
-from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
 from plugwright.cli.options import duration
+from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
 
 __all__ = ["join"]
 
@@ -97,10 +97,11 @@ def join(
     if options.file and options.nodes:
         raise click.UsageError("--nodes and --file exclude each other")
     check_installed("plugwright join")
-    from plugwright.cli.join import program  # the emulated nodes
+    from plugwright.cluster.joined import program  # the emulated nodes
 
     if print_rbac:
-        _print_roles(program, options, service_account)
+        roles = program.rbac(_plans(options), _subject(service_account), processes=options.processes)
+        click.echo(yaml.safe_dump_all(roles, sort_keys=False), nl=False)
     elif not options.context:
         raise click.UsageError("--context is needed: the cluster to join must be named")
     elif leave:
@@ -109,12 +110,17 @@ def join(
         _run(program, options, output)
 
 
-def _print_roles(program: ModuleType, options: JoinFlags, service_account: str) -> None:
+def _plans(options: JoinFlags) -> Any:
+    from plugwright.config.nodes_file import plans_of
+
+    return plans_of(options.file, options.nodes, taint=options.taint)
+
+
+def _subject(service_account: str) -> dict[str, str]:
     namespace, slash, name = service_account.partition("/")
     if not (namespace and slash and name):
         raise click.UsageError(f"--service-account must be NAMESPACE/NAME, got {service_account!r}")
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    click.echo(yaml.safe_dump_all(program.rbac(options, subject), sort_keys=False), nl=False)
+    return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
 
 
 def _leave(program: ModuleType, options: JoinFlags) -> None:
@@ -136,7 +142,7 @@ def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
         sys.stdout.flush()
 
     logs.configure("human", "warning")
-    program.run(options, show)
+    program.run(options, _plans(options), show)
 
 
 def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator[str]:

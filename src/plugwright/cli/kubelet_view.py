@@ -5,23 +5,21 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import click
 
-from plugwright.kubelet.events import Call, Event, Finding, StateChange
+from plugwright.cluster.standalone.program import Shown
+from plugwright.kubelet.events import Call, Finding, StateChange
 from plugwright.kubelet.kubelet import Kubelet
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.model import some
 
-__all__ = ["Show", "Shown", "show_json", "show_text", "start_facts", "start_lines"]
-
-Shown = Event | Output
-Show = Callable[[Shown, RunContainerOptions | None], None]
+__all__ = ["show_json", "show_text", "start_facts", "start_lines"]
 
 _WIDTH = 24  # the length of NotifyRegistrationStatus
 _MAX_DEVICES = 4  # in one line; more are counted
