@@ -18,6 +18,7 @@ from plugwright.errors import InvalidValue
 from plugwright.model import Resource
 from plugwright.sdk.device_family import NameTemplates, ResourceEntry
 from plugwright.sdk.plugin import Plugin
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["Expansion", "TemplateNames"]
 
@@ -48,7 +49,7 @@ class TemplateNames:
     def __init__(self, config: Config) -> None:
         self._templates: dict[str, NameTemplates[Any]] = {}  # by the keys of their families
         self._watched: set[tuple[str, str]] = set()
-        self._logged: set[tuple[str, str]] = set()
+        self._once = LogOnce(logger)
         self.current = Expansion(config, config, {})
         self.current = self.expand(config)
 
@@ -101,9 +102,8 @@ class TemplateNames:
 
     def _log(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():
-            if (name, reason) not in self._logged:
-                self._logged.add((name, reason))
-                logger.error("resource not served: its name is refused", extra={"resource": name, "error": reason})
+            facts = {"resource": name, "error": reason}
+            self._once.error("resource not served: its name is refused", reason, key=name, extra=facts)
 
 
 def _reason_against(name: str, owner: ResourceEntry[Any], member: ResourceEntry[Any]) -> str:

@@ -16,6 +16,7 @@ from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.system.concurrency import cancel
 from plugwright.system.latest import InProgress
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["AllocationAudit"]
@@ -52,6 +53,7 @@ class AllocationAudit:
         self._asking: asyncio.Task[None] | None = None
         self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
         self._failure = ""  # why the kubelet could not be asked
+        self._once = LogOnce(logger)
 
     def add(self, resource: str, device_ids: Sequence[str]) -> None:
         """While the kubelet waits for its next answer, perhaps: logs nothing."""
@@ -99,12 +101,11 @@ class AllocationAudit:
                 await self._allocating.ended()
             held = await pod_resources.held_devices(self._socket, _TIMEOUT)
         except (OSError, PlugwrightError) as error:
-            reason = clean(f"pod-resources cannot be read: {error}")
-            if reason != self._failure:
-                logger.warning("allocations not attributed to pods", extra={"error": reason})
-            self._failure = reason
+            self._failure = clean(f"pod-resources cannot be read: {error}")
+            self._once.warning("allocations not attributed to pods", self._failure, extra={"error": self._failure})
             return {}
         self._failure = ""
+        self._once.recovered()
         return {(device.resource, device.device_id): device for device in held}
 
     def _log_holders(self, allocation: _PendingAllocation, held: Held) -> None:

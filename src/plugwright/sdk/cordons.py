@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from plugwright.errors import ConfigError, InvalidValue, StateFileDamaged
 from plugwright.model import Device
 from plugwright.system import files
+from plugwright.system.log_once import LogOnce
 from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
 from plugwright.text import clean
 
@@ -91,6 +92,7 @@ class Cordons:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
         self._file = StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False)) if path is not None else None
         self._cordons: _Stored = {}
+        self._once = LogOnce(logger)
 
     @property
     def all(self) -> Mapping[str, Mapping[str, Cordon]]:
@@ -117,9 +119,8 @@ class Cordons:
         """The file cannot be read, or not now."""
         if self._file is None:
             return
-        before, self.unreadable = self.unreadable, f"cannot read the cordons in {self._file.path}: {reason}"
-        if self.unreadable != before:
-            logger.error("cordons not readable", extra={"path": str(self._file.path), "error": reason})
+        self.unreadable = f"cannot read the cordons in {self._file.path}: {reason}"
+        self._once.error("cordons not readable", reason, extra={"path": str(self._file.path), "error": reason})
 
     def add(self, resource: str, device_id: str, cordon: Cordon) -> None:
         cordon = replace(cordon, reason=clean(cordon.reason), by=clean(cordon.by))

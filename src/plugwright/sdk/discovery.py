@@ -13,6 +13,7 @@ from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["Discovery"]
@@ -36,8 +37,7 @@ class Discovery:
         self._inventory, self._calls, self._metrics, self._timeouts = inventory, calls, metrics, timeouts
         first = min(0.1, timeouts.discovery / 10)
         self._backoff, self._idle_backoff = Backoff(first, _LONGEST_RETRY), Backoff(first, _LONGEST_IDLE)
-        self._logged = ""  # the last error in the log
-        self._was_empty = False
+        self._once = LogOnce(logger)
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
         self._current: asyncio.Task[object] | None = None  # the one whose lists count
@@ -84,12 +84,12 @@ class Discovery:
                     f"discover() of {resource} ended without a good list: {refused or 'it yielded none'}"
                 )
                 if refused:
-                    self._logged = str(error)  # the refusal has been logged
+                    self._once.is_news(str(error))  # already logged as a refused list
                 raise error
         except PluginError as error:
             if time.monotonic() - began > _STEADY:
                 self._backoff.reset()
-                self._logged = ""
+                self._once.recovered()
             if self._is_current():
                 # Devices that were listed have been lost, which is no idleness.
                 is_idle = isinstance(error, HardwareMissing) and not self._inventory.has_found
@@ -107,20 +107,21 @@ class Discovery:
             self._inventory.update(devices)
         except PluginError as error:
             self._metrics.lists_refused += 1
-            if self._inventory.refused.value != str(error):
-                facts = {"resource": self._inventory.resource, "error": str(error)}
-                logger.error("device list refused, the last good one stays", extra=facts)
+            facts = {"resource": self._inventory.resource, "error": str(error)}
+            self._once.error("device list refused, the last good one stays", str(error), key="list", extra=facts)
             self._inventory.refused.publish_if_changed(str(error))
             return False
         self._recovered()
         return True
 
     def _note_empty(self, plugin: Plugin) -> None:
-        is_empty = not self._inventory.has_found
-        reason = clean(getattr(plugin, "empty_reason", "")) if is_empty else ""
-        if is_empty and (not self._was_empty or reason != self.empty.value):
-            logger.info("no devices found", extra={"resource": self._inventory.resource, "reason": reason})
-        self._was_empty = is_empty
+        reason = ""
+        if self._inventory.has_found:
+            self._once.recovered("empty")
+        else:
+            reason = clean(getattr(plugin, "empty_reason", ""))
+            facts = {"resource": self._inventory.resource, "reason": reason}
+            self._once.info("no devices found", reason, key="empty", extra=facts)
         self.empty.publish_if_changed(reason)
 
     def _be_idle(self, error: PluginError) -> None:
@@ -135,14 +136,10 @@ class Discovery:
 
     def _failed(self, error: PluginError) -> None:
         self._metrics.discovery_failures += 1
-        if self._logged != str(error):  # once: an error that repeats must not fill the log
-            facts = {"resource": self._inventory.resource, "error": str(error)}
-            if self._inventory.latest.value is None:
-                logger.error("discover() failed, there is no list yet and it is tried again", extra=facts)
-            else:
-                logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
+        remains = "there is no list yet" if self._inventory.latest.value is None else "the last list stays"
+        facts = {"resource": self._inventory.resource, "error": str(error)}
+        self._once.error(f"discover() failed, {remains} and it is tried again", str(error), extra=facts)
         logger.debug("discover() failed here", exc_info=error)
-        self._logged = str(error)
         self.idle.publish_if_changed("")
         self.failing.publish_if_changed(str(error))
         self._start_deadline()
@@ -179,6 +176,7 @@ class Discovery:
         if self.idle.value:
             logger.info("hardware found, the resource is no longer idle", extra={"resource": self._inventory.resource})
         self._overdue = False
+        self._once.recovered("list")
         self.idle.publish_if_changed("")
         self.failing.publish_if_changed("")
         self._cancel_deadline()

@@ -28,6 +28,7 @@ from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import in_thread
 from plugwright.system.latest import InProgress, Signal
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["Exclusivity"]
@@ -92,7 +93,7 @@ class Exclusivity:
         self._holds = _HoldsByName(())
         self._kept_back: dict[str, Collection[str]] = {}  # the devices of each resource
         self._to_read = Signal()
-        self._problem = ""
+        self._once = LogOnce(logger)
 
     def offer(self, resource: str, devices: Mapping[str, Device]) -> None:
         """Takes the new list of a resource; not between `withdraw` and `accept`, when it is an old plugin's."""
@@ -164,28 +165,30 @@ class Exclusivity:
                 await self.allocating.ended()
             devices = await pod_resources.held_devices(self._socket, _PODS_TIMEOUT)
         except (OSError, PlugwrightError) as error:
-            self._log_problem("pod-resources", error)
+            self._warn("pod-resources", error)
             return None
+        self._once.recovered("pod-resources")
         return {(device.resource, device.device_id): f"{device.namespace}/{device.pod}" for device in devices}
 
     async def _held_by_checkpoint(self) -> dict[_Key, tuple[str, ...]] | None:
         """The device nodes that a container was given with each device; None if that cannot be read."""
         try:
             entries = await self._checkpoint.entries()
-            return await in_thread("checkpoint of all resources", lambda: _stored_nodes(entries))
+            stored = await in_thread("checkpoint of all resources", lambda: _stored_nodes(entries))
         except FileNotFoundError:
-            return {}  # a kubelet makes the directory at its start
+            stored = {}  # a kubelet makes the directory at its start
         except (OSError, RuntimeError, PlugwrightError) as error:
-            self._log_problem("the checkpoint", error)
+            self._warn("the checkpoint", error)
             return None
+        self._once.recovered("the checkpoint")
+        return stored
 
-    def _log_problem(self, source: str, error: Exception) -> None:
-        """Warns once for each reason, and only where it matters."""
-        reason = clean(f"{source} cannot be read: {error}")
-        if any(self._kept_back.values()) and reason != self._problem:
+    def _warn(self, source: str, error: Exception) -> None:
+        """Only if it matters."""
+        if any(self._kept_back.values()):
+            reason = clean(f"{source} cannot be read: {error}")
             text = "devices stay Unhealthy: cannot read which pods hold their hardware"
-            logger.warning(text, extra={"error": reason})
-            self._problem = reason
+            self._once.warning(text, reason, key=source, extra={"error": reason})
 
     def _keeps_back(self, keys: Collection[_Key]) -> bool:
         """Whether one of these may be the reason for which a device is kept back."""

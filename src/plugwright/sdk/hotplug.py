@@ -25,6 +25,7 @@ from plugwright.errors import InvalidValue, PluginError
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.inotify import WatchedDirectories, nearest_directory
 from plugwright.system.latest import Signal
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["Hotplug", "HotplugSource", "HotplugTiming", "Uevent", "open_uevent_socket", "parse", "receive"]
 
@@ -62,7 +63,7 @@ class HotplugSource:
         self._connect = connect or open_uevent_socket
         self._socket: socket.socket | None = None
         self._subscribers: list[Callable[[Uevent | None], None]] = []
-        self._problem = ""  # why there are no uevents
+        self._once = LogOnce(logger)
 
     @property
     def has_uevents(self) -> bool:
@@ -92,8 +93,7 @@ class HotplugSource:
         connection.setblocking(False)
         asyncio.get_running_loop().add_reader(connection, self._read, connection)
         self._socket = connection
-        if self._problem:
-            self._problem = ""
+        if self._once.recovered():
             logger.info("uevents are available again")
             self._publish(None)
 
@@ -104,9 +104,8 @@ class HotplugSource:
             self._socket = None
 
     def _fail(self, error: OSError) -> None:
-        if self._problem != str(error):
-            logger.warning("no uevents, looking now and then", extra={"error": str(error)})
-        self._problem = str(error)
+        facts = {"error": str(error)}
+        self._once.warning("uevents unavailable, falling back to polling", str(error), extra=facts)
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -152,7 +151,7 @@ class Hotplug:
         self._seen = 0  # of `_changes`, when change() last returned
         self._directories = WatchedDirectories(self.touch, writes=writes)
         self._lookups = BlockingCalls("lookup of directories", self._timing.lookup)
-        self._problem = ""  # why inotify does not report everything
+        self._once = LogOnce(logger)
         self._returned = 0.0
 
     def touch(self) -> None:
@@ -190,10 +189,9 @@ class Hotplug:
         self._returned = time.monotonic()
 
     def _report_inotify(self) -> None:
-        before, self._problem = self._problem, self._directories.problem
-        if self._problem and not before:
-            logger.warning("no inotify, links and sockets are seen late", extra={"error": self._problem})
-        elif before and not self._problem:
+        if problem := self._directories.problem:
+            self._once.warning("no inotify, links and sockets are seen late", "no inotify", extra={"error": problem})
+        elif self._once.recovered():
             logger.info("inotify is available again")
 
     def _handle(self, event: Uevent | None) -> None:

@@ -15,6 +15,7 @@ from plugwright.errors import PlugwrightError
 from plugwright.protocol import messages, pod_resources
 from plugwright.protocol.checkpoint import PodDevicesEntry
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["NodeState", "StoredAllocation", "stored_allocations"]
@@ -56,7 +57,7 @@ class NodeState:
     ) -> None:
         self.resource, self.directory = resource, directory
         self._socket, self._checkpoint, self._send_again = pod_resources_socket, checkpoint, send_again
-        self._logged = ""
+        self._once = LogOnce(logger)
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
         """Of containers that hold devices of the resource; None, and a line in the log, if that cannot be read.
@@ -67,13 +68,13 @@ class NodeState:
             if current:
                 await pod_resources.held_devices(self._socket, _POD_RESOURCES_TIMEOUT)  # frees what ended pods held
                 await self._checkpoint.rewritten(self._send_again)
-            return stored_allocations(await self._checkpoint.entries(), self.resource)
+            allocations = stored_allocations(await self._checkpoint.entries(), self.resource)
         except (OSError, PlugwrightError) as error:
-            if str(error) != self._logged:
-                facts = {"resource": self.resource, "error": clean(error)}
-                logger.warning("what containers were given cannot be read", extra=facts)
-            self._logged = str(error)
+            facts = {"resource": self.resource, "error": clean(error)}
+            self._once.warning("what containers were given cannot be read", str(error), extra=facts)
             return None
+        self._once.recovered()
+        return allocations
 
 
 def stored_allocations(entries: Iterable[PodDevicesEntry], resource: str) -> list[StoredAllocation]:

@@ -31,6 +31,7 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import Backoff, first
 from plugwright.system.inotify import Directory, Identity
 from plugwright.system.latest import Latest, Signal
+from plugwright.system.log_once import LogOnce
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
@@ -77,7 +78,7 @@ class RegistrationReport:
     def __init__(self, subject: Mapping[str, str], metrics: ResourceMetrics) -> None:
         self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
         self._subject, self._metrics = subject, metrics
-        self._logged = ""  # the last reason in the log
+        self._once = LogOnce(logger)
 
     def set(self, state: RegistrationState, reason: str = "") -> None:
         before = self.status.value
@@ -86,28 +87,25 @@ class RegistrationReport:
 
     def registered(self, **facts: str) -> None:
         self._metrics.registrations["ok"] += 1
-        self._logged = ""
+        self._once.recovered()
         self.set(RegistrationState.REGISTERED)
         logger.info("registered", extra={**self._subject, **facts})
 
     def registering_again(self, reason: str) -> None:
         self.set(RegistrationState.REGISTERING, reason)
-        self._log_once("registering again", reason)
+        self._warn("registering again", reason)
 
     def waiting(self, reason: str) -> None:
         self.set(RegistrationState.WAITING, reason)
-        self._log_once("waiting for the kubelet", reason)
+        self._warn("waiting for the kubelet", reason)
 
     def failed(self, reason: str) -> None:
         self._metrics.registrations["failed"] += 1
         self.set(RegistrationState.REFUSED, reason)
-        self._log_once("not registered, trying again", reason)
+        self._warn("not registered, trying again", reason)
 
-    def _log_once(self, message: str, reason: str) -> None:
-        """Warns once for each reason; its repetitions are for debugging."""
-        level = logging.DEBUG if reason == self._logged else logging.WARNING
-        logger.log(level, message, extra={**self._subject, "reason": reason})
-        self._logged = reason
+    def _warn(self, message: str, reason: str) -> None:
+        self._once.warning(message, reason, extra={**self._subject, "reason": reason})
 
 
 class RegistrationTiming(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.latest import Latest, Signal
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["ReleasedDevices", "free_devices"]
@@ -61,7 +62,7 @@ class ReleasedDevices:
         self._releasing = Latest[Set[str]](frozenset())
         self._one_at_a_time = asyncio.Lock()
         self._is_restored = False
-        self._problem = ""
+        self._once = LogOnce(logger)
 
     async def allocating(self, device_ids: Collection[str]) -> None:
         """Waits while one of the devices is being released."""
@@ -110,7 +111,7 @@ class ReleasedDevices:
         try:
             held = await self._holders.stored()
         except HoldersUnknown as error:
-            self._log_once(error)
+            self._warn(error)
             await asyncio.sleep(self._interval)
             return
         self._allocated = dict.fromkeys(held, _AT_ONCE) | self._allocated
@@ -121,7 +122,7 @@ class ReleasedDevices:
         try:
             held = await self._holders.held(self._allocated)
         except HoldersUnknown as error:
-            self._log_once(error)
+            self._warn(error)
             return
         latest = started + self._listed_by_then
         known = {device_id for device_id, counts in self._allocated.items() if counts <= latest}
@@ -144,12 +145,12 @@ class ReleasedDevices:
             for device_id in device_ids:
                 self._allocated.pop(device_id, None)
         except PluginError as error:
-            self._log_once(error)
+            self._warn(error)
             return False
         finally:
             self._releasing.publish(frozenset())
         logger.info("released", extra=facts)
-        self._problem = ""
+        self._once.recovered()
         return True
 
     def _devices(self, device_ids: list[str]) -> list[Device]:
@@ -162,10 +163,6 @@ class ReleasedDevices:
                 devices.append(listed.get(device_id) or Device(device_id))
         return devices
 
-    def _log_once(self, error: Exception) -> None:
-        """A reason that repeats is for debugging: it is tried again for as long as it lasts."""
-        reason = clean(error)
-        level = logging.DEBUG if reason == self._problem else logging.WARNING
-        facts = {"resource": self._inventory.resource, "error": reason}
-        logger.log(level, "devices are not released yet, it is tried again", extra=facts)
-        self._problem = reason
+    def _warn(self, error: Exception) -> None:
+        facts = {"resource": self._inventory.resource, "error": clean(error)}
+        self._once.warning("devices are not released yet, it is tried again", clean(error), extra=facts)

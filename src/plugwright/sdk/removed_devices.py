@@ -17,6 +17,7 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["RemovedDevices"]
@@ -31,6 +32,7 @@ class RemovedDevices:
         self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts, checkpoint: KubeletCheckpoint
     ) -> None:
         self.unreadable = Latest("")
+        self._once = LogOnce(logger)
         self._inventory = inventory
         self.holders = ResourceHolders(
             inventory.resource, paths.pod_resources_socket, checkpoint, inventory.resend, inventory.allocating
@@ -64,6 +66,7 @@ class RemovedDevices:
             self._cannot_read(error)
             return False
         self.unreadable.publish_if_changed("")
+        self._once.recovered()
         removed = self._inventory.removed_since
         free = [device_id for device_id in due if device_id not in held and device_id in removed]
         if free:
@@ -73,9 +76,7 @@ class RemovedDevices:
         return len(free) == len(due)
 
     def _cannot_read(self, error: HoldersUnknown) -> None:
-        """Warns once for each reason; its repetitions are for debugging."""
         reason = clean(error)
-        level = logging.DEBUG if reason == self.unreadable.value else logging.WARNING
         facts = {"resource": self._inventory.resource, "error": reason}
-        logger.log(level, "removed devices stay listed: cannot read which devices pods hold", extra=facts)
+        self._once.warning("removed devices stay listed: cannot read which devices pods hold", reason, extra=facts)
         self.unreadable.publish_if_changed(reason)

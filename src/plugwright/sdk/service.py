@@ -27,6 +27,7 @@ from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.plugin_checks import preference_problem
 from plugwright.sdk.settings import Settings
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["PluginService", "StreamCounts"]
@@ -55,7 +56,7 @@ class PluginService:
         self.on_allocated: Callable[[str, list[str]], None] = lambda resource, device_ids: None
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
-        self._preference_logged = False
+        self._once = LogOnce(logger)
         self._limits, self._burst = settings.limits, settings.timeouts.burst
 
     @property
@@ -225,9 +226,10 @@ class PluginService:
 
     def _check_preference(self, preferred: Sequence[str], request: PreferenceRequest) -> None:
         problem = preference_problem(self._inventory.resource, preferred, request)
-        if problem and not self._preference_logged:  # once: it is the same mistake for every pod
-            self._preference_logged = True
-            logger.warning("preference corrected", extra={"resource": self._inventory.resource, "error": problem})
+        if problem:
+            facts = {"resource": self._inventory.resource, "error": problem}
+            # The same mistake for every pod, though each text names other devices.
+            self._once.warning("preference corrected", "corrected", extra=facts)
 
     async def _call(
         self, name: str, method: Callable[..., object | Awaitable[object]], *arguments: object, limit: float

@@ -18,6 +18,7 @@ from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Backoff, cancel_within, retrieve_exception, single_error
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["Part", "ResourceSupervisor", "RestartTiming"]
@@ -53,6 +54,7 @@ class ResourceSupervisor:
         self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, and still running
         self._resource, self._metrics, self._clock = resource, metrics, clock or RestartTiming()
         self._timeouts, self._stop_limit = settings.timeouts, settings.limits.stop
+        self._once = LogOnce(logger)
         self._steady: asyncio.TimerHandle | None = None
 
     async def run(self, parts: Sequence[Part]) -> None:
@@ -108,13 +110,17 @@ class ResourceSupervisor:
         reason = clean(f"{name} failed: {type(error).__name__}: {clean(error)}")
         self._metrics.restarts += 1
         facts = {"resource": self._resource, "error": reason}
-        if reason != self.fault.value:  # once: an error that repeats must not fill the log
+        if self._once.is_news(reason):
             logger.error("resource failed, it is started again", extra=facts, exc_info=error)
         logger.debug("resource failed here", extra=facts, exc_info=error)
         self.fault.publish(reason)
         self._cancel_timer()
-        self._steady = asyncio.get_running_loop().call_later(self._timeouts.steady, self.fault.publish, "")
+        self._steady = asyncio.get_running_loop().call_later(self._timeouts.steady, self._recovered)
         return reason
+
+    def _recovered(self) -> None:
+        self._once.recovered()
+        self.fault.publish("")
 
     def _cancel_timer(self) -> None:
         if self._steady is not None:

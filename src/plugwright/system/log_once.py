@@ -15,7 +15,7 @@ class LogOnce:
 
     __slots__ = ("_keys", "_logger", "_reasons")
 
-    def __init__(self, logger: logging.Logger, *, keys: int = 1000) -> None:
+    def __init__(self, logger: logging.Logger, *, keys: int = 10_000) -> None:
         self._logger, self._keys = logger, keys
         self._reasons: dict[Hashable, str] = {}
 

@@ -21,6 +21,7 @@ from plugwright.errors import AlreadyExists, MalformedMessage, PeerGone, PeerRef
 from plugwright.kube.api_client import ApiClient, segment
 from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Signal
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["Outbox", "url_of"]
 
@@ -70,8 +71,7 @@ class Outbox:
         self._queues: tuple[OrderedDict[ObjectKey, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
         self._busy: set[ObjectKey] = set()
         self._changed = Signal()  # a write waits, or has been sent
-        self._is_away = False
-        self._warned: set[tuple[str, str]] = set()
+        self._once = LogOnce(logger)
         self.deleted: set[str] = set()  # uids of objects that may still show: finalizers keep them
 
     def create(self, path: ResourcePath, content: Object, manager: str) -> Object:
@@ -246,17 +246,12 @@ class Outbox:
             writes.changes.clear()
         if code in ("NotFound", "Conflict", "AlreadyExists") or key.kind in _LAST:
             return
-        if (code, key.kind) not in self._warned:
-            self._warned.add((code, key.kind))
-            extra = {"kind": key.kind, "object": key.name, "error": str(error)}
-            logger.warning("API server refuses a write, it is dropped", extra=extra)
+        facts = {"kind": key.kind, "object": key.name, "error": str(error)}
+        self._once.warning("API server refuses a write, it is dropped", code, key=(code, key.kind), extra=facts)
 
     def _unanswered(self, error: PeerGone) -> None:
-        if not self._is_away:
-            self._is_away = True
-            logger.warning("API server is away, writes wait", extra={"error": str(error)})
+        self._once.warning("API server is away, writes wait", "away", extra={"error": str(error)})
 
     def _answered(self) -> None:
-        if self._is_away:
-            self._is_away = False
+        if self._once.recovered():
             logger.warning("API server is back", extra={"objects": len(self._waiting)})

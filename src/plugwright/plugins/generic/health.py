@@ -20,6 +20,7 @@ from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.sysfs import Host
 from plugwright.system.concurrency import cancel
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["CheckState", "HealthCheck", "HealthMonitor", "Probe"]
@@ -102,7 +103,7 @@ class HealthMonitor:
         self._states: dict[CheckKey, CheckState] = {}
         self._running: dict[CheckKey, asyncio.Task[None]] = {}
         self._stuck: dict[CheckKey, asyncio.Task[str | None]] = {}
-        self._logged: dict[CheckKey, str] = {}  # the last error of a probe
+        self._once = LogOnce(logger)
         self._failure = ""  # why checks no longer run
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -179,9 +180,8 @@ class HealthMonitor:
             fault = await _fault_of_parts(probe, self._host, unit)
         except Exception as error:  # one check of one device: whatever it raises is a fault
             fault = f"check {probe.kind} failed: {type(error).__name__}: {error}"
-            if self._logged.get(key) != fault:
+            if self._once.is_news(fault, key):
                 logger.warning("health check failed", extra={"device": unit.id, "error": clean(fault)}, exc_info=error)
-            self._logged[key] = fault
         return fault and clean(fault)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:

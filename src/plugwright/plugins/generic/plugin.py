@@ -33,6 +33,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["Generic", "HostAccess"]
@@ -97,7 +98,7 @@ class Generic(Plugin):
         self._physical: Mapping[str, tuple[str, ...]] = {}
         self._attributes: Mapping[str, Mapping[str, str | int]] = {}
         self._cdi = WrittenUnits()
-        self._warned: set[str] = set()
+        self._once = LogOnce(logger)
         self._listed = asyncio.Event()
         self._held: frozenset[str] = frozenset()  # devices that containers had when the plugin started
         self._spec = _spec_of(resource, self._access) if self._options.cdi else None
@@ -207,11 +208,10 @@ class Generic(Plugin):
         return f"{danger}: needs 'dangerous: true'" if danger else ""
 
     def _warn(self, message: str, device_id: str, error: object) -> None:
-        """Once: what is wrong with a device is found again by every scan."""
-        extra = {"resource": self.resource, "device": device_id, "error": clean(error)}
-        if extra["error"] not in self._warned:
-            self._warned.add(extra["error"])
-            logger.warning(message, extra=extra)
+        """Once for each error, of whichever device: every scan finds them again."""
+        reason = clean(error)
+        facts = {"resource": self.resource, "device": device_id, "error": reason}
+        self._once.warning(message, reason, key=reason, extra=facts)
 
     def _lasting_stamp(self, unit: Unit) -> Stamp | None:
         """The stamp of a unit; None where it says too little, as a disk may be in use by the time of an allocation."""

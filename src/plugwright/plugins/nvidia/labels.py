@@ -16,6 +16,7 @@ from plugwright.plugins.nvidia.config import MigStrategy, NvidiaConfig, SharingS
 from plugwright.plugins.nvidia.driver import Gpu, GpuSnapshot
 from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.system import files
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["NodeLabels", "machine_labels", "resource_labels"]
@@ -39,7 +40,7 @@ class NodeLabels:
         self._resource, self._config, self._sys = resource, config, sys
         self._path = Path(config.labels, f"plugwright-{resource.replace('/', '_')}") if config.labels else None
         self._written: dict[str, str] | None = None
-        self._problem = ""
+        self._once = LogOnce(logger)
         self._is_open = False
         self._writing = threading.Lock()  # a list may still be made in a thread when the resource ends
 
@@ -70,12 +71,12 @@ class NodeLabels:
     def _write(self, path: Path, labels: dict[str, str]) -> None:
         try:
             files.write_atomically(path, "".join(f"{key}={labels[key]}\n" for key in sorted(labels)))
-            self._written, self._problem = labels, ""
         except OSError as error:
-            if self._problem != (problem := str(error)):
-                facts = {"resource": self._resource, "path": str(path), "error": clean(problem)}
-                logger.warning("node labels cannot be written", extra=facts)
-            self._problem = problem
+            facts = {"resource": self._resource, "path": str(path), "error": clean(error)}
+            self._once.warning("node labels cannot be written", str(error), extra=facts)
+        else:
+            self._written = labels
+            self._once.recovered()
 
 
 def machine_labels(snapshot: GpuSnapshot, config: NvidiaConfig, sys: Path) -> dict[str, str]:

@@ -36,6 +36,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import Api, ServeSettings
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["ClaimedNvidia", "Nvidia"]
@@ -63,7 +64,7 @@ class Nvidia(Plugin):
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []
-        self._left_out: set[str] = set()  # devices that no list can have
+        self._once = LogOnce(logger)
         self._versions = ("", "")  # of the driver and of CUDA
         self._loader_note = ""
         self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
@@ -72,7 +73,6 @@ class Nvidia(Plugin):
         self._node: NodeState | None = None
         self._stored: Sequence[StoredAllocation] = ()
         self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
-        self._not_restored: dict[StoredAllocation, str] = {}
         self._moved: list[MovedGpu] = []
 
     @property
@@ -212,10 +212,8 @@ class Nvidia(Plugin):
             try:
                 yield self._device(unit, assessments[unit.gpu.uuid], overlaps, names)
             except InvalidValue as error:
-                if unit.id not in self._left_out:
-                    facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
-                    logger.error("device left out of the list", extra=facts)
-                self._left_out.add(unit.id)
+                facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
+                self._once.error("device left out of the list", clean(error), key=unit.id, extra=facts)
 
     def _shares_of(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         by_claims = self._is_shared_by_claims
@@ -307,10 +305,12 @@ class Nvidia(Plugin):
             return
         faults = {allocation: self._restored_fault(allocation, units) for allocation in self._stored}
         for allocation, reason in faults.items():
-            if reason and self._not_restored.get(allocation) != reason:
-                facts = {"resource": self.resource, "pod": allocation.pod_uid, "container": allocation.container}
-                logger.warning("a container may not start again: delete its pod", extra={**facts, "reason": reason})
-        self._not_restored = faults
+            key = allocation.pod_uid, allocation.container
+            if reason:
+                facts = {"resource": self.resource, "pod": key[0], "container": key[1], "reason": reason}
+                self._once.warning("a container may not start again: delete its pod", reason, key=key, extra=facts)
+            else:
+                self._once.recovered(key)
         if not any(faults.values()):  # else they are tried again with the next list
             self._restored = self._stored
 

@@ -30,6 +30,7 @@ from plugwright.plugins.nvidia.selection import Selection
 from plugwright.system import concurrency
 from plugwright.system.concurrency import Backoff, single_error
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["MpsResource", "Supervisor", "restore_modes", "run_supervisors", "set_exclusive", "supervise"]
 
@@ -97,15 +98,15 @@ async def _supervise_all(resources: Sequence[MpsResource], settings: ProbeSettin
 async def supervise(resource: MpsResource, settings: ProbeSettings) -> None:
     """Until it is cancelled; ConfigError when another process supervises this resource."""
     backoff = Backoff(min(1.0, settings.interval), _LONGEST_WAIT)
-    logged = ""
+    once = LogOnce(logger)
     while True:
         try:
             await _plan_and_run(resource, settings)
         except (DriverGone, PluginError) as error:
-            if logged != (logged := str(error)):
-                logger.error("cannot run MPS daemons", extra={"resource": resource.resource, "error": logged})
+            problem = str(error)
+            once.error("cannot run MPS daemons", problem, extra={"resource": resource.resource, "error": problem})
             pause = backoff.delay()
-            _write_problem(resource, logged, pause + settings.grace)
+            _write_problem(resource, problem, pause + settings.grace)
             await asyncio.sleep(pause)
 
 
