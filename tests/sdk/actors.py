@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from plugwright import Allocation, Device, Plugin
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 
 __all__ = ["TAPE", "ListingPlugin", "LogRecorder", "recorded_log"]
 
@@ -30,20 +30,24 @@ class ListingPlugin(Plugin):
 
 
 class LogRecorder(logging.Handler):
-    """The log as lines `message: error`, with a way to wait for one."""
+    """The log as lines `message: error`, with a way to wait for one; `shown` are those above DEBUG."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
-        self._count = Latest(0)
+        self.shown: list[str] = []
+        self._added = Signal()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{record.getMessage()}: {record.__dict__.get('error', '')}")
-        self._count.publish(len(self.lines))
+        line = f"{record.getMessage()}: {record.__dict__.get('error', '')}"
+        self.lines.append(line)
+        if record.levelno > logging.DEBUG:
+            self.shown.append(line)
+        self._added.notify()
 
     async def until(self, text: str, times: int = 1) -> None:
         """Waits until `text` is in the log so many times."""
-        await self._count.until(lambda _: sum(text in line for line in self.lines) >= times)
+        await self._added.until(lambda: sum(text in line for line in self.lines) >= times)
 
 
 @contextmanager

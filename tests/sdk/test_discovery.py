@@ -89,7 +89,7 @@ async def test_a_node_without_the_hardware_is_idle_and_not_an_error(settings: Se
         plugin.devices = [Device("st0")]
         await runtime.inventory.latest.until(lambda snapshot: snapshot is not None)
         assert not runtime.is_idle
-    said = [line for line in log.lines if "idle" in line or "failed" in line]
+    said = [line for line in log.shown if "idle" in line or "failed" in line]
     assert said[:2] == [
         "nothing to serve on this node, the resource is idle: ",
         "hardware found, the resource is no longer idle: ",
@@ -128,7 +128,7 @@ async def test_an_empty_list_is_logged_and_shown_with_its_reason(settings: Setti
         await daemon.resource(TAPE).discovery.empty.until(bool)
         [status] = control.report(daemon)["resources"]
     assert status["empty"] == "no drive is attached"
-    assert log.lines.count("no devices found: ") == 1
+    assert log.shown.count("no devices found: ") == 1
 
 
 async def reach(inventory: Inventory, wanted: dict[str, str]) -> dict[str, float]:
@@ -282,7 +282,7 @@ async def test_a_discover_that_fails_is_named_and_tried_again(
     async with discovering(plugin, SHORT) as inventory:
         await reach(inventory, {"st0": ""})
     assert plugin.tries == 3
-    failures = [line for line in log.lines if line.startswith("discover() failed, ")]
+    failures = [line for line in log.shown if line.startswith("discover() failed, ")]
     assert len(failures) == 1, "the same failure is told once"
     assert reason in failures[0]
 
@@ -333,7 +333,7 @@ async def test_a_discover_that_ends_without_a_list_is_tried_again(log: LogRecord
 
     async with discovering(Silent(), SHORT) as inventory:
         await reach(inventory, {"st0": ""})
-    assert f"discover() of {TAPE} ended without a good list" in log.lines[0]
+    assert f"discover() of {TAPE} ended without a good list" in log.shown[0]
 
 
 async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(log: LogRecorder) -> None:
@@ -350,7 +350,7 @@ async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(l
     async with discovering(plugin, SHORT) as inventory:
         await log.until("lists 'st1' twice")
         assert (states(inventory), "lists 'st1' twice" in inventory.refused.value) == ({"st0": ""}, True)
-        assert [line for line in log.lines if "got None" in line] == log.lines[:1]
+        assert [line for line in log.shown if "got None" in line] == log.shown[:1]
         plugin.go_on.set()
         await reach(inventory, {"st0": "", "st1": ""})
         assert inventory.refused.value == ""
@@ -474,7 +474,7 @@ async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less
     plugin.times = []
     async with discovering(plugin, SHORT):
         await log.until("discover() failed here", times=8)
-    assert len([line for line in log.lines if "discover() failed, " in line]) == 1
+    assert len([line for line in log.shown if "discover() failed, " in line]) == 1
     pauses = [after - before for before, after in zip(plugin.times, plugin.times[1:], strict=False)]
     assert min(pauses[4:7]) > SHORT.discovery / 10 * 2**4 * 0.7
 

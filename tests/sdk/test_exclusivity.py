@@ -188,6 +188,24 @@ async def test_pods_that_cannot_be_read_leave_everything_as_it_is(paths: Kubelet
     assert reason(inventory) == ""
 
 
+async def test_two_sources_that_cannot_be_read_are_logged_once_each_and_again_after_a_recovery(
+    paths: KubeletPaths, caplog: pytest.LogCaptureFixture
+) -> None:
+    exclusivity = exclusivity_of(paths, Timeouts())
+    async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
+        await exclusivity.read()
+    listed(exclusivity)
+    caplog.clear()
+    paths.checkpoint.write_text("{")
+    for _ in range(3):
+        await exclusivity.read()
+    async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
+        await exclusivity.read()
+    await exclusivity.read()
+    sources = [vars(record)["error"].partition(" cannot be read")[0] for record in caplog.records]
+    assert sources == ["pod-resources", "the checkpoint", "pod-resources"]
+
+
 async def test_what_the_checkpoint_has_is_held_though_pods_are_not_known_yet(paths: KubeletPaths) -> None:
     entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {-1: ("card-7",)}, b"\xff")
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))

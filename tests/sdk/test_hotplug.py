@@ -123,8 +123,8 @@ async def test_a_uevent_socket_that_fails_is_closed_and_opened_again(caplog: pyt
     kernel.sender.close()
     facts = [(record.getMessage(), getattr(record, "error", "")) for record in caplog.records]
     assert facts == [
-        ("no uevents, looking now and then", "[Errno 107] Transport endpoint is not connected"),
-        ("no uevents, looking now and then", "[Errno 1] Operation not permitted"),
+        ("uevents unavailable, falling back to polling", "[Errno 107] Transport endpoint is not connected"),
+        ("uevents unavailable, falling back to polling", "[Errno 1] Operation not permitted"),
         ("uevents are available again", ""),
     ]
 
@@ -199,7 +199,7 @@ async def test_hardware_is_rescanned_where_uevents_are_not_permitted(caplog: pyt
         hotplug = Hotplug(source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_often=0.01))
         async with asyncio.timeout(60), hotplug.watching():
             await hotplug.change([])
-        await log.until("no uevents, looking now and then: [Errno 1] Operation not permitted")
+        await log.until("uevents unavailable, falling back to polling: [Errno 1] Operation not permitted")
 
 
 @pytest.mark.usefixtures("inotify")
