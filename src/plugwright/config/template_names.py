@@ -49,7 +49,7 @@ class TemplateNames:
     def __init__(self, config: Config) -> None:
         self._templates: dict[str, NameTemplates[Any]] = {}  # by the keys of their families
         self._watched: set[tuple[str, str]] = set()
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self.current = Expansion(config, config, {})
         self.current = self.expand(config)
 
@@ -103,7 +103,7 @@ class TemplateNames:
     def _log(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():
             facts = {"resource": name, "error": reason}
-            self._once.error("resource not served: its name is refused", reason, key=name, extra=facts)
+            self._problems.error("resource not served: its name is refused", reason, key=name, extra=facts)
 
 
 def _reason_against(name: str, owner: ResourceEntry[Any], member: ResourceEntry[Any]) -> str:

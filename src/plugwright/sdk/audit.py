@@ -53,7 +53,7 @@ class AllocationAudit:
         self._asking: asyncio.Task[None] | None = None
         self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
         self._failure = ""  # why the kubelet could not be asked
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     def add(self, resource: str, device_ids: Sequence[str]) -> None:
         """While the kubelet waits for its next answer, perhaps: logs nothing."""
@@ -102,10 +102,10 @@ class AllocationAudit:
             held = await pod_resources.held_devices(self._socket, _TIMEOUT)
         except (OSError, PlugwrightError) as error:
             self._failure = clean(f"pod-resources cannot be read: {error}")
-            self._once.warning("allocations not attributed to pods", self._failure, extra={"error": self._failure})
+            self._problems.warning("allocations not attributed to pods", self._failure, extra={"error": self._failure})
             return {}
         self._failure = ""
-        self._once.recovered()
+        self._problems.recovered()
         return {(device.resource, device.device_id): device for device in held}
 
     def _log_holders(self, allocation: _PendingAllocation, held: Held) -> None:

@@ -92,7 +92,7 @@ class Cordons:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
         self._file = StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False)) if path is not None else None
         self._cordons: _Stored = {}
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     @property
     def all(self) -> Mapping[str, Mapping[str, Cordon]]:
@@ -120,7 +120,7 @@ class Cordons:
         if self._file is None:
             return
         self.unreadable = f"cannot read the cordons in {self._file.path}: {reason}"
-        self._once.error("cordons not readable", reason, extra={"path": str(self._file.path), "error": reason})
+        self._problems.error("cordons not readable", reason, extra={"path": str(self._file.path), "error": reason})
 
     def add(self, resource: str, device_id: str, cordon: Cordon) -> None:
         cordon = replace(cordon, reason=clean(cordon.reason), by=clean(cordon.by))

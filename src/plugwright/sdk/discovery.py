@@ -37,7 +37,7 @@ class Discovery:
         self._inventory, self._calls, self._metrics, self._timeouts = inventory, calls, metrics, timeouts
         first = min(0.1, timeouts.discovery / 10)
         self._backoff, self._idle_backoff = Backoff(first, _LONGEST_RETRY), Backoff(first, _LONGEST_IDLE)
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
         self._current: asyncio.Task[object] | None = None  # the one whose lists count
@@ -84,12 +84,12 @@ class Discovery:
                     f"discover() of {resource} ended without a good list: {refused or 'it yielded none'}"
                 )
                 if refused:
-                    self._once.is_news(str(error))  # already logged as a refused list
+                    self._problems.is_news(str(error))  # already logged as a refused list
                 raise error
         except PluginError as error:
             if time.monotonic() - began > _STEADY:
                 self._backoff.reset()
-                self._once.recovered()
+                self._problems.recovered()
             if self._is_current():
                 # Devices that were listed have been lost, which is no idleness.
                 is_idle = isinstance(error, HardwareMissing) and not self._inventory.has_found
@@ -108,7 +108,7 @@ class Discovery:
         except PluginError as error:
             self._metrics.lists_refused += 1
             facts = {"resource": self._inventory.resource, "error": str(error)}
-            self._once.error("device list refused, the last good one stays", str(error), key="list", extra=facts)
+            self._problems.error("device list refused, the last good one stays", str(error), key="list", extra=facts)
             self._inventory.refused.publish_if_changed(str(error))
             return False
         self._recovered()
@@ -117,11 +117,11 @@ class Discovery:
     def _note_empty(self, plugin: Plugin) -> None:
         reason = ""
         if self._inventory.has_found:
-            self._once.recovered("empty")
+            self._problems.recovered("empty")
         else:
             reason = clean(getattr(plugin, "empty_reason", ""))
             facts = {"resource": self._inventory.resource, "reason": reason}
-            self._once.info("no devices found", reason, key="empty", extra=facts)
+            self._problems.info("no devices found", reason, key="empty", extra=facts)
         self.empty.publish_if_changed(reason)
 
     def _be_idle(self, error: PluginError) -> None:
@@ -138,7 +138,7 @@ class Discovery:
         self._metrics.discovery_failures += 1
         remains = "there is no list yet" if self._inventory.latest.value is None else "the last list stays"
         facts = {"resource": self._inventory.resource, "error": str(error)}
-        self._once.error(f"discover() failed, {remains} and it is tried again", str(error), extra=facts)
+        self._problems.error(f"discover() failed, {remains} and it is tried again", str(error), extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self.idle.publish_if_changed("")
         self.failing.publish_if_changed(str(error))
@@ -176,7 +176,7 @@ class Discovery:
         if self.idle.value:
             logger.info("hardware found, the resource is no longer idle", extra={"resource": self._inventory.resource})
         self._overdue = False
-        self._once.recovered("list")
+        self._problems.recovered("list")
         self.idle.publish_if_changed("")
         self.failing.publish_if_changed("")
         self._cancel_deadline()

@@ -93,7 +93,7 @@ class Exclusivity:
         self._holds = _HoldsByName(())
         self._kept_back: dict[str, Collection[str]] = {}  # the devices of each resource
         self._to_read = Signal()
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     def offer(self, resource: str, devices: Mapping[str, Device]) -> None:
         """Takes the new list of a resource; not between `withdraw` and `accept`, when it is an old plugin's."""
@@ -167,7 +167,7 @@ class Exclusivity:
         except (OSError, PlugwrightError) as error:
             self._warn("pod-resources", error)
             return None
-        self._once.recovered("pod-resources")
+        self._problems.recovered("pod-resources")
         return {(device.resource, device.device_id): f"{device.namespace}/{device.pod}" for device in devices}
 
     async def _held_by_checkpoint(self) -> dict[_Key, tuple[str, ...]] | None:
@@ -180,7 +180,7 @@ class Exclusivity:
         except (OSError, RuntimeError, PlugwrightError) as error:
             self._warn("the checkpoint", error)
             return None
-        self._once.recovered("the checkpoint")
+        self._problems.recovered("the checkpoint")
         return stored
 
     def _warn(self, source: str, error: Exception) -> None:
@@ -188,7 +188,7 @@ class Exclusivity:
         if any(self._kept_back.values()):
             reason = clean(f"{source} cannot be read: {error}")
             text = "devices stay Unhealthy: cannot read which pods hold their hardware"
-            self._once.warning(text, reason, key=source, extra={"error": reason})
+            self._problems.warning(text, reason, key=source, extra={"error": reason})
 
     def _keeps_back(self, keys: Collection[_Key]) -> bool:
         """Whether one of these may be the reason for which a device is kept back."""

@@ -63,7 +63,7 @@ class HotplugSource:
         self._connect = connect or open_uevent_socket
         self._socket: socket.socket | None = None
         self._subscribers: list[Callable[[Uevent | None], None]] = []
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     @property
     def has_uevents(self) -> bool:
@@ -93,7 +93,7 @@ class HotplugSource:
         connection.setblocking(False)
         asyncio.get_running_loop().add_reader(connection, self._read, connection)
         self._socket = connection
-        if self._once.recovered():
+        if self._problems.recovered():
             logger.info("uevents are available again")
             self._publish(None)
 
@@ -105,7 +105,7 @@ class HotplugSource:
 
     def _fail(self, error: OSError) -> None:
         facts = {"error": str(error)}
-        self._once.warning("uevents unavailable, falling back to polling", str(error), extra=facts)
+        self._problems.warning("uevents unavailable, falling back to polling", str(error), extra=facts)
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -151,7 +151,7 @@ class Hotplug:
         self._seen = 0  # of `_changes`, when change() last returned
         self._directories = WatchedDirectories(self.touch, writes=writes)
         self._lookups = BlockingCalls("lookup of directories", self._timing.lookup)
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._returned = 0.0
 
     def touch(self) -> None:
@@ -190,8 +190,10 @@ class Hotplug:
 
     def _report_inotify(self) -> None:
         if problem := self._directories.problem:
-            self._once.warning("no inotify, links and sockets are seen late", "no inotify", extra={"error": problem})
-        elif self._once.recovered():
+            self._problems.warning(
+                "no inotify, links and sockets are seen late", "no inotify", extra={"error": problem}
+            )
+        elif self._problems.recovered():
             logger.info("inotify is available again")
 
     def _handle(self, event: Uevent | None) -> None:

@@ -57,7 +57,7 @@ class NodeState:
     ) -> None:
         self.resource, self.directory = resource, directory
         self._socket, self._checkpoint, self._send_again = pod_resources_socket, checkpoint, send_again
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
         """Of containers that hold devices of the resource; None, and a line in the log, if that cannot be read.
@@ -71,9 +71,9 @@ class NodeState:
             allocations = stored_allocations(await self._checkpoint.entries(), self.resource)
         except (OSError, PlugwrightError) as error:
             facts = {"resource": self.resource, "error": clean(error)}
-            self._once.warning("what containers were given cannot be read", str(error), extra=facts)
+            self._problems.warning("what containers were given cannot be read", str(error), extra=facts)
             return None
-        self._once.recovered()
+        self._problems.recovered()
         return allocations
 
 

@@ -78,7 +78,7 @@ class RegistrationReport:
     def __init__(self, subject: Mapping[str, str], metrics: ResourceMetrics) -> None:
         self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
         self._subject, self._metrics = subject, metrics
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     def set(self, state: RegistrationState, reason: str = "") -> None:
         before = self.status.value
@@ -87,7 +87,7 @@ class RegistrationReport:
 
     def registered(self, **facts: str) -> None:
         self._metrics.registrations["ok"] += 1
-        self._once.recovered()
+        self._problems.recovered()
         self.set(RegistrationState.REGISTERED)
         logger.info("registered", extra={**self._subject, **facts})
 
@@ -105,7 +105,7 @@ class RegistrationReport:
         self._warn("not registered, trying again", reason)
 
     def _warn(self, message: str, reason: str) -> None:
-        self._once.warning(message, reason, extra={**self._subject, "reason": reason})
+        self._problems.warning(message, reason, extra={**self._subject, "reason": reason})
 
 
 class RegistrationTiming(msgspec.Struct, frozen=True):

@@ -62,7 +62,7 @@ class ReleasedDevices:
         self._releasing = Latest[Set[str]](frozenset())
         self._one_at_a_time = asyncio.Lock()
         self._is_restored = False
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     async def allocating(self, device_ids: Collection[str]) -> None:
         """Waits while one of the devices is being released."""
@@ -150,7 +150,7 @@ class ReleasedDevices:
         finally:
             self._releasing.publish(frozenset())
         logger.info("released", extra=facts)
-        self._once.recovered()
+        self._problems.recovered()
         return True
 
     def _devices(self, device_ids: list[str]) -> list[Device]:
@@ -165,4 +165,4 @@ class ReleasedDevices:
 
     def _warn(self, error: Exception) -> None:
         facts = {"resource": self._inventory.resource, "error": clean(error)}
-        self._once.warning("devices are not released yet, it is tried again", clean(error), extra=facts)
+        self._problems.warning("devices are not released yet, it is tried again", clean(error), extra=facts)

@@ -32,7 +32,7 @@ class RemovedDevices:
         self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts, checkpoint: KubeletCheckpoint
     ) -> None:
         self.unreadable = Latest("")
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._inventory = inventory
         self.holders = ResourceHolders(
             inventory.resource, paths.pod_resources_socket, checkpoint, inventory.resend, inventory.allocating
@@ -66,7 +66,7 @@ class RemovedDevices:
             self._cannot_read(error)
             return False
         self.unreadable.publish_if_changed("")
-        self._once.recovered()
+        self._problems.recovered()
         removed = self._inventory.removed_since
         free = [device_id for device_id in due if device_id not in held and device_id in removed]
         if free:
@@ -78,5 +78,5 @@ class RemovedDevices:
     def _cannot_read(self, error: HoldersUnknown) -> None:
         reason = clean(error)
         facts = {"resource": self._inventory.resource, "error": reason}
-        self._once.warning("removed devices stay listed: cannot read which devices pods hold", reason, extra=facts)
+        self._problems.warning("removed devices stay listed: cannot read which devices pods hold", reason, extra=facts)
         self.unreadable.publish_if_changed(reason)

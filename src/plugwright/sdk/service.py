@@ -56,7 +56,7 @@ class PluginService:
         self.on_allocated: Callable[[str, list[str]], None] = lambda resource, device_ids: None
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._limits, self._burst = settings.limits, settings.timeouts.burst
 
     @property
@@ -229,7 +229,7 @@ class PluginService:
         if problem:
             facts = {"resource": self._inventory.resource, "error": problem}
             # The same mistake for every pod, though each text names other devices.
-            self._once.warning("preference corrected", "corrected", extra=facts)
+            self._problems.warning("preference corrected", "corrected", extra=facts)
 
     async def _call(
         self, name: str, method: Callable[..., object | Awaitable[object]], *arguments: object, limit: float

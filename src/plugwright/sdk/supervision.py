@@ -54,7 +54,7 @@ class ResourceSupervisor:
         self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, and still running
         self._resource, self._metrics, self._clock = resource, metrics, clock or RestartTiming()
         self._timeouts, self._stop_limit = settings.timeouts, settings.limits.stop
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._steady: asyncio.TimerHandle | None = None
 
     async def run(self, parts: Sequence[Part]) -> None:
@@ -110,7 +110,7 @@ class ResourceSupervisor:
         reason = clean(f"{name} failed: {type(error).__name__}: {clean(error)}")
         self._metrics.restarts += 1
         facts = {"resource": self._resource, "error": reason}
-        if self._once.is_news(reason):
+        if self._problems.is_news(reason):
             logger.error("resource failed, it is started again", extra=facts, exc_info=error)
         logger.debug("resource failed here", extra=facts, exc_info=error)
         self.fault.publish(reason)
@@ -119,7 +119,7 @@ class ResourceSupervisor:
         return reason
 
     def _recovered(self) -> None:
-        self._once.recovered()
+        self._problems.recovered()
         self.fault.publish("")
 
     def _cancel_timer(self) -> None:

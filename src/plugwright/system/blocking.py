@@ -18,7 +18,7 @@ import msgspec
 from plugwright.errors import CallNotStarted, CallTimedOut
 from plugwright.system import concurrency
 from plugwright.system.heartbeat import line_of_thread
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 
 __all__ = ["BlockingCalls", "HungCall"]
 
@@ -63,7 +63,8 @@ class BlockingCalls:
         self._limit, self._at_once = limit, at_once
         # With every turn taken by a hung call, those that wait for one must be refused.
         self._most_hung = most_hung if at_once is None else min(most_hung, at_once)
-        self._running = Latest(0)
+        self._running = 0
+        self._changed = Signal()  # a call has ended, or hangs
         self._shared: dict[str, _Call[Any]] = {}
 
     @property
@@ -126,8 +127,8 @@ class BlockingCalls:
     async def _turn(self, name: str) -> None:
         """Returns when a call may start."""
         self._check(name)
-        if (most := self._at_once) is not None and self._running.value >= most:
-            await self._running.until(lambda count: count < most or len(self.hung.value) >= self._most_hung)
+        if (most := self._at_once) is not None and self._running >= most:
+            await self._changed.until(lambda: self._running < most or len(self.hung.value) >= self._most_hung)
             self._check(name)
 
     def _check(self, name: str) -> None:
@@ -145,7 +146,7 @@ class BlockingCalls:
             outcome = concurrency.begin_in_thread(name, work)
         except RuntimeError as error:  # no thread can be started
             raise CallNotStarted(name, str(error)) from error
-        self._running.publish(self._running.value + 1)
+        self._running += 1
         outcome.add_done_callback(partial(self._end, facts))
         return _Call(facts, outcome)
 
@@ -170,12 +171,13 @@ class BlockingCalls:
     def _give_up(self, facts: HungCall) -> None:
         if facts not in self.hung.value:
             self.hung.publish((*self.hung.value, facts))
-            self._running.publish(self._running.value)  # callers that wait for their turn may be refused now
+            self._changed.notify()  # callers that wait for their turn may be refused now
 
     def _end(self, facts: HungCall, outcome: "asyncio.Future[Any]") -> None:
         if not outcome.cancelled():
             outcome.exception()  # retrieved: asyncio logs an exception that is not
-        self._running.publish(self._running.value - 1)
+        self._running -= 1
+        self._changed.notify()
         self._forget(facts)
 
     def _forget(self, facts: HungCall) -> None:

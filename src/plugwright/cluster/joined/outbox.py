@@ -71,7 +71,7 @@ class Outbox:
         self._queues: tuple[OrderedDict[ObjectKey, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
         self._busy: set[ObjectKey] = set()
         self._changed = Signal()  # a write waits, or has been sent
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self.deleted: set[str] = set()  # uids of objects that may still show: finalizers keep them
 
     def create(self, path: ResourcePath, content: Object, manager: str) -> Object:
@@ -247,11 +247,11 @@ class Outbox:
         if code in ("NotFound", "Conflict", "AlreadyExists") or key.kind in _LAST:
             return
         facts = {"kind": key.kind, "object": key.name, "error": str(error)}
-        self._once.warning("API server refuses a write, it is dropped", code, key=(code, key.kind), extra=facts)
+        self._problems.warning("API server refuses a write, it is dropped", code, key=(code, key.kind), extra=facts)
 
     def _unanswered(self, error: PeerGone) -> None:
-        self._once.warning("API server is away, writes wait", "away", extra={"error": str(error)})
+        self._problems.warning("API server is away, writes wait", "away", extra={"error": str(error)})
 
     def _answered(self) -> None:
-        if self._once.recovered():
+        if self._problems.recovered():
             logger.warning("API server is back", extra={"objects": len(self._waiting)})

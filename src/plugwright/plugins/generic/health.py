@@ -103,7 +103,7 @@ class HealthMonitor:
         self._states: dict[CheckKey, CheckState] = {}
         self._running: dict[CheckKey, asyncio.Task[None]] = {}
         self._stuck: dict[CheckKey, asyncio.Task[str | None]] = {}
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._failure = ""  # why checks no longer run
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -180,7 +180,7 @@ class HealthMonitor:
             fault = await _fault_of_parts(probe, self._host, unit)
         except Exception as error:  # one check of one device: whatever it raises is a fault
             fault = f"check {probe.kind} failed: {type(error).__name__}: {error}"
-            if self._once.is_news(fault, key):
+            if self._problems.is_news(fault, key):
                 logger.warning("health check failed", extra={"device": unit.id, "error": clean(fault)}, exc_info=error)
         return fault and clean(fault)
 

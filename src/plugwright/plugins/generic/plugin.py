@@ -98,7 +98,7 @@ class Generic(Plugin):
         self._physical: Mapping[str, tuple[str, ...]] = {}
         self._attributes: Mapping[str, Mapping[str, str | int]] = {}
         self._cdi = WrittenUnits()
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._listed = asyncio.Event()
         self._held: frozenset[str] = frozenset()  # devices that containers had when the plugin started
         self._spec = _spec_of(resource, self._access) if self._options.cdi else None
@@ -211,7 +211,7 @@ class Generic(Plugin):
         """Once for each error, of whichever device: every scan finds them again."""
         reason = clean(error)
         facts = {"resource": self.resource, "device": device_id, "error": reason}
-        self._once.warning(message, reason, key=reason, extra=facts)
+        self._problems.warning(message, reason, key=reason, extra=facts)
 
     def _lasting_stamp(self, unit: Unit) -> Stamp | None:
         """The stamp of a unit; None where it says too little, as a disk may be in use by the time of an allocation."""

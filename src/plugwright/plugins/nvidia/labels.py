@@ -40,7 +40,7 @@ class NodeLabels:
         self._resource, self._config, self._sys = resource, config, sys
         self._path = Path(config.labels, f"plugwright-{resource.replace('/', '_')}") if config.labels else None
         self._written: dict[str, str] | None = None
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._is_open = False
         self._writing = threading.Lock()  # a list may still be made in a thread when the resource ends
 
@@ -73,10 +73,10 @@ class NodeLabels:
             files.write_atomically(path, "".join(f"{key}={labels[key]}\n" for key in sorted(labels)))
         except OSError as error:
             facts = {"resource": self._resource, "path": str(path), "error": clean(error)}
-            self._once.warning("node labels cannot be written", str(error), extra=facts)
+            self._problems.warning("node labels cannot be written", str(error), extra=facts)
         else:
             self._written = labels
-            self._once.recovered()
+            self._problems.recovered()
 
 
 def machine_labels(snapshot: GpuSnapshot, config: NvidiaConfig, sys: Path) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Nvidia(Plugin):
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
         self._versions = ("", "")  # of the driver and of CUDA
         self._loader_note = ""
         self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
@@ -213,7 +213,7 @@ class Nvidia(Plugin):
                 yield self._device(unit, assessments[unit.gpu.uuid], overlaps, names)
             except InvalidValue as error:
                 facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
-                self._once.error("device left out of the list", clean(error), key=unit.id, extra=facts)
+                self._problems.error("device left out of the list", clean(error), key=unit.id, extra=facts)
 
     def _shares_of(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         by_claims = self._is_shared_by_claims
@@ -308,9 +308,9 @@ class Nvidia(Plugin):
             key = allocation.pod_uid, allocation.container
             if reason:
                 facts = {"resource": self.resource, "pod": key[0], "container": key[1], "reason": reason}
-                self._once.warning("a container may not start again: delete its pod", reason, key=key, extra=facts)
+                self._problems.warning("a container may not start again: delete its pod", reason, key=key, extra=facts)
             else:
-                self._once.recovered(key)
+                self._problems.recovered(key)
         if not any(faults.values()):  # else they are tried again with the next list
             self._restored = self._stored
 

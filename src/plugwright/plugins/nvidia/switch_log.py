@@ -31,7 +31,7 @@ class SwitchLog:
     def __init__(self, on_event: Callable[[GpuEvent], None]) -> None:
         self._on_event = on_event
         self._descriptor: int | None = None
-        self._once = LogOnce(logger)
+        self._problems = LogOnce(logger)
 
     def follow(self, path: Path | None) -> None:
         """None where the machine has no NVSwitch. A log that cannot be opened is tried again with the next call."""
@@ -41,12 +41,12 @@ class SwitchLog:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             reason = f"cannot read {path}: {error.strerror}"
-            self._once.warning("errors of NVSwitches are not seen", reason, extra={"error": reason})
+            self._problems.warning("errors of NVSwitches are not seen", reason, extra={"error": reason})
             return
         with suppress(OSError):  # a pipe has no end to go to
             os.lseek(descriptor, 0, os.SEEK_END)
         self._descriptor = descriptor
-        self._once.recovered()
+        self._problems.recovered()
         asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
 
     def stop(self) -> None:

@@ -98,13 +98,13 @@ async def _supervise_all(resources: Sequence[MpsResource], settings: ProbeSettin
 async def supervise(resource: MpsResource, settings: ProbeSettings) -> None:
     """Until it is cancelled; ConfigError when another process supervises this resource."""
     backoff = Backoff(min(1.0, settings.interval), _LONGEST_WAIT)
-    once = LogOnce(logger)
+    problems = LogOnce(logger)
     while True:
         try:
             await _plan_and_run(resource, settings)
         except (DriverGone, PluginError) as error:
             problem = str(error)
-            once.error("cannot run MPS daemons", problem, extra={"resource": resource.resource, "error": problem})
+            problems.error("cannot run MPS daemons", problem, extra={"resource": resource.resource, "error": problem})
             pause = backoff.delay()
             _write_problem(resource, problem, pause + settings.grace)
             await asyncio.sleep(pause)
