@@ -33,9 +33,10 @@ def stored(state: Path) -> Path:
     return state / "last-good-config.json"
 
 
-def test_the_copy_is_for_root_alone_and_has_a_format(state: Path) -> None:
+def test_the_copy_is_for_root_alone_and_has_the_format_of_earlier_releases(path: Path, state: Path) -> None:
     assert stored(state).stat().st_mode & 0o777 == 0o600
-    assert json.loads(stored(state).read_text())["format"] == 1
+    content = {"format": 1, "path": str(path), "loaded": 7.0, "content": GOOD}
+    assert stored(state).read_text() == json.dumps(content, indent=2) + "\n"
 
 
 def test_a_bad_file_is_replaced_by_its_copy(path: Path, state: Path) -> None:

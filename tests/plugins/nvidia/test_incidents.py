@@ -10,6 +10,7 @@ import pytest
 from tests.plugins.nvidia.harness import INTERVALS, Lists, ManualClock, listing, resource
 
 from plugwright.plugins.nvidia.driver import DriverLoad
+from plugwright.plugins.nvidia.health import XidRecord
 from plugwright.plugins.nvidia.incidents import Incidents
 from plugwright.plugins.nvidia.monitor import GpuMonitor
 from plugwright.plugins.nvidia.simulation import SimulatedDriver
@@ -50,6 +51,18 @@ def stored(directory: Path) -> dict[str, object]:
     assert path.stat().st_mode & 0o777 == 0o600
     content: dict[str, object] = json.loads(path.read_text())
     return content
+
+
+def test_the_file_is_that_of_earlier_releases(tmp_path: Path) -> None:
+    load, incidents = DriverLoad("boot 1", "load 1"), Incidents(tmp_path, "t4")
+    records = {"GPU-1": (XidRecord(95, 3.5, 2, True),)}
+    incidents.save(load, records)
+    xid = {"xid": 95, "at": 3.5, "times": 2, "impaired": True, "reset": False}
+    content = {"version": 1, "boot": "boot 1", "driver": "load 1", "gpus": {"GPU-1": [xid]}}
+    assert incidents.path is not None
+    assert incidents.path.read_text() == json.dumps(content, indent=2) + "\n"
+    incidents.path.write_text(json.dumps(content))
+    assert Incidents(tmp_path, "t4").recall(load) == records
 
 
 async def test_a_restart_of_the_daemon_forgives_nothing(tmp_path: Path) -> None:

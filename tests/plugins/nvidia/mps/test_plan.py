@@ -1,5 +1,6 @@
 """Daemon plans follow from the configuration alone, and the state file carries them to the plugin."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -147,6 +148,36 @@ def test_a_state_is_read_as_written(written: ResourceState, tmp_path_factory: py
     path = tmp_path_factory.mktemp("state") / "state.json"
     state.write(path, written)
     assert state.read(path) == written
+
+
+def test_the_state_file_is_that_of_earlier_releases(tmp_path: Path) -> None:
+    plan = {"gpu": "GPU-0", "size": 1, "percent": 25, "mebibytes": 1024}
+    daemon = {"plan": plan, "condition": "ready", "reason": "", "since": 1.5, "restarts": 0, "corrections": 0}
+    content = {
+        "version": 2,
+        "resource": "nvidia.com/gpu",
+        "problem": "",
+        "daemons": [{**daemon, "servers": [7]}],
+        "beat": 2.5,
+        "lasting": 60.0,
+        "modes": {"GPU-0": "Default"},
+    }
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(content))
+    found = state.read(path)
+    assert found is not None
+    assert (found.daemons[0].plan.percent, found.daemons[0].condition) == (25, Condition.READY)
+    state.write(path, found)
+    assert path.read_text() == json.dumps(content, indent=2) + "\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_state_that_the_supervisor_cannot_read_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text('{"version": 3}')
+    with pytest.raises(PluginError, match=r"later version of plugwright.*; it is kept as state\.json\.damaged"):
+        state.read_or_set_aside(path)
+    assert state.read(path) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"version": 1}', '{"version": 2, "daemons": [{}]}'])
