@@ -214,7 +214,7 @@ async def test_a_blocking_method_without_async_does_not_delay_other_calls(
         assert not any(task.done() for task in allocating)
         plugin.let_go.set()
         assert await asyncio.gather(*allocating) == [[Allocation()]] * 3
-    assert plugin.threads == [f"{TAPE} allocate"] * 3
+    assert plugin.threads == [f"allocate() of {TAPE}"] * 3
 
 
 async def test_no_pre_start_call_is_announced_if_there_is_none(
