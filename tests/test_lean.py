@@ -139,3 +139,9 @@ async def test_a_plain_call_of_run_loads_no_click(tmp_path: Path) -> None:
     assert "plugwright.config.reload" in done.out
     assert "plugwright.apiserver" not in done.out
     assert not packages(set(done.out.split())) & {"click", "rich", "difflib", "argparse"}
+
+
+async def test_a_test_of_a_device_plugin_needs_no_extra_but_that_of_tests() -> None:
+    modules = await loaded_by("import plugwright.testing.harness, plugwright.testing.conformance")
+    assert "plugwright.apiserver.one_node" in modules
+    assert not packages(modules) & {"starlette", "uvicorn", "trustme", "cryptography"}

@@ -13,11 +13,12 @@ from starlette.responses import Response, StreamingResponse
 from plugwright.apiserver.app import RequestRouter, Server
 from plugwright.apiserver.one_node import OneNode
 from plugwright.apiserver.store import Object
-from plugwright.errors import PeerGone, PeerRefused
+from plugwright.errors import PeerGone
+from plugwright.kube.answers import checked_change, refusal
 
 __all__ = ["InProcessClient"]
 
-_AGENT = "plugwright"
+_NAME, _AGENT = "the API server", "plugwright"
 
 
 class InProcessClient:
@@ -55,11 +56,8 @@ class InProcessClient:
         assert isinstance(response, StreamingResponse)
         async with aclosing(cast("AsyncGenerator[bytes, None]", response.body_iterator)) as lines:
             async for line in lines:
-                event = msgspec.json.decode(line)
-                if event["type"] == "ERROR":
-                    raise _refusal(event["object"])
-                yield event["type"], event["object"]
-        raise PeerGone("the API server has ended the watch")
+                yield checked_change(line, _NAME)
+        raise PeerGone(f"{_NAME} has ended the watch")
 
     def close(self) -> None:
         """There is no connection."""
@@ -95,9 +93,5 @@ class InProcessClient:
 
 def _checked(response: Response) -> Response:
     if response.status_code >= 300:
-        raise _refusal(msgspec.json.decode(response.body))
+        raise refusal(response.status_code, bytes(response.body).decode())
     return response
-
-
-def _refusal(status: Object) -> PeerRefused:
-    return PeerRefused(str(status.get("reason") or status.get("code")), str(status.get("message") or ""))
