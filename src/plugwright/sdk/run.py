@@ -1,10 +1,11 @@
 """Running plugins: as a program until a signal ends it, or inside the caller's own event loop.
 
-SIGTERM and SIGINT stop, SIGHUP reloads (`signals`). Where systemd started the program, it hears of its life: ready,
-reloading, stopping, and with WatchdogSec that the event loop goes on.
+SIGTERM and SIGINT stop, SIGHUP reloads (`signals`). If systemd started the program, it receives sd_notify messages:
+ready, reloading, stopping, and with WatchdogSec that the event loop runs.
 """
 
 import asyncio
+import faulthandler
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from contextvars import ContextVar
 
 from plugwright.errors import PlugwrightError
-from plugwright.sdk import control, logs, watchdog
+from plugwright.sdk import control, logs
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.environment import configure_logs, with_environment
@@ -32,6 +33,7 @@ __all__ = ["collected_plugins", "log_start", "rediscover", "run", "run_until_sto
 logger = logging.getLogger(__name__)
 
 _LOADED = 1.0  # seconds after which a daemon has loaded what it needs
+_BEATS = 3  # within the watchdog's limit: a beat that comes late is no hang
 
 _collected: ContextVar[list[Plugin] | None] = ContextVar("collected", default=None)
 
@@ -98,7 +100,7 @@ def run_until_stopped(
             if watching is not None:
                 await stack.enter_async_context(watching(daemon, requests.request_reload))
             await stack.enter_async_context(_telling(systemd, daemon))
-            await stack.enter_async_context(watchdog.running(settings.watchdog))
+            await stack.enter_async_context(_watched(settings.watchdog))
             giving_back = asyncio.get_running_loop().call_later(_LOADED, garbage.freeze)
             stack.callback(giving_back.cancel)
             await _handle(requests, reload, daemon, systemd)
@@ -175,7 +177,7 @@ async def _handle(requests: _Requests, reload: Reload, daemon: Daemon, systemd: 
 
 @asynccontextmanager
 async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
-    """Keeps systemd's line about the daemon true, and its watchdog content, while inside."""
+    """Updates the systemd status line and pings its watchdog while inside."""
 
     def tell() -> None:
         systemd.status(control.one_line(daemon))
@@ -194,3 +196,28 @@ async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
     finally:
         unsubscribe()
         await cancel(pinging)
+
+
+@asynccontextmanager
+async def _watched(limit: float) -> AsyncIterator[None]:
+    """Ends the process when its event loop hangs for `limit` seconds, so that the kubelet restarts it; 0 is no limit.
+
+    In place of a liveness probe, which would come over the pod's network: a node with a broken network would lose its
+    devices too. Python's fault handler waits in a thread that needs neither the loop nor the interpreter's lock, and
+    writes the lines of all threads to stderr before it ends the process.
+    """
+    if not limit:
+        yield
+        return
+    beating = asyncio.create_task(_beat(limit))
+    try:
+        yield
+    finally:
+        await cancel(beating)
+        faulthandler.cancel_dump_traceback_later()
+
+
+async def _beat(limit: float) -> None:
+    while True:
+        faulthandler.dump_traceback_later(limit, exit=True)
+        await asyncio.sleep(limit / _BEATS)

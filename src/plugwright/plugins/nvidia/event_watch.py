@@ -13,6 +13,7 @@ from typing import Protocol
 from plugwright.errors import DriverGone
 from plugwright.plugins.nvidia.driver import GpuDriver, GpuEvent
 from plugwright.plugins.nvidia.nvml_events import EventThread
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["EventUser", "EventWatch", "Waits", "in_one_line"]
@@ -58,6 +59,7 @@ class EventWatch:
         self._user = user
         self._watched: frozenset[str] = frozenset()
         self._unwatched: dict[str, str] = {}
+        self._problems = LogOnce(logger)
         self._threads: dict[EventThread, frozenset[str]] = {}
         self._without_events: set[str] = set()  # GPUs that do not support events
         self._restart_timer: asyncio.TimerHandle | None = None
@@ -102,8 +104,10 @@ class EventWatch:
         if not watched:
             self._threads.pop(thread)
         for uuid, reason in unwatched.items():
-            if uuid not in self._unwatched:
-                logger.error("cannot register events of a GPU", extra={"gpu": uuid, "error": reason})
+            facts = {"gpu": uuid, "error": reason}
+            self._problems.error("cannot register events of a GPU", reason, key=uuid, extra=facts)
+        for uuid in watched:
+            self._problems.recovered(uuid)
         proved = asked if self._lost_in_a_row < _TOO_OFTEN else frozenset()
         still_unwatched = {uuid: reason for uuid, reason in self._unwatched.items() if uuid not in proved}
         self._publish((self._watched | watched) - set(unwatched), {**still_unwatched, **unwatched})
@@ -136,7 +140,7 @@ class EventWatch:
     def _log_lost(self, error: Exception, is_fault: bool) -> None:
         if not is_fault:
             logger.info("no longer receiving events of GPUs", extra={"reason": clean(error)})
-        elif in_one_line(error) not in self._unwatched.values():  # once, however often it is tried again
+        elif self._problems.is_news(in_one_line(error)):
             cause = None if isinstance(error, DriverGone) else error
             logger.error("receiving events of GPUs failed", extra={"error": clean(error)}, exc_info=cause)
 
@@ -149,6 +153,7 @@ class EventWatch:
         uuids = self._threads.get(thread, frozenset())
         if uuids and not thread.stopped:
             self._lost_in_a_row = 0
+            self._problems.recovered()
             self._publish(self._watched, {uuid: why for uuid, why in self._unwatched.items() if uuid not in uuids})
 
     def _stop_threads(self) -> None:

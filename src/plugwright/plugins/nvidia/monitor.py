@@ -38,6 +38,7 @@ from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["GpuMonitor", "PollIntervals", "View", "changes"]
 
@@ -105,6 +106,7 @@ class GpuMonitor:
         self.intervals = intervals or PollIntervals()
         self.clock = clock
         self.views = Latest(View())
+        self._problems = LogOnce(logger)
         self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._read_requested = asyncio.Event()
@@ -190,6 +192,7 @@ class GpuMonitor:
             self._read_requested.clear()
             try:
                 self._update(await self._read())
+                self._problems.recovered()
                 pause = self.intervals.retry if self.views.value.problem else self.intervals.rescan
                 self._backoff.reset()
             except Exception as error:  # noqa: BLE001  of the driver's library, or no thread can be started
@@ -201,7 +204,7 @@ class GpuMonitor:
 
     def _failed(self, error: BaseException) -> None:
         problem = f"reading GPUs failed: {in_one_line(error)}"
-        if problem != self.views.value.problem:
+        if self._problems.is_news(problem):
             logger.error("reading GPUs failed", extra={"error": in_one_line(error)}, exc_info=error)
         self._change(is_pending=False, problem=problem, is_unloaded=False)
 
