@@ -21,6 +21,11 @@ CLASSES: Mapping[str, str] = {
     "DeviceNode": "a node in an Allocate response, and one in the edits of a CDI spec",
     "Mount": "a mount in an Allocate response, and one in the edits of a CDI spec",
 }
+APIS: Mapping[str, str] = {
+    # "API" alone could mean the choice between the kubelet's two, a client, the server, or the kubelet's endpoint
+    "ApiClient": "a client of any Kubernetes API server",
+    "_ApiServer": "the server of the API server in memory",
+}
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
@@ -94,6 +99,10 @@ def lines(names: Mapping[str, list[str]]) -> str:
 def test_a_class_name_is_used_once() -> None:
     twice = {name: locations for name, locations in used_twice(classes()).items() if name not in CLASSES}
     assert not twice, f"used for several classes:{lines(twice)}"
+
+
+def test_api_in_a_class_name_means_a_kubernetes_api_server() -> None:
+    assert {name for name, _ in classes() if "Api" in name} == APIS.keys()
 
 
 def test_a_module_name_is_used_once() -> None:

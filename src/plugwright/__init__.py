@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "Allocation",
-    "Api",
     "Capacity",
     "ConfigError",
     "Consumption",
@@ -23,6 +22,7 @@ __all__ = [
     "PluginError",
     "PlugwrightError",
     "Registration",
+    "ServeMode",
     "ServeSettings",
     "Settings",
     "Split",
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the inte
     from plugwright.errors import ConfigError, InvalidValue, PluginError, PlugwrightError
     from plugwright.model import Allocation, Device, DeviceNode, Health, Mount
     from plugwright.sdk.plugin import Plugin
-    from plugwright.sdk.serve_settings import Api, ServeSettings, Split, TaintSettings
+    from plugwright.sdk.serve_settings import ServeMode, ServeSettings, Split, TaintSettings
     from plugwright.sdk.settings import Limits, Registration, Settings, Timeouts
     from plugwright.serve import run, serving
     from plugwright.version import __version__
@@ -50,7 +50,7 @@ _HOMES = {
     "plugwright.model": ("Allocation", "Device", "DeviceNode", "Health", "Mount"),
     "plugwright.sdk.plugin": ("Plugin",),
     "plugwright.sdk.settings": ("Limits", "Timeouts", "Registration", "Settings"),
-    "plugwright.sdk.serve_settings": ("Api", "ServeSettings", "Split", "TaintSettings"),
+    "plugwright.sdk.serve_settings": ("ServeMode", "ServeSettings", "Split", "TaintSettings"),
     "plugwright.serve": ("run", "serving"),
     "plugwright.version": ("__version__",),
 }

@@ -10,7 +10,7 @@ from plugwright.dra import names
 from plugwright.sdk import run as sdk_run
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
+from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.system import left_out_modules
 
@@ -48,7 +48,7 @@ def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
 
 def needs_driver(runtime: ResourceRuntime) -> bool:
     """Whether claims are served from a resource, or earlier claims may still hold its devices."""
-    return runtime.serve.api is not Api.DEVICE_PLUGIN or _may_have_claims(runtime)
+    return runtime.serve.api is not ServeMode.DEVICE_PLUGIN or _may_have_claims(runtime)
 
 
 def _may_have_claims(runtime: ResourceRuntime) -> bool:

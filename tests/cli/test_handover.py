@@ -13,7 +13,7 @@ import pytest
 from tests.cli.processes import Ended, ended
 
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts
-from plugwright.sdk.serve_settings import Api, Split
+from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.testing import claim_requesting, pod_requesting, running
 from plugwright.testing.harness import PluginKubelet
 
@@ -31,7 +31,7 @@ class Tapes(Plugin):
 
 
 @asynccontextmanager
-async def two_tapes(tmp_path: Path, root: Path, api: Api = Api.BOTH) -> AsyncIterator[PluginKubelet]:
+async def two_tapes(tmp_path: Path, root: Path, api: ServeMode = ServeMode.BOTH) -> AsyncIterator[PluginKubelet]:
     """All on the plugin's side at first, where both serve; the control socket is `root/c`."""
     serve = ServeSettings(api=api, split=Split(dra=0))
     settings = Settings(
@@ -184,7 +184,7 @@ async def test_a_wrong_call_is_said(root: Path, arguments: list[str], text: str)
 
 
 async def test_where_nothing_can_move_the_error_says_why(tmp_path: Path, root: Path) -> None:
-    async with two_tapes(tmp_path, root, Api.DEVICE_PLUGIN):
+    async with two_tapes(tmp_path, root, ServeMode.DEVICE_PLUGIN):
         done = await handover(root, "--to", "dra")
         assert (done.code, "no resource is served by both APIs here" in done.err) == (1, True)
         done = await handover(root, "--to", "dra", "--resource", "example.com/none")

@@ -5,7 +5,7 @@ import pytest
 from plugwright.config import schema
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
-from plugwright.sdk.serve_settings import Api, ServeSettings, Split, TaintSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings, Split, TaintSettings
 
 
 def read(serve: str, name: str = "example.com/tape") -> Config:
@@ -19,11 +19,11 @@ def serve_of(config: Config) -> ServeSettings:
 
 def test_a_resource_without_it_is_served_by_the_device_plugin_api() -> None:
     config = schema.read("plugwright.yaml", "resources: [{name: example.com/tape, mock: {count: 2}}]")
-    assert serve_of(config).api is Api.DEVICE_PLUGIN
+    assert serve_of(config).api is ServeMode.DEVICE_PLUGIN
 
 
-@pytest.mark.parametrize("api", list(Api))
-def test_one_word_names_the_api(api: Api) -> None:
+@pytest.mark.parametrize("api", list(ServeMode))
+def test_one_word_names_the_api(api: ServeMode) -> None:
     assert serve_of(read(api.value)) == ServeSettings(api=api)
 
 
@@ -31,7 +31,7 @@ def test_a_mapping_has_the_details() -> None:
     serve = "{api: both, driver: tapes.example.com, split: {dra: 4}, keepFree: 1, "
     serve += "taints: {effect: NoExecute, grace: 90, budget: 2}}"
     assert serve_of(read(serve)) == ServeSettings(
-        api=Api.BOTH,
+        api=ServeMode.BOTH,
         driver="tapes.example.com",
         split=Split(dra=4, keep_free=1),
         taints=TaintSettings(effect="NoExecute", grace=90.0, budget=2),
@@ -96,7 +96,7 @@ def test_a_change_of_it_makes_another_plugin() -> None:
     [other] = after.plugins(before, {plugin.resource: plugin})
     assert same is plugin
     assert other is not plugin
-    assert other.serve.api is Api.DRA
+    assert other.serve.api is ServeMode.DRA
 
 
 def test_its_values_are_shown_with_their_lines() -> None:

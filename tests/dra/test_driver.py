@@ -18,7 +18,7 @@ from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.sdk import control, prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.serve_settings import Api, Split
+from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.serve import serving
 from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting, running
@@ -202,7 +202,7 @@ class Disks(Tapes):
 
 async def test_without_the_name_of_its_node_a_driver_says_so_and_other_resources_go_on(root: Path) -> None:
     disks, tapes = Disks(Device("sda")), Tapes(Device("st0"))
-    tapes.serve = ServeSettings(api=Api.DRA)
+    tapes.serve = ServeSettings(api=ServeMode.DRA)
     async with (
         Kubelet(root, resource_api=StoredClaims()) as kubelet,
         serving(disks, tapes, settings=Settings(kubelet_dir=root)) as daemon,
@@ -227,7 +227,7 @@ async def test_a_name_that_no_node_has_is_refused(root: Path, name: str) -> None
 
 
 async def test_an_operator_moves_a_device(tmp_path: Path) -> None:
-    serve = ServeSettings(api=Api.BOTH, split=Split(dra=0))
+    serve = ServeSettings(api=ServeMode.BOTH, split=Split(dra=0))
     async with running(Tapes(Device("st0"), Device("st1")), tmp_path, serve=serve) as kubelet:
         await kubelet.allocatable(TAPE, count=2)
         found = kubelet.daemon.resources[TAPE].driver
@@ -254,7 +254,7 @@ class Rewound(Tapes):
 
 async def test_a_device_that_moved_is_released_before_a_claim_has_it(tmp_path: Path) -> None:
     tapes = Rewound(Device("st0"))
-    serve = ServeSettings(api=Api.BOTH, split=Split(dra=0))
+    serve = ServeSettings(api=ServeMode.BOTH, split=Split(dra=0))
     served = Settings(timeouts=Timeouts(holders=0.1, in_flight=0.3))
     async with running(tapes, tmp_path, KubeletSettings(timeout=LIMIT), served, serve=serve) as kubelet:
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
@@ -301,7 +301,7 @@ async def test_a_resource_changes_from_one_api_to_the_other(tmp_path: Path) -> N
         holding = await kubelet.admit(pod_requesting({TAPE: 1}))
         held = kubelet.container(holding).env["TAPES"]
         after = Tapes(Device("st0"), Device("st1"))
-        after.serve = replace(before.serve, api=Api.DRA)
+        after.serve = replace(before.serve, api=ServeMode.DRA)
         await kubelet.daemon.apply([after])
         pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         assert {held, kubelet.container(pod).env["TAPES"]} == {"st0", "st1"}
@@ -312,7 +312,7 @@ async def test_a_device_that_a_claim_holds_is_not_given_out_by_the_device_plugin
     async with running(before, tmp_path, KubeletSettings(timeout=LIMIT), serve="dra") as kubelet:
         pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         after = Tapes(Device("st0"), Device("st1"))
-        after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
+        after.serve = replace(before.serve, api=ServeMode.DEVICE_PLUGIN)
         await kubelet.daemon.apply([after])
         async with asyncio.timeout(LIMIT):
             await kubelet.daemon.changed.until(lambda: not control.unready(kubelet.daemon))
@@ -331,7 +331,7 @@ async def test_a_driver_that_cannot_begin_keeps_only_devices_of_claims_from_the_
         await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         await kubelet.daemon.apply([])
         after = Tapes(Device("st0"), Device("st1"))
-        after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
+        after.serve = replace(before.serve, api=ServeMode.DEVICE_PLUGIN)
         settings = replace(kubelet.daemon.settings, node_name="")
         async with serving(after, settings=settings) as daemon:
             assert "the name of this node is not known" in await until_failed(daemon)

@@ -12,7 +12,7 @@ import pytest
 from plugwright import Allocation, Device, Plugin, Settings, Timeouts
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings, Pod
-from plugwright.sdk.serve_settings import Api, Split
+from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting, running
 from plugwright.testing.harness import PluginKubelet
@@ -59,7 +59,7 @@ async def until_published(kubelet: PluginKubelet, names: list[str]) -> None:
     assert await kubelet.api.until(lambda: published(kubelet) == names, LIMIT)
 
 
-async def serve_again(kubelet: PluginKubelet, api: Api, split: Split | None = None) -> Tapes:
+async def serve_again(kubelet: PluginKubelet, api: ServeMode, split: Split | None = None) -> Tapes:
     """The same devices through another API, by a driver that has only the files of the one before."""
     old = kubelet.daemon.resources[TAPE].service.plugin
     assert isinstance(old, Tapes)
@@ -86,10 +86,10 @@ async def test_a_device_that_a_pod_holds_is_published_when_the_pod_ends(tmp_path
     plugins = [Tapes(Device("st0")), Disks()]
     async with running(plugins, tmp_path, KubeletSettings(timeout=LIMIT), QUICK) as kubelet:
         if before == "both":
-            await serve_again(kubelet, Api.BOTH, Split(dra=0))
+            await serve_again(kubelet, ServeMode.BOTH, Split(dra=0))
         await kubelet.allocatable(TAPE, count=1)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="reader"))
-        again = await serve_again(kubelet, Api.DRA)
+        again = await serve_again(kubelet, ServeMode.DRA)
         again.lists.publish((Device("st0"), Device("st1")))
         await until_published(kubelet, ["st1"])
         assert driver(kubelet)["devices"]["st0"]["phase"] == "withheld"
@@ -103,7 +103,7 @@ async def test_the_parts_of_held_hardware_wait_with_it(tmp_path: Path) -> None:
     card = Device("card", physical=["card0"])
     async with running([Tapes(card), Disks()], tmp_path, KubeletSettings(timeout=LIMIT), QUICK) as kubelet:
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
-        again = await serve_again(kubelet, Api.DRA)
+        again = await serve_again(kubelet, ServeMode.DRA)
         again.lists.publish((card, Device("half", physical=["card0/0"]), Device("other")))
         await until_published(kubelet, ["other"])
         await end(kubelet, pod, "card")
@@ -115,7 +115,7 @@ async def test_nothing_is_published_while_it_is_not_known_what_pods_hold(tmp_pat
         checkpoint = kubelet.paths.checkpoint
         content = checkpoint.read_bytes()
         checkpoint.write_bytes(b"{")
-        await serve_again(kubelet, Api.DRA)
+        await serve_again(kubelet, ServeMode.DRA)
         async with asyncio.timeout(LIMIT):
             while "the checkpoint cannot be read" not in driver(kubelet).get("problem", ""):
                 await asyncio.sleep(0.01)
@@ -169,7 +169,7 @@ async def test_a_split_file_of_before_is_removed(tmp_path: Path) -> None:
         await until_published(kubelet, ["st0"])
         split = kubelet.paths.plugins / "tape.example.com" / "split.json"
         assert split.exists()
-        await serve_again(kubelet, Api.DRA)
+        await serve_again(kubelet, ServeMode.DRA)
         async with asyncio.timeout(LIMIT):
             while split.exists():
                 await asyncio.sleep(0.01)
@@ -179,7 +179,7 @@ async def test_a_split_file_of_before_is_removed(tmp_path: Path) -> None:
 async def test_a_device_of_serve_dra_is_listed_when_claims_are_known_not_to_have_it(tmp_path: Path) -> None:
     async with running(Tapes(Device("st0")), tmp_path, KubeletSettings(timeout=LIMIT), QUICK, serve="dra") as kubelet:
         await until_published(kubelet, ["st0"])
-        await serve_again(kubelet, Api.BOTH, Split(dra=0))
+        await serve_again(kubelet, ServeMode.BOTH, Split(dra=0))
         assert await kubelet.api.until(lambda: taints(kubelet) == [["plugwright.dev/moving"]], LIMIT)
         await until_published(kubelet, [])
         assert await kubelet.allocatable(TAPE, count=1) == 1

@@ -8,8 +8,8 @@ from tests.extended_resources.imitation import Cluster, Time
 from tests.extended_resources.kubelet import Kubelet
 from tests.extended_resources.serving import serving
 
+from plugwright.extended_resources.changes import NodesClient
 from plugwright.extended_resources.client import connect
-from plugwright.extended_resources.survey import ClusterApi
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ def kubeconfig(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def api(kubeconfig: Path) -> Iterator[ClusterApi]:
+def api(kubeconfig: Path) -> Iterator[NodesClient]:
     with connect(kubeconfig) as connected:
         yield connected

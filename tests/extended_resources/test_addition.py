@@ -5,15 +5,14 @@ from tests.extended_resources.imitation import Cluster, Time, pod
 from tests.extended_resources.kubelet import Kubelet
 
 from plugwright.errors import ConfigError
-from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeResult, add
+from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeResult, NodesClient, add
 from plugwright.extended_resources.resources import ClusterContext
-from plugwright.extended_resources.survey import ClusterApi
 
 DONGLE = "example.com/dongle"
 
 
 @pytest.fixture
-def context(api: ClusterApi, time: Time) -> ChangeContext:
+def context(api: NodesClient, time: Time) -> ChangeContext:
     return ChangeContext(api, clock=time.clock)
 
 
@@ -73,7 +72,7 @@ def test_forced_add_of_a_served_resource_reports_the_kubelet_setting_it_back(
     assert (result, detail) == (ChangeResult.REFUSED, "capacity was set to 10 by kubelet")
 
 
-def test_a_resource_of_a_device_class_is_refused(context: ChangeContext, cluster: Cluster, api: ClusterApi) -> None:
+def test_a_resource_of_a_device_class_is_refused(context: ChangeContext, cluster: Cluster, api: NodesClient) -> None:
     classes = ClusterContext({DONGLE: ("dongles",)})
     ((result, detail),) = added(ChangeContext(api, lambda: classes), dongle=4)
     assert result is ChangeResult.REFUSED

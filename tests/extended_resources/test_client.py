@@ -11,14 +11,13 @@ from tests.extended_resources.kubelet import Kubelet
 from tests.extended_resources.serving import TOKEN, serving, serving_a_pod
 
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
-from plugwright.extended_resources.changes import addition_patch, removal_patch
+from plugwright.extended_resources.changes import NodesClient, addition_patch, removal_patch
 from plugwright.extended_resources.client import ClusterNodes, connect
-from plugwright.extended_resources.survey import ClusterApi
 from plugwright.kube.access import ClusterAccess
 
 
 @pytest.fixture(params=["kubeconfig", "pod"])
-def api(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[ClusterApi]:
+def api(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[NodesClient]:
     """With a kubeconfig, and with the service account of a pod."""
     if request.param == "pod":
         with serving_a_pod(cluster, tmp_path / "account") as client:
@@ -35,7 +34,7 @@ def changed(kubeconfig: Path, change: Callable[[Any], None]) -> Path:
     return kubeconfig
 
 
-def test_nodes_have_capacity_owners(api: ClusterApi, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
+def test_nodes_have_capacity_owners(api: NodesClient, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
     cluster.add_node("n2")
     kubelet_of_n1.serve("mock/gpu", 9, unhealthy=1)
     first, second = api.nodes()
@@ -46,7 +45,7 @@ def test_nodes_have_capacity_owners(api: ClusterApi, cluster: Cluster, kubelet_o
     assert api.find_node("n3") is None
 
 
-def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: ClusterApi, cluster: Cluster) -> None:
+def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: NodesClient, cluster: Cluster) -> None:
     cluster.pods = [
         pod("a", "n1", {"a/b": 1}),
         pod("b", "n2", {"a/b": 1}),
@@ -58,14 +57,14 @@ def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: ClusterApi, c
     assert [pod.name for pod in api.pods("n1")] == ["a"]
 
 
-def test_device_classes(api: ClusterApi, cluster: Cluster) -> None:
+def test_device_classes(api: NodesClient, cluster: Cluster) -> None:
     cluster.classes = [{"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "a/b"}}]
     assert api.device_classes()["a/b"] == ("gpus",)
     cluster.classes = None
     assert api.device_classes() == {}
 
 
-def test_a_patch_is_recorded_under_our_name(api: ClusterApi, cluster: Cluster) -> None:
+def test_a_patch_is_recorded_under_our_name(api: NodesClient, cluster: Cluster) -> None:
     node = api.find_node("n1")
     assert node
     api.patch_status("n1", addition_patch(node, {"a/b": 4}))
@@ -76,7 +75,7 @@ def test_a_patch_is_recorded_under_our_name(api: ClusterApi, cluster: Cluster) -
     assert cluster.counts("n1", "a/b") == (None, None)
 
 
-def test_a_patch_of_an_older_version_is_a_conflict(api: ClusterApi, cluster: Cluster) -> None:
+def test_a_patch_of_an_older_version_is_a_conflict(api: NodesClient, cluster: Cluster) -> None:
     node = api.find_node("n1")
     assert node
     cluster.touch("n1")
@@ -97,7 +96,7 @@ def test_a_patch_of_an_older_version_is_a_conflict(api: ClusterApi, cluster: Clu
     ],
 )
 def test_forbidden_request_is_named(
-    api: ClusterApi, cluster: Cluster, verb: str, act: Callable[[ClusterApi], object]
+    api: NodesClient, cluster: Cluster, verb: str, act: Callable[[NodesClient], object]
 ) -> None:
     cluster.forbidden = {verb}
     with pytest.raises(PeerRefused, match=rf"not allowed to {verb}: .*--rbac prints the ClusterRole"):
@@ -105,7 +104,7 @@ def test_forbidden_request_is_named(
 
 
 @pytest.mark.parametrize(("code", "reason"), [(429, "TooManyRequests"), (500, "InternalError"), (503, "Unavailable")])
-def test_a_server_that_cannot_answer_now_is_gone(api: ClusterApi, cluster: Cluster, code: int, reason: str) -> None:
+def test_a_server_that_cannot_answer_now_is_gone(api: NodesClient, cluster: Cluster, code: int, reason: str) -> None:
     def refuse(asked: str) -> None:
         raise Refusal(code, reason, "etcd is away")
 
@@ -114,7 +113,7 @@ def test_a_server_that_cannot_answer_now_is_gone(api: ClusterApi, cluster: Clust
         api.nodes()
 
 
-def test_other_refusals_keep_their_reason(api: ClusterApi, cluster: Cluster) -> None:
+def test_other_refusals_keep_their_reason(api: NodesClient, cluster: Cluster) -> None:
     with pytest.raises(PeerRefused, match=r"rejected our request due to an error in our request \(Invalid\)"):
         api.patch_status("n1", [{"op": "remove", "path": "/status/capacity/a~1b"}])
 
@@ -150,7 +149,7 @@ def test_credentials_that_cannot_be_read_are_the_operators_fault(kubeconfig: Pat
         pass
 
 
-def test_answer_that_is_no_node_is_malformed(api: ClusterApi, cluster: Cluster) -> None:
+def test_answer_that_is_no_node_is_malformed(api: NodesClient, cluster: Cluster) -> None:
     cluster.nodes["n1"]["status"]["capacity"] = 7
     with pytest.raises(MalformedMessage, match="unreadable answer"):
         api.nodes()

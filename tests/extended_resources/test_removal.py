@@ -13,16 +13,16 @@ from plugwright.extended_resources.changes import (
     ChangeOutcome,
     ChangeResult,
     ChangeTarget,
+    NodesClient,
 )
 from plugwright.extended_resources.removal import remove
-from plugwright.extended_resources.survey import ClusterApi
 
 GPU = ChangeTarget("n1", "mock/gpu")
 WAIT = ChangeOptions(wait=True)
 
 
 @pytest.fixture
-def context(api: ClusterApi, time: Time) -> ChangeContext:
+def context(api: NodesClient, time: Time) -> ChangeContext:
     return ChangeContext(api, clock=time.clock)
 
 

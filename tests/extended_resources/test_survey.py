@@ -7,21 +7,14 @@ from tests.extended_resources.imitation import Cluster, pod
 from tests.extended_resources.kubelet import Kubelet
 
 from plugwright.errors import ConfigError
-from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget
+from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget, NodesClient
 from plugwright.extended_resources.resources import Backing, ClusterContext
-from plugwright.extended_resources.survey import (
-    ClusterApi,
-    cluster_context,
-    find_stale,
-    list_resources,
-    nodes_named,
-    targets_named,
-)
+from plugwright.extended_resources.survey import cluster_context, find_stale, list_resources, nodes_named, targets_named
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.system.boot import boot_id
 
 
-def test_nodes_named_returns_all_or_the_named_ones_once(api: ClusterApi, cluster: Cluster) -> None:
+def test_nodes_named_returns_all_or_the_named_ones_once(api: NodesClient, cluster: Cluster) -> None:
     cluster.add_node("n0")
     assert [node.name for node in nodes_named(api, [])] == ["n0", "n1"]
     assert [node.name for node in nodes_named(api, ["n1", "n1"])] == ["n1"]
@@ -30,7 +23,7 @@ def test_nodes_named_returns_all_or_the_named_ones_once(api: ClusterApi, cluster
             nodes_named(api, ["n1", name])
 
 
-def test_list_resources_covers_all_nodes(api: ClusterApi, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
+def test_list_resources_covers_all_nodes(api: NodesClient, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
     cluster.add_node("n2")
     cluster.set("n2", "curl", {"a/b": 1}, {})
     kubelet_of_n1.serve("mock/gpu", 2)
@@ -43,7 +36,7 @@ def test_list_resources_covers_all_nodes(api: ClusterApi, cluster: Cluster, kube
 
 
 def test_find_stale_returns_unserved_resources_among_the_named(
-    api: ClusterApi, cluster: Cluster, kubelet_of_n1: Kubelet
+    api: NodesClient, cluster: Cluster, kubelet_of_n1: Kubelet
 ) -> None:
     kubelet_of_n1.serve("mock/gpu", 2)
     kubelet_of_n1.serve("mock/lost", 0)
@@ -59,7 +52,7 @@ def test_find_stale_returns_unserved_resources_among_the_named(
     ]
 
 
-def test_a_resource_that_the_node_does_not_have_is_an_error(api: ClusterApi, cluster: Cluster) -> None:
+def test_a_resource_that_the_node_does_not_have_is_an_error(api: NodesClient, cluster: Cluster) -> None:
     cluster.set("n1", "curl", {"Odd.Name/x": 1}, {})
     (node,) = api.nodes()
     assert targets_named(node, ["Odd.Name/x"]) == [ChangeTarget("n1", "Odd.Name/x")]
@@ -69,7 +62,7 @@ def test_a_resource_that_the_node_does_not_have_is_an_error(api: ClusterApi, clu
 
 
 def test_a_kubelets_directory_belongs_to_the_node_of_this_machine(
-    api: ClusterApi, cluster: Cluster, root: Path
+    api: NodesClient, cluster: Cluster, root: Path
 ) -> None:
     (root / "device-plugins").mkdir()
     paths, here = KubeletPaths.under(root), boot_id()

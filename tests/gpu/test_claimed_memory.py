@@ -20,7 +20,7 @@ from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
-from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings
 
 __all__ = ["artefact", "driver_root", "gpu"]  # fixtures
 
@@ -43,7 +43,7 @@ def claims(gpu: Gpu, artefact: Path, driver_root: str, tmp_path: Path) -> list[C
     async def allocate() -> list[Allocation]:
         monitor = GpuMonitor(Nvml(), PollIntervals(event_wait=1))
         plugin = Nvidia("nvidia.com/gpu", config, monitor, VgpuSharing("nvidia.com/gpu", share))
-        plugin.serve = ServeSettings(api=Api.DRA)
+        plugin.serve = ServeSettings(api=ServeMode.DRA)
         async with listing(plugin) as lists:
             device = (await lists.first())[gpu.uuid]
             assert not device.reason, device.reason

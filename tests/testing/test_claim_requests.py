@@ -7,7 +7,7 @@ import pytest
 
 from plugwright import Allocation, Device, Plugin, ServeSettings
 from plugwright.errors import PluginError, PodRefused
-from plugwright.sdk.serve_settings import Api, Split
+from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.testing import ContainerWaiting, KubeletSettings, claim_requesting, pod_requesting, running
 
 TAPE, LIBRARY = "example.com/tape", "example.com/library"
@@ -134,7 +134,7 @@ async def test_a_monitor_gets_devices_that_others_hold(tmp_path: Path) -> None:
 
 
 async def test_both_apis_serve_one_plugin_and_no_device_twice(tmp_path: Path) -> None:
-    serve = ServeSettings(api=Api.BOTH, split=Split(dra=1))
+    serve = ServeSettings(api=ServeMode.BOTH, split=Split(dra=1))
     async with running(Tape(), tmp_path, serve=serve) as kubelet:
         by_claim = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         await kubelet.allocatable(TAPE, count=1)

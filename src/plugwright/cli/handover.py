@@ -19,7 +19,7 @@ from plugwright.cli.output import Cell, table_lines
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.kube.remote_daemon import RemoteDaemon
 from plugwright.model import natural_order, some
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.text import clean
 
 __all__ = ["handover"]
@@ -41,7 +41,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 @click.argument("node", metavar="[NODE]", default="")
 @click.option(
     "--to",
-    type=click.Choice([Api.DRA.value, Api.DEVICE_PLUGIN.value, Api.BOTH.value]),
+    type=click.Choice([ServeMode.DRA.value, ServeMode.DEVICE_PLUGIN.value, ServeMode.BOTH.value]),
     help="Move all devices there; `both`: as the operator's file splits them.",
 )
 @click.option("--status", is_flag=True, help="Only show which API offers each device, and what waits for whom.")
@@ -69,7 +69,7 @@ def handover(
     """
     if status == (to is not None):
         raise click.UsageError("give --to or --status")
-    if device is not None and (len(resources) != 1 or to in (None, Api.BOTH)):
+    if device is not None and (len(resources) != 1 or to in (None, ServeMode.BOTH)):
         raise click.UsageError("--device needs one --resource, and --to dra or device-plugin")
     timeout = options.pop("timeout")
     wait = timeout if options.pop("wait") else None
@@ -103,7 +103,7 @@ def _arguments(to: str | None, resources: Sequence[str], device: str | None, wai
 
 def _request(socket: Path, to: str, resources: Sequence[str], device: str | None) -> None:
     report = ask(socket, {"do": "status"})
-    served = [resource["name"] for resource in report["resources"] if resource.get("serve") == Api.BOTH]
+    served = [resource["name"] for resource in report["resources"] if resource.get("serve") == ServeMode.BOTH]
     _check_served(report, resources)
     if not resources and not served:
         raise ConfigError("no resource is served by both APIs here: nothing can move (serve: both in plugwright.yaml)")

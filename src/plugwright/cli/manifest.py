@@ -9,7 +9,7 @@ from plugwright.cli.output import Dumper
 from plugwright.config import manifests, schema
 from plugwright.config.manifests import DaemonTarget, PluginTarget
 from plugwright.grammars import DNS_LABEL
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.version import __version__
 
 __all__ = ["manifest"]
@@ -45,7 +45,7 @@ def _dns_label(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--name", default=_NAME, show_default=True, callback=_dns_label, help="Name of the objects.")
 @click.option("--host-path", "host_paths", multiple=True, metavar="DIR",
               help="Directory of the node that the plugin reads; may be repeated.")  # fmt: skip
-@click.option("--serve", type=click.Choice([Api.DRA.value, Api.BOTH.value]),
+@click.option("--serve", type=click.Choice([ServeMode.DRA.value, ServeMode.BOTH.value]),
               help="Serve the plugin through DRA, or through both APIs.")  # fmt: skip
 @click.option("--resource", "resources", multiple=True, metavar="NAME",
               help="Resource that the plugin serves, for --serve; may be repeated.")  # fmt: skip
@@ -81,5 +81,5 @@ def _plugin(context: click.Context) -> PluginTarget | None:
             raise click.UsageError(f"--host-path must be absolute, got {directory!r}")
     if bool(flags["serve"]) != bool(flags["resources"]):
         raise click.UsageError("--serve needs --resource, and --resource needs --serve: drivers are named after them")
-    serve = Api(flags["serve"]) if flags["serve"] else Api.DEVICE_PLUGIN
+    serve = ServeMode(flags["serve"]) if flags["serve"] else ServeMode.DEVICE_PLUGIN
     return PluginTarget(flags["plugin"], flags["host_paths"], serve, flags["resources"])

@@ -20,7 +20,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import log_start, rediscover, run_until_stopped
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["run"]
 
@@ -69,7 +69,7 @@ Examples:
     is_flag=True,
     help="Only show which devices would be listed and what each Allocate would answer, without a kubelet.",
 )
-@click.option("--serve", "api", type=click.Choice([api.value for api in Api]),
+@click.option("--serve", "api", type=click.Choice([api.value for api in ServeMode]),
               help="With MODULE:CLASS: through which API.  [default: as the plugin says]")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
 @click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
@@ -134,7 +134,7 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
         plugins = _plugins(targets)
         if api is not None:
             for plugin in plugins:
-                plugin.serve = replace(plugin.serve, api=Api(api))
+                plugin.serve = replace(plugin.serve, api=ServeMode(api))
         log_start(plugins)
         run_until_stopped(plugins, settings, rediscover, drivers=serve.resource_driver)
 

@@ -13,7 +13,7 @@ from plugwright.config.schema import ConfigFile
 from plugwright.config.serve_entry import driver_of
 from plugwright.dra.names import driver_domain, driver_name
 from plugwright.model import Resource
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Served", "extend_pod", "objects", "served_by_claims"]
 
@@ -28,12 +28,12 @@ class Served(msgspec.Struct, frozen=True):
     """A resource with its driver, or with the domain of its drivers if the machine decides the resource's name."""
 
     resource: str
-    api: Api
+    api: ServeMode
     driver: str
     domain: str
 
     @classmethod
-    def of(cls, resource: str, api: Api) -> "Served":
+    def of(cls, resource: str, api: ServeMode) -> "Served":
         return cls(Resource(resource).name, api, driver_name(resource), driver_domain(resource))
 
 
@@ -42,7 +42,7 @@ def served_by_claims(file: ConfigFile) -> list[Served]:
     served = [
         Served(entry.name, entry.serve.api, driver_of(entry), driver_domain(entry.name))
         for entry in file.resources
-        if entry.serve.api is not Api.DEVICE_PLUGIN
+        if entry.serve.api is not ServeMode.DEVICE_PLUGIN
     ]
     return sorted(served, key=lambda one: one.driver or f"*.{one.domain}")
 
@@ -54,7 +54,7 @@ def objects(served: Sequence[Served], namespace: str, account: str, labels: dict
     name, user = f"{namespace}-{account}", f"system:serviceaccount:{namespace}:{account}"
     drivers = [one.driver for one in served if one.driver]
     role: Manifest = _object("rbac.authorization.k8s.io/v1", "ClusterRole", name, labels)
-    role["rules"] = _rules(drivers, any(one.api is Api.BOTH for one in served))
+    role["rules"] = _rules(drivers, any(one.api is ServeMode.BOTH for one in served))
     binding = _object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", name, labels)
     binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     binding["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]

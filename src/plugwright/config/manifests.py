@@ -14,7 +14,7 @@ from plugwright.config.manifest_claims import Served
 from plugwright.config.schema import ConfigFile
 from plugwright.errors import ConfigError
 from plugwright.sdk.host_mounts import HostDirectory
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.version import __version__
 
 __all__ = ["SYSTEM", "TAKEN", "DaemonTarget", "Manifest", "PluginTarget", "for_file", "for_plugin"]
@@ -82,7 +82,7 @@ class PluginTarget(msgspec.Struct, frozen=True):
 
     plugin: str
     host_paths: tuple[str, ...] = ()
-    serve: Api = Api.DEVICE_PLUGIN
+    serve: ServeMode = ServeMode.DEVICE_PLUGIN
     resources: tuple[str, ...] = ()
 
 
@@ -107,7 +107,7 @@ def for_plugin(plugin: PluginTarget, target: DaemonTarget) -> list[Manifest]:
     arguments.insert(1, plugin.plugin)
     mounts = [HostDirectory(path) for path in plugin.host_paths]
     served = []
-    if plugin.serve is not Api.DEVICE_PLUGIN:
+    if plugin.serve is not ServeMode.DEVICE_PLUGIN:
         arguments.insert(2, f"--serve={plugin.serve.value}")
         served = [Served.of(resource, plugin.serve) for resource in sorted(set(plugin.resources))]
         mounts.append(HostDirectory(_CDI, written=True))

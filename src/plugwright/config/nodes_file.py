@@ -28,7 +28,7 @@ from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
 from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, SUPPORTED_VERSIONS
 from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["load_nodes", "plans_of", "read_nodes"]
 
@@ -117,7 +117,7 @@ def read_nodes(name: str, text: str) -> NodePlans:
             if entry.is_template:
                 problem = "a name with {…} stands for names of this machine's devices, which emulated nodes do not have"
                 raise document.error(f"{path}.resources[{number}].name", problem)
-        serves_claims |= any(entry.serve.api is not Api.DEVICE_PLUGIN for entry in file.resources)
+        serves_claims |= any(entry.serve.api is not ServeMode.DEVICE_PLUGIN for entry in file.resources)
         plans += _plans(document, path, group, file)
         _check_unique(document, path, groups[: index + 1])
     return NodePlans(tuple(plans), serves_claims)

@@ -23,7 +23,7 @@ from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySettings, HostSettings, ResourceEntry
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.left_out_modules import sha256
 from plugwright.text import clean
 
@@ -117,7 +117,7 @@ class Config(msgspec.Struct, frozen=True):
 
 def _served(entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
     plugin = entry.family.plugin(entry, context)
-    if entry.serve.api is not Api.DEVICE_PLUGIN:
+    if entry.serve.api is not ServeMode.DEVICE_PLUGIN:
         plugin.serve = replace(entry.serve, cdi=context.host.cdi, host_root=context.host.root)
     return plugin
 
@@ -184,7 +184,7 @@ def file_type() -> type[msgspec.Struct]:
             fields[option.name] = (option.name, option.type, _default(option))
     strict: dict[str, Any] = {"frozen": True, "forbid_unknown_fields": True, "kw_only": True}
     text = "One resource: its name, and one key that says what kind of device it is."
-    own: list[Any] = [("name", str), ("serve", ServeValue, Api.DEVICE_PLUGIN)]
+    own: list[Any] = [("name", str), ("serve", ServeValue, ServeMode.DEVICE_PLUGIN)]
     entry = msgspec.defstruct("ResourceEntry", [*own, *fields.values()], namespace={"__doc__": text}, **strict)
     host = ("host", HostSettings, HostSettings())
     cordons = ("cordons", tuple[CordonEntry, ...], ())
@@ -214,8 +214,8 @@ def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
     if entry.options is not None:
         for name, value in msgspec.structs.asdict(entry.options).items():
             yield name, msgspec.to_builtins(value)
-    if entry.serve.api is Api.DEVICE_PLUGIN:
-        yield "serve", Api.DEVICE_PLUGIN.value
+    if entry.serve.api is ServeMode.DEVICE_PLUGIN:
+        yield "serve", ServeMode.DEVICE_PLUGIN.value
     else:
         yield from serve_value(entry.serve).items()
 
@@ -293,7 +293,7 @@ def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
 def _entry_type(key: str, family: DeviceFamily[Any]) -> type[msgspec.Struct]:
     bases = (family.options,) if family.options else ()
     settings = ("settings", family.settings, msgspec.field(name=key))
-    own: list[Any] = [("name", str), settings, ("serve", ServeValue, Api.DEVICE_PLUGIN)]
+    own: list[Any] = [("name", str), settings, ("serve", ServeValue, ServeMode.DEVICE_PLUGIN)]
     return msgspec.defstruct("ResourceEntry", own, bases=bases, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from plugwright.dra.names import check_driver_name, driver_name
 from plugwright.errors import ConfigError, InvalidSetting
 from plugwright.sdk.device_family import FamilySettings, ResourceEntry
-from plugwright.sdk.serve_settings import Api, ServeSettings, Split, TaintSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings, Split, TaintSettings
 
 __all__ = ["ServeEntry", "ServeValue", "driver_of", "serve_settings", "serve_value"]
 
@@ -38,19 +38,19 @@ class TaintsEntry(FamilySettings, frozen=True):
 class ServeEntry(FamilySettings, frozen=True, rename="camel"):
     """How a resource is served, where one word does not say it."""
 
-    api: Api
+    api: ServeMode
     driver: str = ""
     split: SplitEntry | None = None
     keep_free: _Count = 0
     taints: TaintsEntry | None = None
 
 
-ServeValue = Api | ServeEntry
+ServeValue = ServeMode | ServeEntry
 
 
 def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
     """The settings in the file; raises `InvalidSetting` where they contradict each other."""
-    if isinstance(value, Api):
+    if isinstance(value, ServeMode):
         value = ServeEntry(api=value)
     _check(value, is_template)
     split, taints = value.split or SplitEntry(), value.taints or TaintsEntry()
@@ -73,7 +73,7 @@ def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
 
 def driver_of(entry: ResourceEntry[Any]) -> str:
     """The DRA driver of a resource; empty where it has none, or where the machine decides its name."""
-    if entry.serve.api is Api.DEVICE_PLUGIN or entry.is_template:
+    if entry.serve.api is ServeMode.DEVICE_PLUGIN or entry.is_template:
         return ""
     return entry.serve.driver or driver_name(entry.name)
 
@@ -93,7 +93,7 @@ def serve_value(serve: ServeSettings) -> Mapping[str, object]:
 
 
 def _check(value: ServeEntry, is_template: bool) -> None:
-    has_claims, is_both = value.api is not Api.DEVICE_PLUGIN, value.api is Api.BOTH
+    has_claims, is_both = value.api is not ServeMode.DEVICE_PLUGIN, value.api is ServeMode.BOTH
     for key, given, allowed, needs in (
         ("driver", value.driver, has_claims, "dra or both"),
         ("taints", value.taints, has_claims, "dra or both"),

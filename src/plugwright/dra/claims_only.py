@@ -22,7 +22,7 @@ from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError, HoldersUnknown, PlugwrightError
 from plugwright.model import Device, natural_order
 from plugwright.sdk.daemon import ResourceRuntime
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.latest import Signal
 from plugwright.system.log_once import LogOnce
@@ -90,7 +90,7 @@ class ClaimsOnly:
         return {"handover": "", "problem": self.problem, "devices": devices}
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        text = f"{self._runtime.resource} is served by {Api.DRA} alone"
+        text = f"{self._runtime.resource} is served by {ServeMode.DRA} alone"
         raise ConfigError(f"{text}: devices move if the operator's file has `serve: both`")
 
     async def run(self) -> None:
@@ -147,14 +147,14 @@ class ClaimsOnly:
         pods = await holders.pods()
         return {key: pods.get(key, _STORED) for key in self._held if key in pods or key in stored}
 
-    def _placed(self, device_id: str) -> tuple[DeviceState, Api, str]:
+    def _placed(self, device_id: str) -> tuple[DeviceState, ServeMode, str]:
         """The state of the device, where it is to be, and why it is not there; empty if it is."""
         if self._held is None:
             state = self._followed.get(device_id, DeviceState.WITHHELD)
-            return state, Api.DRA, "" if state is DeviceState.PUBLISHED else self.problem
+            return state, ServeMode.DRA, "" if state is DeviceState.PUBLISHED else self.problem
         holder = self._holder(device_id)
         state = DeviceState.WITHHELD if holder else DeviceState.PUBLISHED
-        return state, Api.DRA, f"held by {holder}" if holder else ""
+        return state, ServeMode.DRA, f"held by {holder}" if holder else ""
 
     def _holder(self, device_id: str) -> str:
         snapshot = self._runtime.inventory.latest.value

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from plugwright.dra.names import device_name
 from plugwright.model import Device, natural_order
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Signal
 
 __all__ = ["MOVING", "DevicePlacement", "DeviceState", "device_status", "hardware_units"]
@@ -29,8 +29,8 @@ class DeviceState(StrEnum):
     DISPUTED = "disputed"  # held through both APIs, or it is not known by whom
 
     @property
-    def offered_by(self) -> Api | None:
-        return {DeviceState.LISTED: Api.DEVICE_PLUGIN, DeviceState.PUBLISHED: Api.DRA}.get(self)
+    def offered_by(self) -> ServeMode | None:
+        return {DeviceState.LISTED: ServeMode.DEVICE_PLUGIN, DeviceState.PUBLISHED: ServeMode.DRA}.get(self)
 
     @property
     def in_slice(self) -> bool:
@@ -79,7 +79,7 @@ class DevicePlacement(Protocol):
 
 
 def device_status(
-    device_id: str, state: DeviceState, target: Api, waits: str, claims: Iterable[str]
+    device_id: str, state: DeviceState, target: ServeMode, waits: str, claims: Iterable[str]
 ) -> dict[str, object]:
     """One device in the driver's status; `waits` is why it is not where it is to be."""
     return {

@@ -27,7 +27,7 @@ from plugwright.dra.driver_paths import DriverPaths
 from plugwright.dra.health import HealthService
 from plugwright.dra.names import check_driver_name, driver_name
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
-from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
+from plugwright.dra.resource_api_client import ClaimLookup, ResourceClient
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claim_status import ClaimStatus
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
@@ -42,7 +42,7 @@ from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
-from plugwright.sdk.serve_settings import Api, DriverState
+from plugwright.sdk.serve_settings import DriverState, ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Backoff, in_thread
 from plugwright.system.latest import Latest, Signal
@@ -57,7 +57,7 @@ _TAINTS = "taints.json"
 _RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
 
 
-def find_api_server(settings: Settings) -> ResourceApiClient:
+def find_api_server(settings: Settings) -> ResourceClient:
     """That of the settings' kubeconfig, else of the pod, else of KUBECONFIG."""
     if settings.kubeconfig is not None:
         return ApiClient.of_kubeconfig(settings.kubeconfig)
@@ -66,7 +66,7 @@ def find_api_server(settings: Settings) -> ResourceApiClient:
 
 class _DriverParts(msgspec.Struct, frozen=True):
     node: str
-    api: ResourceApiClient
+    api: ResourceClient
     prepared: PreparedClaims
     placement: DevicePlacement
     taints: TaintController
@@ -82,7 +82,7 @@ class Driver:
     def __init__(
         self,
         runtime: ResourceRuntime,
-        connect: Callable[[Settings], ResourceApiClient] = find_api_server,
+        connect: Callable[[Settings], ResourceClient] = find_api_server,
         wrap: Callable[[DevicePlacement], DevicePlacement] = lambda placement: placement,
     ) -> None:
         """`wrap` is for tests that replace what a placement decides."""
@@ -174,8 +174,8 @@ class Driver:
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
 
-    def _placement(self, files: DriverPaths, api: ResourceApiClient, prepared: PreparedClaims) -> DevicePlacement:
-        if self._runtime.serve.api is not Api.BOTH:
+    def _placement(self, files: DriverPaths, api: ResourceClient, prepared: PreparedClaims) -> DevicePlacement:
+        if self._runtime.serve.api is not ServeMode.BOTH:
             return ClaimsOnly(self._runtime, prepared, files)
         from plugwright.dra.both.operators import OperatedSplit  # nothing but `serve: both` loads its package
 
@@ -249,7 +249,7 @@ class Driver:
         self._problems.error("DRA driver cannot begin", reason, extra=facts)
         if self.state.value.reason != reason:
             self.state.publish(DriverState("failed", reason, since=time.time()))
-        if self._runtime.serve_asked.api is Api.DEVICE_PLUGIN:
+        if self._runtime.serve_asked.api is ServeMode.DEVICE_PLUGIN:
             await self._give_back_unclaimed()
 
     async def _give_back_unclaimed(self) -> None:

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from plugwright.kube.api_client import segment
 
-__all__ = ["ClaimLookup", "ResourceApiClient"]
+__all__ = ["ClaimLookup", "ResourceClient"]
 
 Document = dict[str, Any]
 _CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 
 
-class ResourceApiClient(Protocol):
+class ResourceClient(Protocol):
     """Raises `PeerGone` where there is no answer, and `PeerRefused` with the reason of a refusal as its code."""
 
     async def get(self, path: str) -> Document: ...
@@ -35,9 +35,9 @@ class ResourceApiClient(Protocol):
 
 
 class ClaimLookup:
-    """Implements `allocated_claims.ClaimsApi`."""
+    """Implements `allocated_claims.ClaimReader`."""
 
-    def __init__(self, api: ResourceApiClient) -> None:
+    def __init__(self, api: ResourceClient) -> None:
         self._api = api
 
     async def claim(self, namespace: str, name: str) -> Document:

@@ -31,7 +31,7 @@ __all__ = [
     "ChangeResult",
     "ChangeTarget",
     "Clock",
-    "NodeApi",
+    "NodesClient",
     "PatchOperation",
     "add",
     "addition_patch",
@@ -56,8 +56,12 @@ class PatchOperation(TypedDict, total=False):
     value: object
 
 
-class NodeApi(Protocol):
-    """The API server as changes need it; `find_node` returns None for a node that does not exist."""
+class NodesClient(Protocol):
+    """A cluster's nodes and their pods; `find_node` returns None for a node that does not exist."""
+
+    def nodes(self) -> Sequence[NodeSnapshot]: ...
+
+    def device_classes(self) -> dict[str, tuple[str, ...]]: ...
 
     def find_node(self, name: str) -> NodeSnapshot | None: ...
 
@@ -136,7 +140,7 @@ def _no_progress(target: ChangeTarget, progress: str) -> None:
 class ChangeContext:
     """The cluster that is changed; `report_progress` is called for each target after every poll."""
 
-    api: NodeApi
+    api: NodesClient
     cluster_context: Callable[[], ClusterContext] = ClusterContext
     clock: Clock = Clock()
     report_progress: Callable[[ChangeTarget, str], None] = _no_progress

@@ -37,7 +37,7 @@ def connect(
 
 
 class ClusterNodes:
-    """Implements `survey.ClusterApi`."""
+    """Implements `changes.NodesClient`."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client

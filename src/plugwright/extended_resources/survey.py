@@ -4,18 +4,16 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from plugwright.errors import ConfigError
 from plugwright.extended_resources import backing, kubelet_dir
-from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget, NodeApi
+from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget, NodesClient
 from plugwright.extended_resources.removal import stale_targets
 from plugwright.extended_resources.resources import BoundPod, ClusterContext, NodeResource, NodeSnapshot
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.protocol.paths import KubeletPaths
 
 __all__ = [
-    "ClusterApi",
     "check_pattern",
     "cluster_context",
     "find_stale",
@@ -27,13 +25,7 @@ __all__ = [
 _NODE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 
 
-class ClusterApi(NodeApi, Protocol):
-    def nodes(self) -> Sequence[NodeSnapshot]: ...
-
-    def device_classes(self) -> dict[str, tuple[str, ...]]: ...
-
-
-def nodes_named(api: ClusterApi, names: Collection[str]) -> list[NodeSnapshot]:
+def nodes_named(api: NodesClient, names: Collection[str]) -> list[NodeSnapshot]:
     """The nodes of these names, or all nodes where `names` is empty."""
     if not names:
         return sorted(api.nodes(), key=lambda node: node.name)
@@ -56,7 +48,7 @@ def targets_named(node: NodeSnapshot, resources: Collection[str]) -> list[Change
 
 
 def cluster_context(
-    api: ClusterApi, nodes: Sequence[NodeSnapshot], paths: KubeletPaths | None = None
+    api: NodesClient, nodes: Sequence[NodeSnapshot], paths: KubeletPaths | None = None
 ) -> Callable[[], ClusterContext]:
     """A function that returns the current context; `paths` are this machine's, and read again at every call."""
     classes = api.device_classes()
@@ -66,7 +58,7 @@ def cluster_context(
     return lambda: ClusterContext(classes, asyncio.run(kubelet_dir.read(paths)))
 
 
-def list_resources(api: ClusterApi, nodes: Sequence[NodeSnapshot], context: ClusterContext) -> list[NodeResource]:
+def list_resources(api: NodesClient, nodes: Sequence[NodeSnapshot], context: ClusterContext) -> list[NodeResource]:
     pods: dict[str, list[BoundPod]] = {}
     for pod in api.pods(nodes[0].name if len(nodes) == 1 else None):
         pods.setdefault(pod.node, []).append(pod)

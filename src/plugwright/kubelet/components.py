@@ -11,7 +11,7 @@ from plugwright.kubelet.devicemanager.container_start import ContainerStarter
 from plugwright.kubelet.devicemanager.manager import DeviceManager
 from plugwright.kubelet.devicemanager.registration import DevicePluginHandler, RegistrationServer
 from plugwright.kubelet.dra.dra_manager import DRAManager
-from plugwright.kubelet.dra.resource_api import ResourceApi
+from plugwright.kubelet.dra.resource_api import KubeClient
 from plugwright.kubelet.plugin_watcher import PluginHandler, PluginWatcher
 from plugwright.kubelet.pod_resources import DeviceManagerProvider, PodResourcesService
 from plugwright.kubelet.pod_table import PodTable
@@ -25,7 +25,7 @@ __all__ = ["Components", "running_components"]
 
 class Components:
     def __init__(
-        self, context: KubeletContext, table: PodTable, api: ResourceApi | None, tasks: asyncio.TaskGroup
+        self, context: KubeletContext, table: PodTable, api: KubeClient | None, tasks: asyncio.TaskGroup
     ) -> None:
         self.manager = DeviceManager(context, tasks)
         self.claims = DRAManager(context, api, tasks)
@@ -44,7 +44,7 @@ class Components:
 
 @asynccontextmanager
 async def running_components(
-    context: KubeletContext, table: PodTable, api: ResourceApi | None
+    context: KubeletContext, table: PodTable, api: KubeClient | None
 ) -> AsyncIterator[Components]:
     """Starts in the kubelet's order: checkpoint, directory, sockets (1.5). Ends when it is cancelled."""
     async with asyncio.TaskGroup() as tasks:

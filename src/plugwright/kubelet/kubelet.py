@@ -20,7 +20,7 @@ from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
 from plugwright.kubelet.devicemanager.manager import DeviceHealth, pod_device_health
 from plugwright.kubelet.dra.health import ClaimDeviceHealth
-from plugwright.kubelet.dra.resource_api import ResourceApi
+from plugwright.kubelet.dra.resource_api import KubeClient
 from plugwright.kubelet.events import Call, Event, EventLog, Finding, Findings
 from plugwright.kubelet.metrics import KubeletMetrics
 from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
@@ -46,7 +46,7 @@ class Kubelet:
         root: Path | str,
         settings: KubeletSettings | None = None,
         pods: Iterable[PodSpec] = (),
-        resource_api: ResourceApi | None = None,
+        resource_api: KubeClient | None = None,
     ) -> None:
         self.settings = settings or KubeletSettings()
         self.paths = KubeletPaths.from_environment({}, Path(root).absolute())

@@ -26,7 +26,7 @@ from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.device_holders import Holders
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
-from plugwright.sdk.serve_settings import Api, DriverState, ResourceDriver
+from plugwright.sdk.serve_settings import DriverState, ResourceDriver, ServeMode
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
 from plugwright.system.concurrency import in_thread
@@ -116,7 +116,7 @@ def unready(daemon: Daemon) -> list[str]:
 def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
     """What a resource waits for: a line for each API that it is to be served by and is not."""
     failing = runtime.discovery.failing.value
-    if runtime.serve.api is not Api.DRA:
+    if runtime.serve.api is not ServeMode.DRA:
         status = runtime.registration.status.value
         is_registered = status.state is RegistrationState.REGISTERED
         if not is_registered or not runtime.service.streams.value.open:
@@ -128,7 +128,7 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
 def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
     idle = runtime.discovery.idle.value
     status: RegistrationStatus | DriverState = runtime.registration.status.value
-    if runtime.serve.api is Api.DRA and runtime.driver is not None:
+    if runtime.serve.api is ServeMode.DRA and runtime.driver is not None:
         status = runtime.driver.state.value
     driver = dict(runtime.driver.status()) if runtime.driver is not None else None
     return ResourceStatus(
@@ -183,7 +183,7 @@ def _places(driver: Mapping[str, object] | None) -> Mapping[str, object]:
 
 def _api(place: object, driver: object) -> str:
     if driver is None:
-        return Api.DEVICE_PLUGIN.value
+        return ServeMode.DEVICE_PLUGIN.value
     return clean(place.get("api") or "") if isinstance(place, Mapping) else ""
 
 

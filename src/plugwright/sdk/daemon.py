@@ -31,7 +31,7 @@ from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.released_devices import ReleasedDevices
 from plugwright.sdk.removed_devices import RemovedDevices
-from plugwright.sdk.serve_settings import Api, ResourceDriver
+from plugwright.sdk.serve_settings import ResourceDriver, ServeMode
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.sdk.socket_directory import watch_for_replacement
@@ -88,10 +88,10 @@ class ResourceRuntime:
         self._restarts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
         self.driver = drivers(self) if drivers is not None else None
-        if self.driver is not None and self.serve.api is Api.DEVICE_PLUGIN:
+        if self.driver is not None and self.serve.api is ServeMode.DEVICE_PLUGIN:
             # Earlier claims may hold devices: the driver unprepares them, and returns each device when no claim has it.
             self.serve = self.serve.without_new_claims()
-        if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
+        if drivers is None and self.serve.api is not ServeMode.DEVICE_PLUGIN:
             raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
@@ -127,7 +127,7 @@ class ResourceRuntime:
     async def run(self) -> None:
         await self.removed_devices.list_held()
         parts = [Part("discovery", self._discover, self.inventory.distrust)]  # its next list ends the distrust
-        if self.serve.api is not Api.DRA:
+        if self.serve.api is not ServeMode.DRA:
             parts.append(self._part("registration", self.registration.run))
         if self.driver is not None:
             parts.append(self._part("driver", self.driver.run))

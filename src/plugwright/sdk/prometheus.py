@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
 from plugwright.version import __version__
@@ -130,7 +130,7 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         "plugwright_resource_idle", "Whether the node has nothing for the resource to serve", labels=["resource"]
     )
     for runtime in runtimes:
-        has_none = runtime.is_idle or runtime.serve.api is Api.DRA
+        has_none = runtime.is_idle or runtime.serve.api is ServeMode.DRA
         opened.add_metric([runtime.resource], runtime.service.streams.value.open)
         without.add_metric([runtime.resource], 0 if has_none else runtime.service.seconds_without_stream)
         idle.add_metric([runtime.resource], int(runtime.is_idle))

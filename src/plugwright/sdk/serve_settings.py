@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from plugwright.errors import ConfigError
 from plugwright.system.latest import Latest
 
-__all__ = ["Api", "DriverState", "ResourceDriver", "ServeSettings", "Split", "TaintSettings"]
+__all__ = ["DriverState", "ResourceDriver", "ServeMode", "ServeSettings", "Split", "TaintSettings"]
 
 
-class Api(StrEnum):
+class ServeMode(StrEnum):
+    """Which of the kubelet's two APIs offers devices."""
+
     DEVICE_PLUGIN = "device-plugin"
     DRA = "dra"
     BOTH = "both"
@@ -53,7 +55,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     they are not looked for, because a test has no hardware.
     """
 
-    api: Api = Api.DEVICE_PLUGIN
+    api: ServeMode = ServeMode.DEVICE_PLUGIN
     driver: str = ""
     cdi: str = "/var/run/cdi"
     host_root: str | None = "/"
@@ -63,9 +65,9 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Also makes the enum's member of an API's name."""
         try:
-            msgspec.structs.force_setattr(self, "api", Api(self.api))
+            msgspec.structs.force_setattr(self, "api", ServeMode(self.api))
         except ValueError:
-            raise ConfigError(f"serve must be one of {', '.join(Api)}, got {self.api!r}") from None
+            raise ConfigError(f"serve must be one of {', '.join(ServeMode)}, got {self.api!r}") from None
 
     @classmethod
     def of(cls, serve: "str | ServeSettings") -> "ServeSettings":
@@ -74,7 +76,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def without_new_claims(self) -> "ServeSettings":
         """Both APIs, with no device for claims: serves only the claims that hold devices already."""
-        return replace(self, api=Api.BOTH, split=Split(dra=0))
+        return replace(self, api=ServeMode.BOTH, split=Split(dra=0))
 
 
 class DriverState(msgspec.Struct, frozen=True):

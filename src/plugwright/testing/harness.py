@@ -31,7 +31,7 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import serving
-from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
+from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import DaemonStatus
 from plugwright.serve import needs_driver
@@ -183,7 +183,7 @@ async def running(
                 serving(*plugins, settings=served, drivers=partial(_driver, api)) as daemon,
             ):
                 listed: set[str] = set()
-                by_list = [plugin.resource for plugin in plugins if plugin.serve.api is not Api.DRA]
+                by_list = [plugin.resource for plugin in plugins if plugin.serve.api is not ServeMode.DRA]
                 with suppress(TimeoutError):
                     async with asyncio.timeout(kubelet.settings.timeout):
                         await first(_until_served(daemon, events, by_list, listed), _until_discovery_fails(daemon))
@@ -270,7 +270,7 @@ def _check_served(daemon: Daemon, listed: set[str], timeout: float) -> None:
     missing = [
         runtime
         for resource, runtime in sorted(daemon.resources.items())
-        if _has_waiting_driver(runtime) or (resource not in listed and runtime.serve.api is not Api.DRA)
+        if _has_waiting_driver(runtime) or (resource not in listed and runtime.serve.api is not ServeMode.DRA)
     ]
     if missing:
         raise PluginError("; ".join(_reason(runtime, timeout) for runtime in missing))

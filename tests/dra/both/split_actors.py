@@ -17,7 +17,7 @@ from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.run import serving
-from plugwright.sdk.serve_settings import Api, DriverState, ServeSettings, Split
+from plugwright.sdk.serve_settings import DriverState, ServeMode, ServeSettings, Split
 from plugwright.system.latest import Latest
 
 __all__ = [
@@ -75,7 +75,7 @@ class Tapes(Plugin):
 
 
 def both(**split: object) -> ServeSettings:
-    return ServeSettings(api=Api.BOTH, split=Split(**{"dra": 0, **split}))  # type: ignore[arg-type]
+    return ServeSettings(api=ServeMode.BOTH, split=Split(**{"dra": 0, **split}))  # type: ignore[arg-type]
 
 
 @dataclass

@@ -29,7 +29,7 @@ from plugwright.dra.device_placement import DeviceState
 from plugwright.errors import ConfigError, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.events import StateChange
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.testing import pod_requesting
 
 
@@ -57,10 +57,10 @@ async def test_a_free_device_moves_when_asked_and_back(root: Path) -> None:
     cluster = Cluster()
     async with Kubelet(root / "k") as kubelet, served(tapes("st0", "st1"), kubelet, cluster, Prepared()) as driver:
         await kubelet.allocatable(TAPE, 2)
-        await driver.split.move("st1", Api.DRA)
+        await driver.split.move("st1", ServeMode.DRA)
         await cluster.slices.until(lambda slices: slices == {"st1": False})
         assert await kubelet.allocatable(TAPE, 1) == 1
-        await driver.split.move("st1", Api.DEVICE_PLUGIN)
+        await driver.split.move("st1", ServeMode.DEVICE_PLUGIN)
         await cluster.slices.until(lambda slices: slices == {"st1": True})
         await cluster.slices.until(lambda slices: slices == {})
         assert await kubelet.allocatable(TAPE, 2) == 2
@@ -72,7 +72,7 @@ async def test_a_device_that_a_pod_holds_moves_when_the_pod_ends(root: Path) -> 
     async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared()) as driver:
         await kubelet.allocatable(TAPE, 1)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="reader"))
-        await driver.split.hand_over(Api.DRA)
+        await driver.split.hand_over(ServeMode.DRA)
         await until_held(driver, "st0", "default/reader")
         assert cluster.slices.value == {}
         await kubelet.remove(pod)
@@ -90,7 +90,7 @@ async def test_a_device_that_the_scheduler_still_counts_comes_back_for_the_pod_t
     async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared()) as driver:
         await kubelet.allocatable(TAPE, 1)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="first"))
-        await driver.split.move("st0", Api.DRA)
+        await driver.split.move("st0", ServeMode.DRA)
         await kubelet.allocatable(TAPE, 0)
         await kubelet.remove(pod)
         await kubelet.allocatable(TAPE, 1)
@@ -108,7 +108,7 @@ async def test_the_last_free_device_leaves_the_list_when_nobody_takes_it(root: P
     settings = replace(QUICK, counted=0.2)
     async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared(), settings) as driver:
         await kubelet.allocatable(TAPE, 1)
-        await driver.split.move("st0", Api.DRA)
+        await driver.split.move("st0", ServeMode.DRA)
         await driver.split.rounds.until(lambda: waits(driver, "st0").startswith("another free device"))
         await phase(driver, "st0", DeviceState.WITHHELD)
         assert waits(driver, "st0").startswith("the scheduler, which counts it")
@@ -122,7 +122,7 @@ async def test_an_allocation_in_flight_keeps_its_device_from_being_published(roo
         plugin.allocating.publish(False)
         admitting = asyncio.create_task(kubelet.admit(pod_requesting({TAPE: 1}, name="slow")))
         await plugin.calls.until(bool)
-        await driver.split.move("st0", Api.DRA)
+        await driver.split.move("st0", ServeMode.DRA)
         async with asyncio.timeout(60):
             await driver.split.problem.until(lambda text: "the kubelet allocates devices" in text)
         plugin.allocating.publish(True)
@@ -170,7 +170,7 @@ async def test_a_device_that_a_claim_has_moves_when_the_claim_is_gone(root: Path
     async with Kubelet(root / "k") as kubelet, served(tapes("st0", dra=1), kubelet, cluster, prepared) as driver:
         await phase(driver, "st0", DeviceState.PUBLISHED)
         assert await driver.prepare("default/c", "st0") == ""
-        await driver.split.hand_over(Api.DEVICE_PLUGIN)
+        await driver.split.hand_over(ServeMode.DEVICE_PLUGIN)
         await cluster.slices.until(lambda slices: slices == {"st0": True})
         assert waits(driver, "st0") == "held by the claim default/c"
         prepared.remove("default/c")  # its pod has ended, and the claim is still allocated
@@ -191,7 +191,7 @@ async def test_devices_stay_where_they_are_while_the_api_server_is_away(root: Pa
     cluster = Cluster()
     async with Kubelet(root / "k") as kubelet, served(tapes("st0", dra=1), kubelet, cluster, Prepared()) as driver:
         await phase(driver, "st0", DeviceState.PUBLISHED)
-        await driver.split.move("st0", Api.DEVICE_PLUGIN)
+        await driver.split.move("st0", ServeMode.DEVICE_PLUGIN)
         await cluster.slices.until(lambda slices: slices == {"st0": True})
         cluster.away = True
         async with asyncio.timeout(60):
@@ -207,7 +207,7 @@ async def test_devices_stay_where_they_are_while_pods_cannot_be_read(root: Path)
     async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared()) as driver:
         await kubelet.allocatable(TAPE, 1)
         await kubelet.stop()
-        await driver.split.move("st0", Api.DRA)
+        await driver.split.move("st0", ServeMode.DRA)
         async with asyncio.timeout(60):
             await driver.split.problem.until(lambda text: "pod-resources cannot be read" in text)
         assert (split_of(driver), cluster.slices.value) == ({"st0": "listed"}, {})
@@ -221,7 +221,7 @@ async def test_a_restart_keeps_every_device_on_its_side_and_goes_on_with_moves(r
         async with served(tapes("st0", "st1", "st2", dra=1), kubelet, cluster, prepared) as driver:
             await phase(driver, "st2", DeviceState.PUBLISHED)
             pod = await kubelet.admit(pod_requesting({TAPE: 1}))
-            await driver.split.move("st0", Api.DRA)
+            await driver.split.move("st0", ServeMode.DRA)
             await phase(driver, "st0", DeviceState.WITHHELD)
             before = split_of(driver)
         async with served(tapes("st0", "st1", "st2", dra=1), kubelet, cluster, prepared) as driver:
@@ -254,7 +254,7 @@ async def test_after_a_reboot_a_pod_gets_its_device_again_though_it_was_to_move(
         async with served(tapes("st0"), kubelet, cluster, prepared) as driver:
             await kubelet.allocatable(TAPE, 1)
             pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="reader"))
-            await driver.split.hand_over(Api.DRA)
+            await driver.split.hand_over(ServeMode.DRA)
             await until_held(driver, "st0", "default/reader")
         (state / "boot").write_text("two")
         await kubelet.stop()
@@ -301,11 +301,11 @@ async def test_a_second_daemon_follows_the_first_and_then_decides(root: Path, tm
         async with served(tapes("st0", "st1", dra=1), kubelet, Cluster(), prepared) as second:
             assert split_of(second) == {"st0": "listed", "st1": "published"}
             with pytest.raises(ConfigError, match="not known yet"):
-                await second.split.move("st0", Api.DRA)
+                await second.split.move("st0", ServeMode.DRA)
             await first.aclose()
             async with asyncio.timeout(60):
                 await second.split.problem.until(lambda text: not text)
-            await second.split.move("st0", Api.DRA)
+            await second.split.move("st0", ServeMode.DRA)
             await phase(second, "st0", DeviceState.PUBLISHED)
 
 
@@ -317,10 +317,10 @@ async def test_a_state_that_cannot_be_written_moves_nothing(root: Path) -> None:
         state.rename(root / "away")
         state.write_text("")  # no directory
         with pytest.raises(ConfigError, match=r"devices stay where they are: .*split.json cannot be written"):
-            await driver.split.move("st0", Api.DRA)
+            await driver.split.move("st0", ServeMode.DRA)
         assert split_of(driver) == {"st0": "listed"}
         state.unlink()
-        await driver.split.move("st0", Api.DRA)
+        await driver.split.move("st0", ServeMode.DRA)
         await phase(driver, "st0", DeviceState.PUBLISHED)
 
 
@@ -349,7 +349,7 @@ async def test_devices_of_one_card_move_together(root: Path) -> None:
     cluster = Cluster()
     async with Kubelet(root / "k") as kubelet, served(plugin, kubelet, cluster, Prepared()) as driver:
         await kubelet.allocatable(TAPE, 3)
-        await driver.split.move("part", Api.DRA)
+        await driver.split.move("part", ServeMode.DRA)
         await cluster.slices.until(lambda slices: slices == {"part": False, "whole": False})
         assert await kubelet.allocatable(TAPE, 1) == 1
 
@@ -358,10 +358,10 @@ async def test_devices_that_are_found_later_follow_the_handover(root: Path) -> N
     plugin, cluster = tapes("st0"), Cluster()
     async with Kubelet(root / "k") as kubelet, served(plugin, kubelet, cluster, Prepared()) as driver:
         await kubelet.allocatable(TAPE, 1)
-        await driver.split.hand_over(Api.DRA)
+        await driver.split.hand_over(ServeMode.DRA)
         plugin.lists.publish((Device("st0"), Device("st1")))
         await cluster.slices.until(lambda slices: slices == {"st0": False, "st1": False})
-        await driver.split.hand_over(Api.BOTH)
+        await driver.split.hand_over(ServeMode.BOTH)
         assert await kubelet.allocatable(TAPE, 2) == 2
 
 
@@ -369,7 +369,7 @@ async def test_other_settings_replace_what_operators_have_asked_for(root: Path) 
     cluster, prepared = Cluster(), Prepared()
     async with Kubelet(root / "k") as kubelet:
         async with served(tapes("st0", "st1"), kubelet, cluster, prepared) as driver:
-            await driver.split.hand_over(Api.DRA)
+            await driver.split.hand_over(ServeMode.DRA)
             await phase(driver, "st0", DeviceState.PUBLISHED)
         async with served(tapes("st0", "st1", dra=1), kubelet, cluster, prepared) as driver:
             await phase(driver, "st0", DeviceState.LISTED)

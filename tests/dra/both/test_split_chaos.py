@@ -25,7 +25,7 @@ from plugwright.kubelet.pod_table import Pod
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.run import serving
-from plugwright.sdk.serve_settings import Api, Split
+from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.system.concurrency import cancel
 from plugwright.system.latest import Latest, Signal
 from plugwright.testing import claim_requesting, pod_requesting
@@ -125,7 +125,7 @@ class Node:
             state_dir=directory / "state",
             timeouts=Timeouts(holders=0.2, in_flight=0.3, lost_stream=0.02),
         )
-        self.serve = ServeSettings(api=Api.BOTH, cdi=str(directory / "cdi"), host_root=None, split=Split(dra=4))
+        self.serve = ServeSettings(api=ServeMode.BOTH, cdi=str(directory / "cdi"), host_root=None, split=Split(dra=4))
 
     async def run(self) -> None:
         """Serves for ever, in another daemon after each `restart`."""

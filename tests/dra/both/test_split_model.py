@@ -28,14 +28,14 @@ from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.plugin_calls import StallDetector
-from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
+from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.system.inotify import Directory
 
 T = TypeVar("T")
 IDS = ("st0", "st1", "st2")
 SETTINGS = MoveSettings(in_flight=30, interval=10, longest=60, asked=120, arrival=0, readmission=60, stored=5)
 some_device = st.sampled_from(IDS)
-some_side = st.sampled_from([Api.DRA, Api.DEVICE_PLUGIN])
+some_side = st.sampled_from([ServeMode.DRA, ServeMode.DEVICE_PLUGIN])
 
 
 class World:
@@ -202,7 +202,7 @@ class Split(RuleBasedStateMachine):
                 self.prepare(claim)
 
     @rule(key=some_device, to=some_side, waited=st.booleans())
-    def device_moves(self, key: str, to: Api, waited: bool) -> None:
+    def device_moves(self, key: str, to: ServeMode, waited: bool) -> None:
         self.look()
         self.operator_moves(key, to)
         for _ in range(3):
@@ -276,12 +276,12 @@ class Split(RuleBasedStateMachine):
             self.split.confirm(self.world.cluster.slices.value)
 
     @rule(key=some_device, to=some_side)
-    def operator_moves(self, key: str, to: Api) -> None:
+    def operator_moves(self, key: str, to: ServeMode) -> None:
         if self.split.is_deciding:
             self.do(self.split.move(key, to))
 
     @rule(to=some_side)
-    def operator_hands_over(self, to: Api) -> None:
+    def operator_hands_over(self, to: ServeMode) -> None:
         if self.split.is_deciding:
             self.do(self.split.hand_over(to))
 

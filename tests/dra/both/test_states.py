@@ -12,7 +12,7 @@ from plugwright.dra.both.device_observations import Observations
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.states import Evidence, Placement, next_state
 from plugwright.dra.device_placement import DeviceState
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 FLAGS = ("asked", "prepared", "pinned", "in_flight_over", "may_leave", "needed", "counted")
 ANSWERS = ("held_by_pod", "held_by_claim", "published")
@@ -26,7 +26,7 @@ def every_evidence() -> Iterator[Evidence]:
 
 
 def every_placement() -> Iterator[Placement]:
-    for state, target in itertools.product(DeviceState, (Api.DRA, Api.DEVICE_PLUGIN)):
+    for state, target in itertools.product(DeviceState, (ServeMode.DRA, ServeMode.DEVICE_PLUGIN)):
         yield Placement(state, target)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plugwright import Allocation, Device, Plugin, run
-from plugwright.sdk.serve_settings import Api, ServeSettings, TaintSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings, TaintSettings
 
 
 class Tapes(Plugin):
@@ -26,5 +26,5 @@ class Tapes(Plugin):
 
 
 resource, count, failed, taints = sys.argv[1:]
-serve = ServeSettings(api=Api.DRA, taints=TaintSettings(**json.loads(taints)))
+serve = ServeSettings(api=ServeMode.DRA, taints=TaintSettings(**json.loads(taints)))
 run(Tapes(resource, int(count), Path(failed)), serve=serve)

@@ -28,7 +28,7 @@ from plugwright.plugins.nvidia.sharing import SharingBackend
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.device_family import FamilyContext, ResourceEntry
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings
 
 GIB = 2**30
 RESOURCE = "nvidia.com/gpu"
@@ -45,11 +45,11 @@ def vgpu(tmp_path: Path) -> NvidiaVgpu:
     return NvidiaVgpu(builtin=str(tmp_path / "artefact"), root=str(tmp_path / "vgpu"))
 
 
-def plugin(config: NvidiaConfig, monitor: GpuMonitor | None = None, api: Api = Api.DRA) -> Nvidia:
+def plugin(config: NvidiaConfig, monitor: GpuMonitor | None = None, api: ServeMode = ServeMode.DRA) -> Nvidia:
     share = config.share
     backends = {SharingStrategy.MPS: MpsSharing, SharingStrategy.VGPU: VgpuSharing}
     backend: SharingBackend | None = backends[share.by](RESOURCE, share) if share and share.by in backends else None
-    kind = ClaimedNvidia if api is Api.DRA else Nvidia
+    kind = ClaimedNvidia if api is ServeMode.DRA else Nvidia
     made = kind(RESOURCE, config, monitor or machine("hgx-h200"), backend)
     made.serve = ServeSettings(api=api)
     return made
@@ -86,7 +86,7 @@ async def test_whole_and_shared_gpus_stand_side_by_side() -> None:
     whole = plugin(NvidiaConfig(exclude=NvidiaPattern(index=[6, 7])), monitor)
     shares = NvidiaConfig(select=NvidiaPattern(index=[6, 7]), share=NvidiaShare(replicas=4))
     shared = Nvidia("nvidia.com/gpu-shared", shares, monitor)
-    shared.serve = ServeSettings(api=Api.DRA)
+    shared.serve = ServeSettings(api=ServeMode.DRA)
 
     async def first(lists: Lists) -> list[Device]:
         return list((await lists.first()).values())
@@ -148,10 +148,10 @@ async def test_a_released_claim_leaves_no_files(vgpu: NvidiaVgpu, library: VgpuL
 
 @pytest.mark.parametrize(
     ("share", "api", "looked_for"),
-    [(None, Api.DRA, False), (QUARTERS, Api.DEVICE_PLUGIN, False), (QUARTERS, Api.DRA, True)],
+    [(None, ServeMode.DRA, False), (QUARTERS, ServeMode.DEVICE_PLUGIN, False), (QUARTERS, ServeMode.DRA, True)],
 )
 def test_the_end_of_a_claim_is_looked_for_only_where_it_leaves_files(
-    share: NvidiaShare | None, api: Api, looked_for: bool
+    share: NvidiaShare | None, api: ServeMode, looked_for: bool
 ) -> None:
     settings = NvidiaConfig(share=share, simulate="h200")
     entry = ResourceEntry(RESOURCE, "nvidia", FAMILY, settings, serve=ServeSettings(api=api))
@@ -222,9 +222,9 @@ async def test_admin_access_has_the_whole_gpus_without_limits(root: Path, by: Sh
 
 def test_shares_are_not_offered_through_both_apis() -> None:
     with pytest.raises(ConfigError, match="share needs one API"):
-        plugin(NvidiaConfig(share=NvidiaShare(replicas=2)), api=Api.BOTH)
-    assert plugin(NvidiaConfig(), api=Api.BOTH).serve.api is Api.BOTH
+        plugin(NvidiaConfig(share=NvidiaShare(replicas=2)), api=ServeMode.BOTH)
+    assert plugin(NvidiaConfig(), api=ServeMode.BOTH).serve.api is ServeMode.BOTH
     settings = NvidiaConfig(share=QUARTERS, simulate="h200")
-    entry = ResourceEntry(RESOURCE, "nvidia", FAMILY, settings, serve=ServeSettings(api=Api.BOTH))
+    entry = ResourceEntry(RESOURCE, "nvidia", FAMILY, settings, serve=ServeSettings(api=ServeMode.BOTH))
     with pytest.raises(ConfigError, match="share needs one API"):  # also by `plugwright run --check`
         FAMILY.plugin(entry, FamilyContext())

@@ -5,7 +5,7 @@
         await joined.stop_node("gpu-1")         # as if killed: the server's controllers notice
 
 Scheduling, controllers, quota and garbage collection are the server's. Who listens for the kubelet's API, and on which
-ports, is the caller's: `kubelet_api` answers.
+ports, is the caller's: `kubelet_server` answers.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration, server_version
 from plugwright.cluster.joined.outbox import Outbox
 from plugwright.cluster.joined.pod_limits import PodLimits
-from plugwright.cluster.joined.remote_sources import RemoteConfigSource, RemoteResourceApi
+from plugwright.cluster.joined.remote_sources import RemoteConfigSource, RemoteKubeClient
 from plugwright.cluster.joined.watches import ObjectWatch, WatchedObjects
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_context import NodeSources, RuntimeSettings
@@ -222,7 +222,7 @@ class JoinedNodes:
         kubelet = replace(plan.kubelet, version=nearest(plan.version or self.version))
         runtime = RuntimeSettings(options.processes, options.retry, references=options.processes)
         settings = NodeSettings(kubelet, runtime, options.heartbeat)
-        sources = NodeSources(RemoteResourceApi(self._api, plan.name), RemoteConfigSource(self._api))
+        sources = NodeSources(RemoteKubeClient(self._api, plan.name), RemoteConfigSource(self._api))
         return EmulatedNode(self._client, identity, root / _directory_name(plan.name), settings, sources)
 
     async def _flush(self) -> None:

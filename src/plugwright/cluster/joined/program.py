@@ -21,7 +21,7 @@ from plugwright.cluster.joined import rights
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan, NodePlans
 from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_authority
-from plugwright.cluster.joined.kubelet_api import KubeletApi
+from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
 from plugwright.dra.driver import Driver
@@ -146,7 +146,7 @@ class _Program:
         """Serves the kubelet API and the control sockets while inside."""
         async with AsyncExitStack() as stack:
             directory = stack.enter_context(directories.short_directory())
-            await stack.enter_async_context(_kubelet_api(api, joined, listeners, directory))
+            await stack.enter_async_context(_kubelet_server(api, joined, listeners, directory))
             nodes = {}
             for number, name in enumerate(joined.nodes, 1):
                 control = directory / f"node-{number}.sock"
@@ -184,7 +184,7 @@ class _JoinController:
 
 
 @asynccontextmanager
-async def _kubelet_api(
+async def _kubelet_server(
     api: ApiClient, joined: JoinedNodes, listeners: dict[str, socket.socket], directory: Path
 ) -> AsyncIterator[None]:
     try:
@@ -196,7 +196,7 @@ async def _kubelet_api(
     clients = directory / "clients.crt"
     clients.write_text(authority or certificates.authority.read_text())
     nodes = {listening.getsockname()[1]: joined.nodes[name] for name, listening in listeners.items()}
-    application = KubeletApi(KubeletAccess(api), joined.mirror, nodes).application
+    application = KubeletServer(KubeletAccess(api), joined.mirror, nodes).application
     async with serving(application, list(listeners.values()), certificates, clients):
         yield
 

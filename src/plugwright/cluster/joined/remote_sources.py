@@ -9,11 +9,11 @@ from plugwright.cluster.joined.outbox import url_of
 from plugwright.errors import ContainerConfigError, KubeletError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
 
-__all__ = ["RemoteConfigSource", "RemoteResourceApi"]
+__all__ = ["RemoteConfigSource", "RemoteKubeClient"]
 
 
-class RemoteResourceApi:
-    """A `ResourceApi` of the kubelet, for one node."""
+class RemoteKubeClient:
+    """A `KubeClient` of the kubelet, for one node."""
 
     def __init__(self, api: ApiClient, node: str) -> None:
         self._api, self._node = api, node

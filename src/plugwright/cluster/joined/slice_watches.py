@@ -101,7 +101,7 @@ class SliceWatches:
 
 
 class DriverClient:
-    """A `dra.resource_api_client.ResourceApiClient`; all requests are those of one client."""
+    """A `dra.resource_api_client.ResourceClient`; all requests are those of one client."""
 
     def __init__(self, api: ApiClient, watches: SliceWatches, node: str) -> None:
         self._watches, self._node, self._api = watches, node, api

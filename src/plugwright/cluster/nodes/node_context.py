@@ -10,7 +10,7 @@ from plugwright.cluster.nodes.container_env import ConfigSource
 from plugwright.cluster.nodes.node_status import NodeIdentity
 from plugwright.cluster.nodes.pod_volumes import PodVolumes
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.dra.resource_api import ResourceApi
+from plugwright.kubelet.dra.resource_api import KubeClient
 
 __all__ = ["NodeContext", "NodeSources", "RuntimeSettings"]
 
@@ -37,7 +37,7 @@ class RuntimeSettings:
 class NodeSources:
     """Where a node of another API server reads claims, ConfigMaps and Secrets."""
 
-    resource_api: ResourceApi
+    resource_api: KubeClient
     config: ConfigSource
 
 

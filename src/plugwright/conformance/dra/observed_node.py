@@ -10,7 +10,7 @@ from plugwright.apiserver.one_node import OneNode
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.errors import ClusterError
 
-__all__ = ["SLICES", "ApiRequest", "Document", "ObservedNode"]
+__all__ = ["SLICES", "Document", "ObservedNode", "ObservedRequest"]
 
 Document = dict[str, Any]
 Application = Callable[..., Awaitable[None]]
@@ -19,7 +19,7 @@ _MANAGER = "plugwright-verify"
 
 
 @dataclass(frozen=True, slots=True)
-class ApiRequest:
+class ObservedRequest:
     """A request that was answered; `text` is the reason of a refusal."""
 
     method: str
@@ -42,7 +42,7 @@ class ObservedNode(OneNode):
 
     def __init__(self, node: str) -> None:
         super().__init__(node)
-        self.requests: list[ApiRequest] = []
+        self.requests: list[ObservedRequest] = []
 
     def change_slice(self, name: str, spec: Mapping[str, object] | None) -> None:
         """Gives the slice another spec, or deletes it, as another client would."""
@@ -84,8 +84,8 @@ class ObservedNode(OneNode):
         return observed
 
 
-def _request(scope: Document, code: int, body: bytes = b"") -> ApiRequest:
-    return ApiRequest(scope["method"], scope["path"], scope["query_string"].decode(), code, _reason(body))
+def _request(scope: Document, code: int, body: bytes = b"") -> ObservedRequest:
+    return ObservedRequest(scope["method"], scope["path"], scope["query_string"].decode(), code, _reason(body))
 
 
 def _reason(body: bytes) -> str:

@@ -6,7 +6,7 @@ from plugwright.dra.both.leaving import Leaving
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.states import Evidence, Placement, Unit
 from plugwright.dra.device_placement import DeviceState
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Observations"]
 
@@ -120,13 +120,13 @@ class Observations:
     def waits_for_pods(self, unit: Unit, placement: Placement) -> bool:
         evidence = self.evidence(unit)
         claimed = evidence.asked or evidence.prepared
-        wanted = claimed or (placement.target is Api.DRA and not evidence.counted)
+        wanted = claimed or (placement.target is ServeMode.DRA and not evidence.counted)
         return placement.state is DeviceState.DISPUTED or (placement.state is DeviceState.WITHHELD and wanted)
 
     def leaves(self, unit: Unit, placement: Placement) -> bool:
         """Whether it is to leave the list when that costs no pod its device."""
         evidence = self.evidence(unit)
-        if evidence.asked or evidence.prepared or evidence.pinned or placement.target is not Api.DRA:
+        if evidence.asked or evidence.prepared or evidence.pinned or placement.target is not ServeMode.DRA:
             return False
         return placement.state in (DeviceState.LISTED, DeviceState.WITHHELD)
 
@@ -142,7 +142,9 @@ class Observations:
             return False
         if placement.state is DeviceState.DISPUTED:
             return evidence.held_by_pod is False
-        return placement.state is DeviceState.TAINTED and placement.target is not Api.DRA and evidence.in_flight_over
+        return (
+            placement.state is DeviceState.TAINTED and placement.target is not ServeMode.DRA and evidence.in_flight_over
+        )
 
     def next_time(self, unit: Unit, placement: Placement) -> float:
         """When something may be due for it, by the clock; infinite if only a change can make it so."""

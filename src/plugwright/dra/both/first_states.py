@@ -13,7 +13,7 @@ from plugwright.dra.both.split_file import SplitState, settings_text
 from plugwright.dra.both.states import Evidence, Placement, Unit
 from plugwright.dra.device_placement import DeviceState
 from plugwright.model import Device, natural_order
-from plugwright.sdk.serve_settings import Api, ServeSettings, Split
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings, Split
 from plugwright.text import clean
 
 __all__ = ["Found", "placed", "restored", "targets_by_split"]
@@ -53,7 +53,7 @@ def placed(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
     settings = settings_text(serve)
     if state.settings != settings:
         state = replace(state, settings=settings, handover=None)
-        known: Mapping[str, Api] = {}
+        known: Mapping[str, ServeMode] = {}
     else:
         known = {key: placement.target for key, placement in state.placements.items()}
     targets = {**_targets(state, serve, found), **known}
@@ -63,10 +63,10 @@ def placed(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
     return replace(state, placements=placements, lost=False, all_claims=False)
 
 
-def _placement(unit: Unit, state: SplitState, targets: Mapping[str, Api], found: Found) -> Placement:
+def _placement(unit: Unit, state: SplitState, targets: Mapping[str, ServeMode], found: Found) -> Placement:
     old = [state.placements[key] for key in unit if key in state.placements]
     decided = [key for key in unit if key in state.placements] or unit
-    target = Api.DRA if all(targets[key] is Api.DRA for key in decided) else Api.DEVICE_PLUGIN
+    target = ServeMode.DRA if all(targets[key] is ServeMode.DRA for key in decided) else ServeMode.DEVICE_PLUGIN
     if old:
         states = {placement.state for placement in old}
         by_policy = old[0].by_policy and target is old[0].target
@@ -76,7 +76,7 @@ def _placement(unit: Unit, state: SplitState, targets: Mapping[str, Api], found:
     return Placement(_first_state(found.evidence(unit), target, claims_had_it=state.all_claims), target)
 
 
-def _first_state(evidence: Evidence, target: Api, *, claims_had_it: bool) -> DeviceState:
+def _first_state(evidence: Evidence, target: ServeMode, *, claims_had_it: bool) -> DeviceState:
     """`claims_had_it`: the device may still be in a slice, and the scheduler may have given it to a claim."""
     if evidence.prepared:
         return DeviceState.PUBLISHED if evidence.held_by_pod is False else DeviceState.DISPUTED
@@ -84,20 +84,20 @@ def _first_state(evidence: Evidence, target: Api, *, claims_had_it: bool) -> Dev
         return DeviceState.LISTED
     if claims_had_it:
         return DeviceState.PUBLISHED
-    return DeviceState.LISTED if target is Api.DEVICE_PLUGIN else DeviceState.WITHHELD
+    return DeviceState.LISTED if target is ServeMode.DEVICE_PLUGIN else DeviceState.WITHHELD
 
 
-def _targets(state: SplitState, serve: ServeSettings, found: Found) -> dict[str, Api]:
+def _targets(state: SplitState, serve: ServeSettings, found: Found) -> dict[str, ServeMode]:
     if state.handover is not None:
         return dict.fromkeys(found.devices, state.handover)
-    on_dra = {key for key, placement in state.placements.items() if placement.target is Api.DRA}
+    on_dra = {key for key, placement in state.placements.items() if placement.target is ServeMode.DRA}
     on_dra |= {key for key, unit in found.units.items() if found.evidence(unit).prepared}
     return targets_by_split(found.devices.values(), serve.split, on_dra, found.held)
 
 
 def targets_by_split(
     devices: Iterable[Device], split: Split, on_dra: Collection[str], held: Collection[str]
-) -> dict[str, Api]:
+) -> dict[str, ServeMode]:
     """Where the operator's split wants each device; `on_dra` are those already there, `held` those that pods hold."""
     devices = sorted(devices, key=lambda device: natural_order(device.id), reverse=True)
     if split.attributes:
@@ -108,7 +108,7 @@ def targets_by_split(
         # The kubelet is advised to take the first devices, so that the last ones are the most likely to be free.
         last_first = sorted(devices, key=lambda device: (device.id not in on_dra, device.id in held))
         chosen = {device.id for device in last_first[: split.dra]}
-    return {device.id: Api.DRA if device.id in chosen else Api.DEVICE_PLUGIN for device in devices}
+    return {device.id: ServeMode.DRA if device.id in chosen else ServeMode.DEVICE_PLUGIN for device in devices}
 
 
 def _matches(device: Device, patterns: Mapping[str, Sequence[str]]) -> bool:

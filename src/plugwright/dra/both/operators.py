@@ -13,12 +13,15 @@ from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError
 from plugwright.model import natural_order
 from plugwright.sdk.daemon import ResourceRuntime
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["COMMANDS", "OperatedSplit", "waits_for"]
 
 COMMANDS = ("handover", "move")
-_TARGETS = {"handover": (Api.DRA, Api.DEVICE_PLUGIN, Api.BOTH), "move": (Api.DRA, Api.DEVICE_PLUGIN)}
+_TARGETS = {
+    "handover": (ServeMode.DRA, ServeMode.DEVICE_PLUGIN, ServeMode.BOTH),
+    "move": (ServeMode.DRA, ServeMode.DEVICE_PLUGIN),
+}
 _ARGUMENTS = {"handover": {"to"}, "move": {"device", "to"}}
 
 
@@ -79,9 +82,9 @@ def waits_for(split: DeviceSplit, device_id: str, placement: Placement) -> str:
             return problem or "the API server still has it in a slice"
         case DeviceState.DISPUTED:
             return problem or "it is not clear who holds it"
-        case DeviceState.LISTED if placement.target is Api.DRA and not observations.evidence(unit).pinned:
+        case DeviceState.LISTED if placement.target is ServeMode.DRA and not observations.evidence(unit).pinned:
             return problem or "another free device, for a pod that the scheduler may have bound"
-        case DeviceState.LISTED if placement.target is Api.DRA:
+        case DeviceState.LISTED if placement.target is ServeMode.DRA:
             return "a pod that held it before the reboot may have to be admitted again"
     return ""
 
@@ -91,12 +94,12 @@ def _summary(split: DeviceSplit, devices: tuple[str, ...]) -> str:
     placements = split.placements.value
     waiting = {key: text for key in devices if (text := waits_for(split, key, placements[key]))}
     offered = [placements[key].state.offered_by for key in devices]
-    counts = ", ".join(f"{offered.count(api)} {api}" for api in (Api.DEVICE_PLUGIN, Api.DRA))
+    counts = ", ".join(f"{offered.count(api)} {api}" for api in (ServeMode.DEVICE_PLUGIN, ServeMode.DRA))
     line = f"{len(devices)} devices: {counts}, {len(waiting)} moving"
     return "; ".join([line, *(f"{key}: {waiting[key]}" for key in sorted(waiting, key=natural_order))])
 
 
-def _target(name: str, text: str) -> Api:
+def _target(name: str, text: str) -> ServeMode:
     if text not in _TARGETS[name]:
         raise ConfigError(f"{name} must be to one of {', '.join(_TARGETS[name])}, got {text!r}")
-    return Api(text)
+    return ServeMode(text)

@@ -22,7 +22,7 @@ from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.model import Device
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["SplitRounds"]
 
@@ -102,7 +102,7 @@ class SplitRounds:
     @property
     def follows_policy(self) -> bool:
         serve = self._runtime.serve
-        return serve.split.keep_free > 0 and serve.api is Api.BOTH and self.state.handover is None
+        return serve.split.keep_free > 0 and serve.api is ServeMode.BOTH and self.state.handover is None
 
     async def round(self) -> str:
         """Whatever can move now, moves; returns why something cannot, empty if nothing is in the way."""
@@ -217,7 +217,7 @@ class SplitRounds:
     def _has_spare(self, held: Collection[str]) -> bool:
         """Whether the next pod finds a device in the list that is to stay there."""
         placements, free = self.state.placements, self.units.offered.difference(held)
-        return any(placements[key].target is Api.DEVICE_PLUGIN for key in free if key in placements)
+        return any(placements[key].target is ServeMode.DEVICE_PLUGIN for key in free if key in placements)
 
     async def _read_pods(self) -> str:
         """Reads which pods hold the devices that wait for them; returns why that is not possible."""

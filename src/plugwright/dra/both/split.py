@@ -24,7 +24,7 @@ from plugwright.dra.device_placement import MOVING, DeviceState
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, some
 from plugwright.sdk.daemon import ResourceRuntime
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Latest, Signal
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
@@ -123,7 +123,7 @@ class DeviceSplit:
                 # The round that runs now may have begun before the claim came.
                 await self.rounds.until(lambda: self._state_of(device_id).in_slice or self.rounds.count > begun + 1)
 
-    async def move(self, device_id: str, to: Api) -> None:
+    async def move(self, device_id: str, to: ServeMode) -> None:
         """Returns when the request is on disk."""
         self._check_moves()
         if device_id not in self.placements.value:
@@ -131,16 +131,16 @@ class DeviceSplit:
             raise ConfigError(f"{self._runtime.resource} has no device {device_id!r} (it has: {names})")
         await self._retarget(dict.fromkeys(self.unit(device_id), to), self.state.handover)
 
-    async def hand_over(self, to: Api) -> None:
+    async def hand_over(self, to: ServeMode) -> None:
         """All devices, and those that are found later, to one side; `both` returns them to the operator's split."""
         self._check_moves()
         targets = dict.fromkeys(self.placements.value, to)
-        if to is Api.BOTH:
+        if to is ServeMode.BOTH:
             on_dra = [key for key, placement in self.placements.value.items() if placement.state.in_slice]
             held = await self._sources.pods.pods()
             split = self._runtime.serve.split
             targets |= first_states.targets_by_split(self._devices.values(), split, on_dra, held)
-        await self._retarget(targets, None if to is Api.BOTH else to)
+        await self._retarget(targets, None if to is ServeMode.BOTH else to)
 
     async def run(self) -> None:
         ends = [self._runtime.inventory.latest.subscribe(self._notice_devices)]
@@ -169,7 +169,7 @@ class DeviceSplit:
                 self._set_problem(clean(error))
         self.rounds.notify()
 
-    async def _retarget(self, targets: Mapping[str, Api], handover: Api | None) -> None:
+    async def _retarget(self, targets: Mapping[str, ServeMode], handover: ServeMode | None) -> None:
         async with self._moves.changing:
             placements = dict(self.state.placements)
             placements |= {

@@ -22,7 +22,7 @@ from plugwright.dra.driver_paths import PlacementLock
 from plugwright.errors import ConfigError, PluginError
 from plugwright.sdk import sysfs
 from plugwright.sdk.daemon import ResourceRuntime
-from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings
 from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
@@ -54,7 +54,7 @@ class SplitState(msgspec.Struct, frozen=True):
     """
 
     placements: Mapping[str, Placement] = {}
-    handover: Api | None = None
+    handover: ServeMode | None = None
     settings: str = ""
     boot: str = ""
     lost: bool = False
@@ -65,7 +65,7 @@ class _SplitContent(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: int
     boot: str
     settings: str
-    handover: Api | None = None
+    handover: ServeMode | None = None
     devices: dict[str, Placement] = {}
 
 
@@ -145,7 +145,7 @@ class KeptPlacements:
         decides, state = await self._disk.run(self._file.lock_and_load)
         if not decides:
             if state.all_claims:
-                all_claims = dict.fromkeys(self._present(), Placement(DeviceState.PUBLISHED, Api.DRA))
+                all_claims = dict.fromkeys(self._present(), Placement(DeviceState.PUBLISHED, ServeMode.DRA))
                 state = msgspec.structs.replace(state, placements=all_claims)
             self._take_effect(state)
             return None

@@ -32,7 +32,7 @@ import msgspec
 
 from plugwright.dra.device_placement import DeviceState
 from plugwright.model import natural_order
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Evidence", "Placement", "Unit", "balanced", "next_state", "reconsidered"]
 
@@ -43,7 +43,7 @@ class Placement(msgspec.Struct, frozen=True):
     """`target` is the side that the operator, or with `by_policy` the policy, wants the device on."""
 
     state: DeviceState = msgspec.field(name="phase")  # its name in the split file
-    target: Api
+    target: ServeMode
     by_policy: bool = False
 
 
@@ -78,7 +78,7 @@ def next_state(placement: Placement, evidence: Evidence) -> DeviceState:
 
 
 def _next_in_list(placement: Placement, evidence: Evidence) -> DeviceState:
-    wanted, claimed = placement.target is Api.DRA or evidence.asked, evidence.asked or evidence.prepared
+    wanted, claimed = placement.target is ServeMode.DRA or evidence.asked, evidence.asked or evidence.prepared
     match placement.state:
         case DeviceState.LISTED if evidence.prepared:
             return DeviceState.DISPUTED
@@ -95,7 +95,7 @@ def _next_in_list(placement: Placement, evidence: Evidence) -> DeviceState:
 
 def _next_in_slice(placement: Placement, evidence: Evidence) -> DeviceState:
     claimed = evidence.asked or evidence.prepared
-    if placement.target is Api.DRA or (placement.state is DeviceState.WITHDRAWN and claimed):
+    if placement.target is ServeMode.DRA or (placement.state is DeviceState.WITHDRAWN and claimed):
         return _in_slice(placement)
     match placement.state:
         case DeviceState.PUBLISHED:
@@ -109,7 +109,7 @@ def _next_in_slice(placement: Placement, evidence: Evidence) -> DeviceState:
 
 def _in_slice(placement: Placement) -> DeviceState:
     """With the taint, only the claim that has named it gets it."""
-    return DeviceState.PUBLISHED if placement.target is Api.DRA else DeviceState.TAINTED
+    return DeviceState.PUBLISHED if placement.target is ServeMode.DRA else DeviceState.TAINTED
 
 
 def _settled(in_slice: DeviceState, evidence: Evidence) -> DeviceState:
@@ -126,22 +126,22 @@ def reconsidered(placement: Placement, evidence: Evidence) -> Placement:
     """The policy moves what is free, and waits for no holder: a device that turns out to be wanted goes back."""
     claimed = evidence.asked or evidence.prepared or evidence.held_by_claim
     if placement.by_policy and placement.state is DeviceState.WITHHELD and (evidence.held_by_pod or evidence.needed):
-        return Placement(placement.state, Api.DEVICE_PLUGIN)
+        return Placement(placement.state, ServeMode.DEVICE_PLUGIN)
     if placement.by_policy and placement.state is DeviceState.TAINTED and claimed:
-        return Placement(placement.state, Api.DRA)
+        return Placement(placement.state, ServeMode.DRA)
     return placement
 
 
-def balanced(placements: Mapping[str, Placement], idle: Collection[str], keep_free: int) -> dict[str, Api]:
+def balanced(placements: Mapping[str, Placement], idle: Collection[str], keep_free: int) -> dict[str, ServeMode]:
     """The moves of units that leave `keep_free` on each side; none where that would take them from the other side.
 
     `idle` are the units without a holder; those on their way count where they go.
     """
-    free: dict[Api, list[str]] = {Api.DEVICE_PLUGIN: [], Api.DRA: []}
+    free: dict[ServeMode, list[str]] = {ServeMode.DEVICE_PLUGIN: [], ServeMode.DRA: []}
     for unit in sorted(idle, key=natural_order):
         free[placements[unit].target].append(unit)
-    moves: dict[str, Api] = {}
-    for short, rich in ((Api.DRA, Api.DEVICE_PLUGIN), (Api.DEVICE_PLUGIN, Api.DRA)):
+    moves: dict[str, ServeMode] = {}
+    for short, rich in ((ServeMode.DRA, ServeMode.DEVICE_PLUGIN), (ServeMode.DEVICE_PLUGIN, ServeMode.DRA)):
         count = min(keep_free - len(free[short]), len(free[rich]) - keep_free)
         settled = [unit for unit in free[rich] if placements[unit].state.offered_by is rich]
         moves |= dict.fromkeys(settled[-count:] if count > 0 else (), short)

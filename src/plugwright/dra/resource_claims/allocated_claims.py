@@ -10,12 +10,12 @@ from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
 from plugwright.protocol.dra import Claim
 
-__all__ = ["AllocatedClaims", "ClaimsApi"]
+__all__ = ["AllocatedClaims", "ClaimReader"]
 
 _RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
 
 
-class ClaimsApi(Protocol):
+class ClaimReader(Protocol):
     async def claim(self, namespace: str, name: str) -> Mapping[str, object]:
         """The ResourceClaim; `PeerRefused` with the code `NotFound` where there is none, `PeerGone` without answer."""
         ...
@@ -25,7 +25,7 @@ class ClaimsApi(Protocol):
 class AllocatedClaims:
     """For one driver, whose devices are in one pool."""
 
-    api: ClaimsApi
+    api: ClaimReader
     driver: str
     pool: str
 

@@ -21,7 +21,7 @@ from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Latest
 from plugwright.text import clean
 
-__all__ = ["ClaimStatus", "StatusApi", "status_patch"]
+__all__ = ["ClaimStatus", "StatusWriter", "status_patch"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _MESSAGE_LIMIT = 1024
 _RETRY = 1.0, 60.0  # seconds; the first and the longest wait for an API server that is away
 
 
-class StatusApi(Protocol):
+class StatusWriter(Protocol):
     async def patch(self, path: str, body: object, kind: str, **query: str) -> Mapping[str, object]: ...
 
 
@@ -45,7 +45,7 @@ class _Report:
 class ClaimStatus:
     """`report` may be called at any time; `run` writes the latest report of each claim. `problem` is why it cannot."""
 
-    def __init__(self, api: StatusApi, driver: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: StatusWriter, driver: str, clock: Callable[[], float] = time.time) -> None:
         self.problem = self._failure = ""
         self._api, self._driver, self._clock = api, driver, clock
         self._reports: dict[str, _Report] = {}  # still to be written, by the claim's uid

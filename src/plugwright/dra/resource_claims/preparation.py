@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from plugwright.dra.resource_claims import claim_devices, claims
 from plugwright.dra.resource_claims.abandoned_claims import AbandonedClaims
-from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims, ClaimsApi
+from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims, ClaimReader
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup, DeviceAccess, PreparationSettings
 from plugwright.dra.resource_claims.claims import AllocatedClaim
@@ -27,7 +27,7 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.system.concurrency import Backoff
 from plugwright.text import clean
 
-__all__ = ["ClaimsApi", "Preparation", "PreparationSettings"]
+__all__ = ["ClaimReader", "Preparation", "PreparationSettings"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Preparation:
         self,
         driver: str,
         pool: str,
-        api: ClaimsApi,
+        api: ClaimReader,
         devices: DeviceAccess,
         prepared: PreparedClaims,
         files: ClaimFiles,

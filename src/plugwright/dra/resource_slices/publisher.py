@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from plugwright.dra.resource_api_client import ResourceApiClient
+from plugwright.dra.resource_api_client import ResourceClient
 from plugwright.dra.resource_slices import slice_comparison, slices
 from plugwright.dra.resource_slices.known_slices import DroppedFields, KnownSlices, Repairs
 from plugwright.dra.resource_slices.slice_comparison import Document
@@ -62,7 +62,7 @@ class SlicePublisher:
     """`content` is what to publish, None as long as nothing is known; `published` is what the API server has."""
 
     def __init__(
-        self, api: ResourceApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
+        self, api: ResourceClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.content: Latest[PoolContent | None] = Latest(None)
         self.published: Latest[PoolContent | None] = Latest(None)

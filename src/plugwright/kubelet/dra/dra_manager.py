@@ -11,7 +11,7 @@ from plugwright.kubelet.devicemanager.endpoints import grpc_status_text
 from plugwright.kubelet.dra.claims import ClaimInfo, ClaimInfos
 from plugwright.kubelet.dra.drivers import DRAPlugin, Drivers
 from plugwright.kubelet.dra.health import ClaimDeviceHealth, ClaimHealth
-from plugwright.kubelet.dra.resource_api import ResourceApi, ResourceClaim
+from plugwright.kubelet.dra.resource_api import KubeClient, ResourceClaim
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol.dra import Claim, PreparedDevice
@@ -21,7 +21,7 @@ __all__ = ["DRAManager"]
 
 
 class DRAManager:
-    def __init__(self, context: KubeletContext, api: ResourceApi | None, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, context: KubeletContext, api: KubeClient | None, tasks: asyncio.TaskGroup) -> None:
         self._context = context
         self._api = api
         self._tasks = tasks

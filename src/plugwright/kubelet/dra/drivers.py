@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plugwright.errors import KubeletError, PeerRefused, PlugwrightError
-from plugwright.kubelet.dra.resource_api import ResourceApi
+from plugwright.kubelet.dra.resource_api import KubeClient
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol import dra, dra_health, transport
 from plugwright.protocol.dra import Claim, DRAPluginClient, PreparedDevice
@@ -70,7 +70,7 @@ class Drivers:
     """Behind the plugin watcher: `validate`, `register` and `deregister` are called for plugins of type DRAPlugin."""
 
     def __init__(
-        self, context: KubeletContext, api: ResourceApi | None, tasks: asyncio.TaskGroup, health: HealthHandler
+        self, context: KubeletContext, api: KubeClient | None, tasks: asyncio.TaskGroup, health: HealthHandler
     ) -> None:
         self._context = context
         self._api = api

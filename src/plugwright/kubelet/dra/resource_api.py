@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from plugwright.errors import KubeletError
 
-__all__ = ["ResourceApi", "ResourceClaim"]
+__all__ = ["KubeClient", "ResourceClaim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ResourceClaim:
             raise KubeletError(f"ResourceClaim {self.name}: not allocated")
 
 
-class ResourceApi(Protocol):
+class KubeClient(Protocol):
     async def claim(self, namespace: str, name: str) -> Mapping[str, Any]:
         """The ResourceClaim; raises `KubeletError` if there is none, or the API server does not answer."""
         ...

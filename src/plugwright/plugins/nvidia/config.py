@@ -16,7 +16,7 @@ from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
 from plugwright.sdk import cdi
 from plugwright.sdk.device_family import FamilySettings, byte_size
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = [
     "HAMI_LIBRARY",
@@ -262,9 +262,9 @@ def check(config: NvidiaConfig) -> None:
             _check_vgpu(config, config.share)
 
 
-def check_api(config: NvidiaConfig, api: Api) -> None:
+def check_api(config: NvidiaConfig, api: ServeMode) -> None:
     """ConfigError where devices cannot be offered through this API."""
-    if api is Api.BOTH and config.share is not None:
+    if api is ServeMode.BOTH and config.share is not None:
         raise ConfigError(
             "share needs one API: the device plugin API counts shares, claims take parts of whole devices; set `serve` "
             "to device-plugin or dra, and use a second resource for the other"

@@ -45,7 +45,7 @@ from plugwright.sdk.device_family import (
 )
 from plugwright.sdk.host_mounts import FromSettings, HostMount, When
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]
 
@@ -101,7 +101,7 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
     def plugin(self, entry: ResourceEntry[NvidiaConfig], context: FamilyContext) -> Nvidia:
         nvidia_config.check(entry.settings)
         nvidia_config.check_api(entry.settings, entry.serve.api)
-        is_shared_by_claims = entry.settings.share is not None and entry.serve.api is Api.DRA
+        is_shared_by_claims = entry.settings.share is not None and entry.serve.api is ServeMode.DRA
         kind = ClaimedNvidia if is_shared_by_claims else Nvidia
         return kind(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
 
@@ -156,7 +156,7 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
         backend = _sharing(entry)
         # `units` raises where the list would be too long for the kubelet.
-        offered = backend.claimable if entry.serve.api is Api.DRA else backend.units
+        offered = backend.claimable if entry.serve.api is ServeMode.DRA else backend.units
         if whole and not offered(whole):
             raise ConfigError("no device is large enough for one share")
 

@@ -33,7 +33,7 @@ from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.sdk.cdi import recreation
 from plugwright.sdk.node_state import NodeState, StoredAllocation
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.serve_settings import ServeMode, ServeSettings
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.log_once import LogOnce
@@ -87,7 +87,7 @@ class Nvidia(Plugin):
 
     @property
     def _is_shared_by_claims(self) -> bool:
-        return self.config.share is not None and self._serve.api is Api.DRA
+        return self.config.share is not None and self._serve.api is ServeMode.DRA
 
     async def restore(self, node: NodeState) -> None:
         self._node, self._stored = node, await node.allocations() or ()

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.dra.observed_node import SLICES, ApiRequest
+from plugwright.conformance.dra.observed_node import SLICES, ObservedRequest
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.model import some
@@ -134,7 +134,7 @@ class ReportsHealthy(DriverRule):
             expect(not unhealthy, "a taint for each device that is Unhealthy", f"none for {some(unhealthy)}")
 
 
-async def _requests(verifier: DriverVerifier) -> list[ApiRequest]:
+async def _requests(verifier: DriverVerifier) -> list[ObservedRequest]:
     session, _ = await verifier.drivers()
     return list(session.api.requests)
 
@@ -150,7 +150,7 @@ class AsksLittle(DriverRule):
         expect(not asked, "slices, the own node and claims by their names", some(asked))
 
 
-def _is_wide(request: ApiRequest) -> bool:
+def _is_wide(request: ObservedRequest) -> bool:
     return bool(_OTHERS.fullmatch(request.path)) or not (
         _NEEDED.fullmatch(request.path) or _CLAIMS.fullmatch(request.path)
     )

@@ -9,7 +9,7 @@ from plugwright.conformance.asking import expect
 from plugwright.conformance.dra import pools
 from plugwright.conformance.dra.driver_session import NODE, DriverSession
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
-from plugwright.conformance.dra.observed_node import ApiRequest, Document
+from plugwright.conformance.dra.observed_node import Document, ObservedRequest
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import RuleNotApplicable
 from plugwright.model import some
@@ -21,13 +21,13 @@ _SEMVER, _LIMITS = ("semver",), ("Too many", "Too long", "must not exceed", "may
 _NAMES = (".name: Invalid", "must not contain dots", "RFC 1123", "C identifier")
 
 
-async def _refused(verifier: DriverVerifier) -> list[ApiRequest]:
+async def _refused(verifier: DriverVerifier) -> list[ObservedRequest]:
     """Slices that the API server did not take, the reason in their text."""
     session = await verifier.start()
     return [request for request in session.api.requests if request.writes_slice and request.code in (400, 403, 422)]
 
 
-def _about(refused: list[ApiRequest], words: tuple[str, ...]) -> list[str]:
+def _about(refused: list[ObservedRequest], words: tuple[str, ...]) -> list[str]:
     return [str(request) for request in refused if any(word in request.text for word in words)]
 
 

@@ -18,7 +18,7 @@ from tests.cluster.joined.test_joined_nodes import GPUS, joined
 
 from plugwright.apiserver.server import listen
 from plugwright.cluster.joined.kubelet_access import KubeletAccess
-from plugwright.cluster.joined.kubelet_api import KubeletApi
+from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.credentials import Credentials
@@ -83,14 +83,14 @@ def with_certificate(application: ASGIApp, certificate: object) -> ASGIApp:
     return call
 
 
-def client_of(api: KubeletApi, certificate: object = None) -> httpx2.AsyncClient:
+def client_of(api: KubeletServer, certificate: object = None) -> httpx2.AsyncClient:
     transport = httpx2.ASGITransport(with_certificate(api.application, certificate))
     return httpx2.AsyncClient(transport=transport, base_url=f"https://127.0.0.1:{PORT}")
 
 
 async def test_only_who_may_read_the_node_reads_it(tmp_path: Path) -> None:
     async with embedded(silence=5.0) as lab, joined(lab, tmp_path, GPUS) as nodes, reviewing() as (reviews, client):
-        api = KubeletApi(KubeletAccess(client), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
+        api = KubeletServer(KubeletAccess(client), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
         async with client_of(api) as http, client_of(api, CERTIFICATE) as certified:
             assert (await http.get("/pods")).status_code == 401
             assert (await http.get("/pods", headers={"authorization": "Bearer nobody"})).status_code == 401
@@ -110,7 +110,7 @@ async def test_a_server_that_does_not_answer_lets_nobody_read(tmp_path: Path) ->
         with listen(0) as closed:  # nobody accepts
             port = closed.getsockname()[1]
         away = ApiClient(ClusterAccess(f"http://127.0.0.1:{port}", Credentials()))
-        api = KubeletApi(KubeletAccess(away), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
+        api = KubeletServer(KubeletAccess(away), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
         async with client_of(api, CERTIFICATE) as http:
             assert (await http.get("/pods")).status_code == 503
 
@@ -121,7 +121,7 @@ async def test_logs_pods_metrics_and_statistics_are_read(tmp_path: Path) -> None
         lab.create("one", {"mock/gpu": "2", "memory": "1Gi"}, nodeSelector={"pool": "gpu"})
         await lab.phase("one")
         await nodes.outbox.until_sent()
-        api = KubeletApi(KubeletAccess(client), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
+        api = KubeletServer(KubeletAccess(client), nodes.mirror, {PORT: nodes.nodes["gpu-1"]})
         async with client_of(api, CERTIFICATE) as http:
             log = await http.get("/containerLogs/default/one/main", params={"tailLines": "1"})
             assert log.text.startswith("env MOCK_VISIBLE_DEVICES=")

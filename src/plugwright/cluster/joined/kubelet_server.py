@@ -25,7 +25,7 @@ from plugwright.cluster.nodes.node import EmulatedNode
 from plugwright.errors import KubeletError, StatusError
 from plugwright.kubelet.metrics import MetricSample
 
-__all__ = ["KubeletApi"]
+__all__ = ["KubeletServer"]
 
 _METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,7 +33,7 @@ Handler = Callable[[Request, EmulatedNode], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class KubeletApi:
+class KubeletServer:
     """`nodes` are by port; a port without a node that runs is answered as a kubelet that is starting."""
 
     access: KubeletAccess
