@@ -63,6 +63,13 @@ async def test_a_claim_may_name_its_devices(tmp_path: Path) -> None:
         assert [node.host_path for node in kubelet.container(pod).nodes] == ["/dev/st1"]
 
 
+async def test_two_claims_get_different_devices(tmp_path: Path) -> None:
+    async with running(Tape(), tmp_path, serve="dra") as kubelet:
+        pods = [await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})])) for _ in range(2)]
+        paths = [node.host_path for pod in pods for node in kubelet.container(pod).nodes]
+        assert paths == ["/dev/st0", "/dev/st1"]
+
+
 async def test_devices_are_free_again_when_their_pod_is_gone(tmp_path: Path) -> None:
     async with running(Tape(), tmp_path, serve="dra") as kubelet:
         pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 2})]))
