@@ -20,7 +20,7 @@ _MAKEFILE = Path(__file__).parents[1] / "Makefile"
 _TARGET = re.compile(
     r"^(?P<name>[a-z-]+):[^\n]*?## (?P<help>[^\n]*)\n(?P<recipe>(?:(?:\t|ifeq|else|endif)[^\n]*\n)+)", re.MULTILINE
 )
-_TESTS_SOMETHING = re.compile(r"-m (pytest|tests\.|chaos\.|bench\.)")
+_TESTS_SOMETHING = re.compile(r"-m (pytest|tests\.mutants|tests\.kubernetes\.passes(?! --build)|chaos\.|bench\.)")
 
 
 @dataclass(frozen=True, slots=True)
