@@ -152,4 +152,5 @@ def test_the_page_of_the_full_run_has_its_table() -> None:
 def test_every_change_meets_the_current_versions_and_the_full_run_the_older_ones() -> None:
     assert [each.version for each in passes.CHANGE] == ["1.36.4", "1.37.0"]
     assert [each.version.rpartition(".")[0] for each in passes.FULL] == ["1.36", "1.37", "1.35", "1.34"]
-    assert passes.chosen(passes.FULL, "1.35.9") == [Pass("1.35.9", "full", ("--full",))]
+    [alone] = passes.chosen(passes.FULL, "1.35.9")
+    assert (alone.version, alone.tests, alone.arguments[-1]) == ("1.35.9", "full", "--full")

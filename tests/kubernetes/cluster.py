@@ -145,7 +145,8 @@ class Cluster:
 
     def keep_logs(self) -> Path:
         """Copies what all components have logged to where it is found when the cluster is gone."""
-        kept = building.cache() / "logs-of-last-failure" / self.version
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+        kept = building.cache() / "logs-of-last-failure" / f"{self.version}{worker and '-'}{worker}"
         shutil.rmtree(kept, ignore_errors=True)
         return Path(shutil.copytree(self.enclosure.logs, kept))
 

@@ -39,6 +39,19 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
     return None if any(path == _HERE or _HERE in path.parents for path in asked) else True
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist sends its findings to the process that prints them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["findings"] = [*session.config.stash[_FINDINGS].lines()]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    config: pytest.Config = getattr(node, "config")  # noqa: B009  xdist has no types
+    config.stash[_FINDINGS].notes += getattr(node, "workeroutput", {}).get("findings", [])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     lines = list(config.stash[_FINDINGS].lines())
     if lines:
