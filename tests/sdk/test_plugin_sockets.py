@@ -68,6 +68,7 @@ def test_a_name_is_plain_and_fits_below_the_kubelets_directories(resource: str) 
         assert name.startswith("plugwright-")
         assert name.endswith(".sock")
         assert set(name) <= plain
+        assert len(name) <= registration.LONGEST_SOCKET_NAME
         assert len(os.fsencode(place / name)) <= sockets.PATH_LIMIT
 
 

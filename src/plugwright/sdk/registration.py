@@ -35,6 +35,7 @@ from plugwright.system.log_once import LogOnce
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
+    "LONGEST_SOCKET_NAME",
     "RegistrationReport",
     "RegistrationState",
     "RegistrationStatus",
@@ -48,6 +49,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+LONGEST_SOCKET_NAME = 56  # bytes of a name by unique_socket_name
 _PREFIX = "plugwright-"
 _KUBELET = "kubelet.sock"
 _REMOVED = "our socket was removed"  # as the kubelet does with every socket in this directory when it starts (1.16)

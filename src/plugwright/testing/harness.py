@@ -30,6 +30,7 @@ from plugwright.sdk.control import report
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
+from plugwright.sdk.registration import LONGEST_SOCKET_NAME
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.sdk.settings import Settings
@@ -42,7 +43,6 @@ from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod
 
 __all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "until_listed"]
 
-_LONGEST_SOCKET = len("device-plugins/") + 56  # bytes; the SDK's socket names have up to 56
 _NODE = "node"
 _QUICK = Timing(reconcile=0.05)  # a real plugin watcher lets a driver wait for up to a second
 _RETRY_TIME = 1.0  # seconds for a discover() that failed: the SDK calls it three or four times in them
@@ -247,8 +247,9 @@ async def until_listed(events: AsyncGenerator[Event, None], resources: Collectio
 
 @contextmanager
 def kubelet_root(directory: Path) -> Iterator[Path]:
-    """The root directory of a kubelet: `kubelet` in `directory`, or a short link to it where socket paths need one."""
-    with directories.linked_directory(Path(directory).absolute() / "kubelet", _LONGEST_SOCKET) as root:
+    """The root directory of a kubelet: `kubelet` in `directory`, or a short link to it if socket paths need one."""
+    longest = len("device-plugins/") + LONGEST_SOCKET_NAME
+    with directories.linked_directory(Path(directory).absolute() / "kubelet", longest) as root:
         yield root
 
 

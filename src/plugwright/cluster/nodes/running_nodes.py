@@ -15,6 +15,7 @@ from plugwright.errors import ConfigError
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.sdk.registration import LONGEST_SOCKET_NAME
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
 from plugwright.system import directories
@@ -22,7 +23,7 @@ from plugwright.system.latest import Signal
 
 __all__ = ["RunningNodes", "node_directories", "on_node"]
 
-_LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
+_LONGEST_SOCKET = len("node-10000/device-plugins/") + LONGEST_SOCKET_NAME
 _AT_ONCE = 16  # nodes that start, or end
 
 
