@@ -1,6 +1,7 @@
 """The slices of many nodes' drivers, by one watch."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 from tests.kube.serving import ServedApi, served_api
+from tests.kube.test_answers import body, serving
 
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
-from plugwright.errors import PeerGone
+from plugwright.errors import MalformedMessage, PeerGone
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
@@ -89,3 +91,14 @@ async def test_every_driver_learns_that_the_watch_has_ended_and_a_new_one_begins
             again = asyncio.create_task(anext(ours))
             await first.create(SLICES, slice_of("a", "a-1"))
             assert (await again)[1]["metadata"]["name"] == "a-1"
+
+
+async def test_a_slice_without_a_version_ends_the_watch_and_nothing_else() -> None:
+    change = {"type": "ADDED", "object": {"metadata": {"name": "a-1"}, "spec": "none"}}
+    async with serving(body(json.dumps(change) + "\n")) as (client, _), SliceWatches(client) as watches:
+        driver = DriverClient(client, watches, "a")
+        query = {"fieldSelector": "spec.driver=gpu.example.com,spec.nodeName=a"}
+        with pytest.raises(PeerGone, match="a resource version must be a number, got None"):
+            await anext(driver.watch(SLICES, "1", **query))
+        with pytest.raises(MalformedMessage, match="a resource version must be a number, got ''"):
+            await anext(driver.watch(SLICES, "", **query))

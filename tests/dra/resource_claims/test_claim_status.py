@@ -13,7 +13,7 @@ from tests.dra.resource_claims.claim_node import DRIVER, ClaimNode, claim, docum
 from plugwright import Device, Plugin
 from plugwright.dra.resource_claims.claim_status import ClaimStatus, status_patch
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
-from plugwright.errors import PeerGone, PeerRefused
+from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.system.latest import Latest
 from plugwright.testing import claim_requesting, pod_requesting
 from plugwright.testing import running as running_plugin
@@ -124,8 +124,9 @@ async def test_a_claim_that_is_gone_is_no_problem(code: str) -> None:
     assert status.problem == ""
 
 
-async def test_the_latest_words_are_written_when_the_api_server_is_back() -> None:
-    api = Patches(PeerGone("connection refused"))
+@pytest.mark.parametrize("error", [PeerGone("refused"), MalformedMessage("an HTML page"), ConfigError("no token")])
+async def test_the_latest_words_are_written_when_the_api_server_is_back(error: Exception) -> None:
+    api = Patches(error)
     status = ClaimStatus(api, DRIVER)
     async with running(status):
         status.report(CLAIM, "busy")

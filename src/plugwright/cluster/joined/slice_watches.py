@@ -33,12 +33,13 @@ class _DriverSlices:
     """What one watch has brought since the resource version that it began with."""
 
     def __init__(self, version: str) -> None:
-        self.begin, self.error = int(version), ""
+        self.begin, self.error = _number(version), ""
         self._nodes: defaultdict[str, _NodeSlices] = defaultdict(_NodeSlices)
 
     def take(self, kind: str, document: Document) -> None:
-        metadata, node = document["metadata"], self._nodes[str(document["spec"].get("nodeName"))]
-        node.changes[metadata["name"]] = int(metadata["resourceVersion"]), kind, document
+        metadata, spec = document["metadata"], document.get("spec")
+        node = self._nodes[str(spec.get("nodeName") if isinstance(spec, dict) else None)]
+        node.changes[metadata["name"]] = _number(metadata.get("resourceVersion")), kind, document
         node.changed.notify()
 
     def end(self, error: str) -> None:
@@ -58,6 +59,14 @@ class _DriverSlices:
             if self.error:
                 raise PeerGone(self.error)
             await found.changed.wait(seen)
+
+
+def _number(version: object) -> int:
+    """A resource version, which API servers count up."""
+    try:
+        return int(str(version))
+    except ValueError as error:
+        raise MalformedMessage(f"a resource version must be a number, got {version!r:.40}") from error
 
 
 class SliceWatches:
@@ -86,7 +95,7 @@ class SliceWatches:
             task = self._tasks.create_task(self._follow(slices, driver, path, version))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        if int(version) < slices.begin:
+        if _number(version) < slices.begin:
             raise PeerGone("the watch of all slices began later")
         return slices
 
@@ -115,7 +124,7 @@ class DriverClient:
             watched = self._api.watch(path, resource_version, **query)
         else:
             slices = self._watches.of_driver(driver, path, resource_version)
-            watched = slices.after(self._node, int(resource_version))
+            watched = slices.after(self._node, _number(resource_version))
         async with aclosing(watched) as changes:
             async for change in changes:
                 yield change

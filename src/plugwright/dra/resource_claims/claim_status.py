@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from plugwright.dra.resource_claims.claims import AllocatedClaim
-from plugwright.errors import PeerGone, PeerRefused
+from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.system.concurrency import Backoff
 from plugwright.system.latest import Latest
 from plugwright.text import clean
@@ -67,7 +67,7 @@ class ClaimStatus:
                 uid, report = next(iter(self._reports.items()))
                 try:
                     await self._write(report)
-                except PeerGone as error:
+                except (ConfigError, MalformedMessage, PeerGone) as error:
                     self._failed("PeerGone", str(error))
                     await asyncio.sleep(backoff.delay())
                     continue
