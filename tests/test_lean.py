@@ -108,6 +108,18 @@ async def test_the_daemon_does_without_ssl_and_archives(kubelet: ObservedKubelet
     assert not {name for name in mapped if name.startswith(("libssl", "_ssl", "libcrypto", "liblzma", "libbz2"))}
 
 
+async def test_a_pod_reaches_its_api_server_without_what_kubeconfigs_need(tmp_path: Path) -> None:
+    modules = await loaded_by(
+        "from pathlib import Path\nfrom plugwright.kube.api_client import ApiClient\n"
+        f"ApiClient.find({{'KUBERNETES_SERVICE_HOST': 'kube'}}, Path({str(tmp_path)!r}))"
+    )
+    assert "plugwright.kube.connection" in modules
+    assert not modules & {
+        "yaml",
+        *(f"plugwright.kube.{name}" for name in ("kubeconfig", "proxies", "credential_plugin")),
+    }
+
+
 async def test_a_node_without_gpus_does_not_pay_for_them() -> None:
     modules = await loaded_by("import plugwright.cli.run")
     assert not {module for module in modules if module.startswith("plugwright.plugins.nvidia")}
