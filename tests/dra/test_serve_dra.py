@@ -3,11 +3,11 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from plugwright import Allocation, Device, Plugin, Settings, Timeouts
 from plugwright.errors import ConfigError

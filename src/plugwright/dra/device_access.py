@@ -1,6 +1,6 @@
 """The devices of a resource as claims see them, and the plugin's methods: what preparing a claim needs of the SDK."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from plugwright.dra.device_placement import DevicePlacement
 from plugwright.dra.names import device_name
@@ -20,6 +20,7 @@ class PluginDevices:
 
     def __init__(self, runtime: ResourceRuntime, placement: DevicePlacement) -> None:
         self._runtime, self._placement = runtime, placement
+        self.arriving = placement.arriving
         self._snapshot: Snapshot | None = None  # that `_by_name` was made of
         self._by_name: dict[str, Device] = {}
 
@@ -38,31 +39,23 @@ class PluginDevices:
             return device.reason
         return self._placement.refusal(device.id)
 
-    async def arriving(self, names: Collection[str]) -> None:
-        await self._placement.arriving(names)
-
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         """Also what comes before the start of a container: no kubelet asks a DRA driver for that."""
         plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
         # What a pod of the device plugin API had is given back first: its end may not have been noticed there yet.
         await self._runtime.released_devices.release([device.id for device in devices])
-        allocation: object = await self._call("allocate", plugin.allocate, devices, limit=limits.allocate)
+        allocation: object = await self._runtime.calls.call("allocate", plugin.allocate, devices, limit=limits.allocate)
         if not isinstance(allocation, Allocation):
             raise InvalidValue(f"allocate() of {plugin.resource} must return an Allocation, got {allocation!r}")
         if type(plugin).pre_start is not Plugin.pre_start:
-            await self._call("pre_start", plugin.pre_start, devices, limit=limits.pre_start)
+            await self._runtime.calls.call("pre_start", plugin.pre_start, devices, limit=limits.pre_start)
         return allocation
 
     async def release(self, devices: Sequence[Device]) -> None:
-        plugin = self._runtime.service.plugin
+        plugin, limit = self._runtime.service.plugin, self._runtime.settings.limits.allocate
         if type(plugin).release is not Plugin.release:
-            await self._call("release", plugin.release, devices, limit=self._runtime.settings.limits.allocate)
+            await self._runtime.calls.call("release", plugin.release, devices, limit=limit)
 
     async def check_parameters(self, parameters: Mapping[str, object]) -> None:
-        plugin = self._runtime.service.plugin
-        await self._call(
-            "check_parameters", plugin.check_parameters, parameters, limit=self._runtime.settings.limits.prefer
-        )
-
-    async def _call(self, name: str, method: Callable[..., object], argument: object, limit: float) -> object:
-        return await self._runtime.calls.call(name, method, argument, limit=limit)
+        plugin, limit = self._runtime.service.plugin, self._runtime.settings.limits.prefer
+        await self._runtime.calls.call("check_parameters", plugin.check_parameters, parameters, limit=limit)

@@ -12,12 +12,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from plugwright.dra.claims_only import ClaimsOnly
 from plugwright.dra.device_access import PluginDevices
@@ -27,11 +26,13 @@ from plugwright.dra.driver_paths import DriverPaths
 from plugwright.dra.health import HealthService
 from plugwright.dra.names import check_driver_name, driver_name
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
-from plugwright.dra.resource_api_client import ClaimLookup, ResourceClient
+from plugwright.dra.resource_api_client import ResourceClient
+from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
+from plugwright.dra.resource_claims.claim_setup import ClaimSetup
 from plugwright.dra.resource_claims.claim_status import ClaimStatus
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
-from plugwright.dra.resource_claims.preparation import Preparation, PreparationSettings
+from plugwright.dra.resource_claims.preparation import Preparation
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, read_boot_id
 from plugwright.dra.resource_slices.publisher import PublisherState, PublisherStatus, SlicePublisher
 from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
@@ -151,16 +152,9 @@ class Driver:
         prepared = PreparedClaims(own.checkpoint, read_boot_id(), files.find)
         placement = self._wrap(self._placement(own, api, prepared))
         claim_status = ClaimStatus(api, self.name)
-        preparation = Preparation(
-            self.name,
-            node,
-            ClaimLookup(api),
-            PluginDevices(runtime, placement),
-            prepared,
-            files,
-            report=claim_status.report,
-            settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
-        )
+        host_root = Path(serve.host_root) if serve.host_root else None
+        setup = ClaimSetup(PluginDevices(runtime, placement), prepared, files, host_root)
+        preparation = Preparation(AllocatedClaims(api, self.name, node), setup, claim_status.report)
         services = DriverServices(preparation, HealthService(runtime.inventory, node))
         return _DriverParts(
             node=node,

@@ -14,9 +14,10 @@ import time
 import zlib
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from plugwright.errors import ConfigError, PathTooLong, PeerGone, PlugwrightError
 from plugwright.protocol import dra, dra_health, registration, transport
@@ -29,7 +30,7 @@ from plugwright.sdk.registration import RegistrationReport, RegistrationState, i
 from plugwright.system import sockets
 from plugwright.system.concurrency import Backoff, first
 from plugwright.system.inotify import Directory
-from plugwright.system.latest import Latest
+from plugwright.system.latest import InProgress, Latest
 from plugwright.system.sockets import SocketFile
 
 __all__ = ["DriverRegistration", "DriverServices", "DriverSockets", "RunningCalls"]
@@ -43,8 +44,7 @@ _LONGEST_RETRY = 30.0  # seconds
 _FINISH_LIMIT = 1.5  # seconds that calls under way may take once the driver ends; a resource has two to stop
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSockets:
+class DriverSockets(msgspec.Struct, frozen=True):
     """The paths of a driver's two sockets."""
 
     service: Path
@@ -96,8 +96,7 @@ class DriverSockets:
             path.unlink(missing_ok=True)  # younger than `remove_stale` touches, and no process listens
 
 
-@dataclass(frozen=True, slots=True)
-class DriverServices:
+class DriverServices(msgspec.Struct, frozen=True):
     """What is served on the service socket."""
 
     plugin: DRAPluginService
@@ -109,7 +108,7 @@ class RunningCalls:
 
     def __init__(self, service: DRAPluginService, metrics: ResourceMetrics) -> None:
         self._service, self._metrics = service, metrics
-        self._running = Latest(0)
+        self._running = InProgress()
         self._closed = False
 
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]:
@@ -123,24 +122,25 @@ class RunningCalls:
         self._closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await self._running.until(lambda count: count == 0)
+                await self._running.ended()
 
     async def _counted(self, method: str, answer: "Awaitable[T]") -> T:
         if self._closed:
             getattr(answer, "close", lambda: None)()
             raise PeerGone("the driver is stopping")
         start, outcome = time.perf_counter(), "failed"
-        self._running.publish(self._running.value + 1)
+        self._running.begin()
         try:
             result = await answer
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
         else:
-            outcome = "failed" if _has_errors(result) else "ok"
+            has_errors = isinstance(result, Mapping) and any(isinstance(one, str) and one for one in result.values())
+            outcome = "failed" if has_errors else "ok"
             return result
         finally:
-            self._running.publish(self._running.value - 1)
+            self._running.end()
             self._metrics.count_call(method, outcome, time.perf_counter() - start)
 
 
@@ -224,10 +224,6 @@ class DriverRegistration:
             await connected.until(lambda count: count == 0)
             if self.status.value.state is RegistrationState.REGISTERED:
                 self._report.waiting("the kubelet has ended its connection")
-
-
-def _has_errors(results: object) -> bool:
-    return isinstance(results, Mapping) and any(isinstance(result, str) and result for result in results.values())
 
 
 def _first_that_fits(paths: Sequence[Path]) -> Path:

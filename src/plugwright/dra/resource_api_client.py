@@ -6,12 +6,9 @@
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
-from plugwright.kube.api_client import segment
-
-__all__ = ["ClaimLookup", "ResourceClient"]
+__all__ = ["ResourceClient"]
 
 Document = dict[str, Any]
-_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 
 
 class ResourceClient(Protocol):
@@ -32,13 +29,3 @@ class ResourceClient(Protocol):
     def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]: ...
 
     def close(self) -> None: ...
-
-
-class ClaimLookup:
-    """Implements `allocated_claims.ClaimReader`."""
-
-    def __init__(self, api: ResourceClient) -> None:
-        self._api = api
-
-    async def claim(self, namespace: str, name: str) -> Document:
-        return await self._api.get(_CLAIMS.format(segment(namespace), segment(name)))

@@ -129,13 +129,18 @@ class StateFile(Generic[T]):
         No other process or thread changes the file meanwhile. If `decide` raises, nothing changes; nor if the content
         cannot be used, but a file that was set aside is None for the next call. StateFileLocked.
         """
-        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with self._locked():
-            before = self._read_or_set_aside()
+        with self.locked() as before:
             after = decide(before)
             if after != before:
                 self.write(after)
             return after
+
+    @contextmanager
+    def locked(self) -> Iterator[T | None]:
+        """The content, which no other process or thread changes while inside; for several writes of one change."""
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with self._locked():
+            yield self._read_or_set_aside()
 
     def _read_or_set_aside(self) -> T | None:
         try:

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
+from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
-from plugwright.dra.resource_claims.preparation import Preparation, PreparationSettings
+from plugwright.dra.resource_claims.preparation import Preparation
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.model import Allocation, Device
@@ -20,7 +24,7 @@ from plugwright.sdk import cdi
 
 DRIVER, POOL = "tape.example.com", "node-1"
 QUICK = PreparationSettings(limit=0.5, first_retry=0.01, longest_retry=0.05, lookup=60)
-PATIENT = replace(QUICK, limit=30.0)
+PATIENT = structs.replace(QUICK, limit=30.0)
 
 
 def uid_of(name: str) -> str:
@@ -72,6 +76,10 @@ class Documents:
 
     def remove(self, name: str) -> None:
         del self.documents["default", name]
+
+    async def get(self, path: str) -> Mapping[str, object]:
+        *_, namespace, _, name = path.split("/")
+        return await self.claim(namespace, name)
 
     async def claim(self, namespace: str, name: str) -> Mapping[str, object]:
         self.asked += 1
@@ -160,16 +168,9 @@ class ClaimNode:
             DRIVER, self.cdi, DeviceMetadata(self.plugin_dir, DRIVER) if self.tells_containers else None
         )
         self.prepared = PreparedClaims(self.checkpoint, self.boot_id, self.files.find)
-        self.preparation = Preparation(
-            DRIVER,
-            POOL,
-            self.api,
-            self.drives,
-            self.prepared,
-            self.files,
-            report=self.report or (lambda claim, reason: self.reports.append((claim.name, reason))),
-            settings=replace(self.settings, host_root=self.root / "host"),
-        )
+        setup = ClaimSetup(self.drives, self.prepared, self.files, self.root / "host")
+        report = self.report or (lambda claim, reason: self.reports.append((claim.name, reason)))
+        self.preparation = Preparation(AllocatedClaims(self.api, DRIVER, POOL), setup, report, self.settings)
 
     @classmethod
     def on(cls, root: Path, **more: Any) -> "ClaimNode":

@@ -1,10 +1,10 @@
 """The files by which a container knows its devices."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from plugwright.attributes import Version
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice

@@ -3,11 +3,11 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.dra.resource_claims.claim_node import (
     DRIVER,
     PATIENT,
@@ -488,17 +488,22 @@ async def test_a_claim_unprepared_while_it_waits_is_not_prepared_afterwards(root
 
 
 async def test_a_claim_that_another_process_unprepares_meanwhile_leaves_nothing_behind(root: Path) -> None:
+    unpreparing: list[asyncio.Task[str]] = []
+
     class Interrupted(Drives):
         async def allocate(self, devices: Sequence[Device]) -> Allocation:
-            assert await other.unprepare(claim()) == ""
+            unpreparing.append(asyncio.create_task(other.unprepare(claim())))
+            await asyncio.wait(unpreparing, timeout=0.1)
+            assert self.released == [], "it waits until the claim is prepared"
             return await super().allocate(devices)
 
-    node = ClaimNode(root, Documents(), Interrupted.on(root))
+    node = ClaimNode(root, Documents(), Interrupted.on(root), settings=PATIENT)
     other = node.restart()
     node.api.put(document())
-    assert await node.prepare(claim()) == "ResourceClaim default/one was unprepared while it was prepared"
-    assert (node.leftovers(), node.prepared.held()) == ([], {})
-    assert len(node.drives.released) == 2
+    assert len(await node.prepare(claim())) == 1
+    assert await unpreparing[0] == ""
+    assert (node.leftovers(), await node.prepared.read()) == ([], {})
+    assert len(node.drives.released) == 1
 
 
 async def test_a_claim_that_is_prepared_while_it_is_looked_up_stays(root: Path) -> None:
@@ -598,7 +603,7 @@ async def test_claims_left_behind_stay_while_the_api_server_is_away(
     running = asyncio.create_task(hurried.preparation.run())
     await hurried.until(lambda: hurried.api.asked > asked + 10)
     assert list(hurried.prepared.held()) == ["st0"]
-    assert caplog.text.count("claims that were left behind not looked up") == 1
+    assert caplog.text.count("abandoned claims not looked up") == 1
     hurried.api.away = False
     hurried.api.remove("one")
     await hurried.until(lambda: not hurried.prepared.held())

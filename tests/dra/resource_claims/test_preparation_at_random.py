@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests import removal
 from tests.dra.resource_claims.claim_node import ClaimNode, claim, document, edits, result
 
-from plugwright.dra.resource_claims.preparation import PreparationSettings
+from plugwright.dra.resource_claims.claim_setup import PreparationSettings
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
 

@@ -7,7 +7,9 @@ import os
 import sys
 import zlib
 from asyncio.subprocess import PIPE
+from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.dra.resource_claims.claim_node import ClaimNode, claim, document, result, uid_of
@@ -16,12 +18,17 @@ from plugwright.dra.resource_claims import prepared_claims
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import (
     ClaimedDevice,
+    Claims,
+    ClaimTransaction,
     PreparedClaim,
     PreparedClaims,
     State,
     held_by_another,
 )
-from plugwright.errors import ClaimWaits
+from plugwright.errors import CallTimedOut, StateFileLocked
+from plugwright.model import Allocation
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.state_file import JsonFormat, StateFile, StateFileOptions
 
 STORED = PreparedClaim(
     "u-1",
@@ -34,13 +41,14 @@ STORED = PreparedClaim(
 )
 
 
-def put(stored: PreparedClaim, claims: dict[str, PreparedClaim]) -> None:
-    claims[stored.uid] = stored
+async def put(claims: PreparedClaims, stored: PreparedClaim) -> None:
+    async with claims.transaction() as transaction:
+        await transaction.run(partial(transaction.put, stored))
 
 
 async def test_what_is_written_is_read_again(root: Path) -> None:
     path = root / "plugins" / "driver" / "checkpoint.json"
-    await PreparedClaims(path, "boot-1").change(lambda claims: put(STORED, claims))
+    await put(PreparedClaims(path, "boot-1"), STORED)
     assert path.stat().st_mode & 0o777 == 0o600
     claims = PreparedClaims(path, "boot-1")
     assert claims.held() == {}
@@ -51,7 +59,7 @@ async def test_what_is_written_is_read_again(root: Path) -> None:
 
 async def test_a_field_that_a_later_version_adds_is_no_damage(root: Path) -> None:
     path = root / "checkpoint.json"
-    await PreparedClaims(path, "boot-1").change(lambda claims: put(STORED, claims))
+    await put(PreparedClaims(path, "boot-1"), STORED)
     content = json.loads(path.read_bytes().partition(b"\n")[2])
     content["claims"][0]["colour"] = content["more"] = "red"
     later = json.dumps(content).encode()
@@ -61,17 +69,86 @@ async def test_a_field_that_a_later_version_adds_is_no_damage(root: Path) -> Non
     assert claims.problem == ""
 
 
-async def test_a_change_that_fails_changes_nothing(root: Path) -> None:
-    claims = PreparedClaims(root / "checkpoint.json", "boot-1")
-    await claims.change(lambda stored: put(STORED, stored))
+async def test_a_write_that_fails_changes_nothing(root: Path) -> None:
+    path = root / "checkpoint.json"
+    claims = PreparedClaims(path, "boot-1")
+    await put(claims, STORED)
+    async with claims.transaction() as transaction:
+        path.rename(root / "away")
+        path.mkdir()  # no file can take its place
+        with pytest.raises(IsADirectoryError):
+            await transaction.run(partial(transaction.remove, "u-1"))
+        assert transaction.claims == {"u-1": STORED}
+    path.rmdir()
+    (root / "away").rename(path)
+    assert await claims.read() == claims.latest.value == {"u-1": STORED}
 
-    def fail(stored: dict[str, PreparedClaim]) -> None:
-        stored.clear()
-        raise ClaimWaits("no")
 
-    with pytest.raises(ClaimWaits):
-        await claims.change(fail)
-    assert await claims.read() == {"u-1": STORED}
+async def test_a_call_that_hangs_keeps_the_lock_until_it_ends(root: Path) -> None:
+    """However long its caller waits: what it writes at last replaces nothing newer."""
+    options = StateFileOptions(lock=root / "lock", lock_limit=0.05)
+    file: StateFile[Claims] = StateFile(root / "claims", JsonFormat(dict[str, PreparedClaim], 1), options)
+    transaction, ends, ended = ClaimTransaction(file, BlockingCalls("claims", 0.2)), Event(), Event()
+
+    def hang() -> None:
+        ends.wait()
+        ended.set()
+
+    await transaction.run(partial(transaction.open, lambda problem, was_there: {}))
+    with pytest.raises(CallTimedOut):
+        await transaction.run(hang)
+    transaction.close()
+    with pytest.raises(StateFileLocked), file.locked():
+        pass
+    ends.set()
+    assert await asyncio.to_thread(ended.wait, 30)
+    async with asyncio.timeout(30):
+        while not is_free(root / "lock"):
+            await asyncio.sleep(0.005)
+
+
+def is_free(lock: Path) -> bool:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+async def test_a_claim_is_prepared_under_one_lock(node: ClaimNode) -> None:
+    node.api.put(document("one"))
+    free: list[bool] = []
+
+    def allocate(given: object) -> Allocation:
+        free.append(is_free(node.checkpoint.with_suffix(".lock")))
+        return Allocation(env={"TAPES": "st0"})
+
+    node.drives.allocation = allocate
+    assert len(await node.prepare(claim("one"))) == 1
+    assert free == [False]
+    assert is_free(node.checkpoint.with_suffix(".lock"))
+
+
+async def test_a_claim_whose_end_cannot_be_written_is_prepared_again(node: ClaimNode) -> None:
+    node.api.put(document("one"), document("two"))
+    away = node.checkpoint.with_name("away")
+
+    def fill_the_disk(given: object) -> Allocation:
+        node.checkpoint.rename(away)
+        node.checkpoint.mkdir()  # no file can take its place
+        return Allocation(env={"TAPES": "st0"})
+
+    node.drives.allocation = fill_the_disk
+    assert "Is a directory" in await node.prepare(claim("one"))
+    node.checkpoint.rmdir()
+    away.rename(node.checkpoint)
+    node.drives.allocation = None
+    node = node.restart()
+    assert "is held by ResourceClaim default/one" in await node.prepare(claim("two"))
+    assert len(await node.prepare(claim("one"))) == 1
 
 
 def damaged(content: bytes) -> list[tuple[bytes, str]]:
@@ -160,7 +237,7 @@ async def test_a_process_that_keeps_the_lock_is_said(root: Path) -> None:
     descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(ClaimWaits, match=r"another process has had .*checkpoint.lock locked for 0.05 s"):
+        with pytest.raises(StateFileLocked, match=r"another process has had .*checkpoint.lock locked for 0.05 s"):
             await claims.read()
     finally:
         os.close(descriptor)
@@ -205,7 +282,8 @@ async def main():
     claims = PreparedClaims(Path(sys.argv[1]), "boot-1")
     for number in range(40):
         claim = PreparedClaim(f"{sys.argv[2]}-{number}", "default", "x")
-        await claims.change(lambda stored: stored.__setitem__(claim.uid, claim))
+        async with claims.transaction() as transaction:
+            await transaction.run(lambda: transaction.put(claim))
 
 asyncio.run(main())
 """

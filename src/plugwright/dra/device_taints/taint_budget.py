@@ -7,7 +7,9 @@ server, is of the calendar. What it remembers is kept by `taint_file`.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.model import natural_order
 from plugwright.sdk.serve_settings import TaintSettings
@@ -30,16 +32,14 @@ NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """Now: seconds since the boot, and since 1970."""
 
     elapsed: float
     wall: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaintRecord:
+class TaintRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of one device; `added` and `cordoned` are seconds since 1970, the others since the boot."""
 
     since: float | None = None  # Unhealthy since; None: it has recovered
@@ -50,14 +50,13 @@ class TaintRecord:
     cordoned: int = 0  # when the taint of its cordon was put on it; 0: it has none
 
 
-@dataclass(frozen=True, slots=True)
-class TaintState:
+class TaintState(msgspec.Struct, frozen=True):
     """The records of all resources of a node, by resource and device id.
 
     `unknown_until`: evictions before this process may be missing, so that until then the budget counts as spent.
     """
 
-    resources: Mapping[str, Mapping[str, TaintRecord]] = field(default_factory=dict)
+    resources: Mapping[str, Mapping[str, TaintRecord]] = {}
     unknown_until: float = 0.0
 
     def of(self, resource: str) -> Mapping[str, TaintRecord]:
@@ -68,17 +67,15 @@ class TaintState:
         return replace(self, resources={**others, resource: records} if records else others)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """The devices of a resource that need a taint: those that have failed, with whether that may evict, and cordons."""
 
     resource: str
-    failed: Mapping[str, bool] = field(default_factory=dict)
+    failed: Mapping[str, bool] = {}
     cordoned: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TaintDecision:
+class TaintDecision(msgspec.Struct, frozen=True):
     """`state` from now on, the time of the next change that comes by itself, and who has only NoSchedule, and why."""
 
     state: TaintState
@@ -87,8 +84,7 @@ class TaintDecision:
     granted: frozenset[str]  # devices that get NoExecute now
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(msgspec.Struct, frozen=True):
     effect: str
     until: float = math.inf
     held_back: str = ""

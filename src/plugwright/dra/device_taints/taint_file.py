@@ -9,10 +9,10 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.dra.device_taints.taint_budget import HOUR, Moment, TaintDecision, TaintRecord, TaintState
 from plugwright.errors import ConfigError

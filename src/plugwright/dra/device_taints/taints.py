@@ -5,16 +5,15 @@ a taint with NoExecute. A taint with NoSchedule is published at once; one with N
 one timer for the next change that comes by itself, and none where no such change is due.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.dra.device_taints.taint_budget import (
     Moment,
@@ -32,7 +31,7 @@ from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.inventory import Inventory, Snapshot
 from plugwright.sdk.serve_settings import TaintSettings
 from plugwright.system.blocking import BlockingCalls
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
 from plugwright.text import clean
 
 __all__ = ["CORDONED", "UNHEALTHY", "Taint", "TaintController", "observed", "taints_for"]
@@ -84,7 +83,7 @@ class TaintController:
         self._held_back: Mapping[str, str] = {}
         self._logged: Mapping[str, str] = {}
         self._unwritten = ""
-        self._wake = Latest(0)
+        self._wake = Signal()
 
     def status(self) -> dict[str, object]:
         now = self._clock().elapsed
@@ -100,26 +99,19 @@ class TaintController:
     async def run(self) -> None:
         """For ever."""
         await self._load()
-        unsubscribe = self._inventory.latest.subscribe(self._changed)
+        unsubscribe = self._inventory.latest.subscribe(self._wake.notify)
         try:
             while True:
-                seen = self._wake.value
+                seen = self._wake.count
                 next_change = await self._apply()
                 await self._until(seen, next_change)
         finally:
             unsubscribe()
 
-    def _changed(self) -> None:
-        self._wake.publish(self._wake.value + 1)
-
     async def _until(self, seen: int, next_change: float) -> None:
         """A change of the devices since `seen`, or the time `next_change`."""
         wait = max(0.0, next_change - self._clock().elapsed)
-        try:
-            async with asyncio.timeout(None if math.isinf(wait) else wait):
-                await self._wake.until(lambda count: count != seen)
-        except TimeoutError:
-            return
+        await self._wake.wait(seen, None if math.isinf(wait) else wait)
 
     async def _load(self) -> None:
         try:

@@ -6,16 +6,18 @@ The API server says what became of them. What is prepared in this boot is the ku
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from plugwright.dra.resource_claims import claim_devices
 from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
-from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, Claims, PreparedClaim, State
+from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim, State
 from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
 from plugwright.protocol.dra import Claim
+from plugwright.system.latest import Signal
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["AbandonedClaims"]
@@ -36,12 +38,16 @@ class AbandonedClaims:
         settings: PreparationSettings,
     ) -> None:
         self._reader, self._setup, self._is_wanted, self._settings = reader, setup, is_wanted, settings
-        self._problem = ""  # of the last look
+        self._problems, self._ended = LogOnce(logger), Signal()
 
     @property
     def has_ended(self) -> bool:
         """Whether there are claims that are kept for a pod which may be gone."""
-        return _has_ended(self._setup.prepared.latest.value)
+        return any(claim.state is State.ENDED for claim in self._setup.prepared.latest.value.values())
+
+    def note_ended(self) -> None:
+        """A claim has ended that is kept for a pod which may be gone."""
+        self._ended.notify()
 
     async def run(self) -> None:
         """For ever: looks up claims that were started and not finished, and undoes those that are gone.
@@ -51,34 +57,33 @@ class AbandonedClaims:
         """
         await self._supervised("CDI files of claims not written again", self._restore)
         while True:
-            await self._supervised("claims that were left behind not looked up", self.undo)
+            await self._supervised("abandoned claims not looked up", self.undo)
             await self._until_lookup()
 
     async def _supervised(self, failure: str, work: Callable[[], Awaitable[None]]) -> None:
         """The driver serves claims, whatever is wrong with old ones; said once for each reason."""
         try:
             await work()
-            self._problem = ""
+            self._problems.recovered()
         except Exception as error:
             problem = clean(error) or type(error).__name__
-            if problem != self._problem:
+            if self._problems.is_news(problem):
                 logger.warning(failure, extra={"reason": problem}, exc_info=not isinstance(error, _EXPECTED))
-            self._problem = problem
 
     async def _restore(self) -> None:
-        async with self._setup.turn:
-            for claim in (await self._setup.prepared.read()).values():
-                if claim.is_ready(self._setup.prepared.boot_id):
-                    await self._setup.write_again(claim)
+        prepared = self._setup.prepared
+        async with prepared.transaction() as transaction:
+            for claim in transaction.claims.values():
+                if claim.is_ready(prepared.boot_id):
+                    await transaction.run(partial(self._setup.files.write_again, claim))
 
     async def _until_lookup(self) -> None:
         """Soon where a claim has ended that is kept for a pod which may be gone by now."""
+        seen = self._ended.count
         if self.has_ended:
             await asyncio.sleep(self._settings.lookup_ended)
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.lookup):
-                await self._setup.prepared.latest.until(_has_ended)
+        else:
+            await self._ended.wait(seen, self._settings.lookup)
 
     async def undo(self) -> None:
         """Undoes claims that no kubelet will unprepare, and that exist no more, are not used or have other devices."""
@@ -95,15 +100,14 @@ class AbandonedClaims:
 
     async def _look_up(self, claim: PreparedClaim) -> None:
         devices = await self._devices_now(claim)
-        async with self._setup.turn:
-            now = (await self._setup.prepared.read()).get(claim.uid)
-            if now != claim or self._is_wanted(claim.uid):
+        async with self._setup.prepared.transaction() as transaction:
+            if transaction.claims.get(claim.uid) != claim or self._is_wanted(claim.uid):
                 return
             if not devices:
-                await self._setup.undo(claim)
-                logger.info("claim that was left behind undone", extra={"claim": str(claim), "uid": claim.uid})
+                await self._setup.undo(transaction, claim)
+                logger.info("unprepared an abandoned claim", extra={"claim": str(claim), "uid": claim.uid})
             elif claim.found:
-                await self._setup.prepared.change(partial(_complete, replace(claim, devices=devices)))
+                await transaction.run(partial(transaction.put, replace(claim, devices=devices)))
 
     async def _devices_now(self, claim: PreparedClaim) -> tuple[ClaimedDevice, ...]:
         """What the claim was given by now; nothing if it is another claim, has other devices, or has ended for good."""
@@ -118,11 +122,3 @@ class AbandonedClaims:
         known = {device.name: found for device in claim.devices if (found := self._setup.devices.device(device.name))}
         devices = claim_devices.claimed(allocated, known)
         return devices if {device.name for device in claim.devices} <= {device.name for device in devices} else ()
-
-
-def _has_ended(claims: Claims) -> bool:
-    return any(claim.state is State.ENDED for claim in claims.values())
-
-
-def _complete(claim: PreparedClaim, claims: dict[str, PreparedClaim]) -> None:
-    claims[claim.uid] = claim

@@ -2,30 +2,33 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from plugwright.dra.resource_claims import claims
 from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
 from plugwright.protocol.dra import Claim
 
-__all__ = ["AllocatedClaims", "ClaimReader"]
+__all__ = ["AllocatedClaims"]
 
+_CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 _RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
 
 
-class ClaimReader(Protocol):
-    async def claim(self, namespace: str, name: str) -> Mapping[str, object]:
-        """The ResourceClaim; `PeerRefused` with the code `NotFound` where there is none, `PeerGone` without answer."""
+class ObjectReader(Protocol):
+    """Implemented by `kube.api_client.ApiClient`."""
+
+    async def get(self, path: str) -> Mapping[str, object]:
+        """The object; `PeerRefused` with the code `NotFound` if there is none, `PeerGone` without an answer."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedClaims:
+class AllocatedClaims(msgspec.Struct, frozen=True):
     """For one driver, whose devices are in one pool."""
 
-    api: ClaimReader
+    api: ObjectReader
     driver: str
     pool: str
 
@@ -33,8 +36,9 @@ class AllocatedClaims:
         """The claim with its devices; `ClaimRefused` where it is not that claim, `ClaimWaits` if it cannot be read."""
         claims.check_identity(claim.namespace, claim.name, claim.uid)
         where = f"ResourceClaim {claim.namespace}/{claim.name}"
+        path = _CLAIM.format(claim.namespace, claim.name)  # which are names that Kubernetes allows
         try:
-            allocated = claims.read_claim(await self.api.claim(claim.namespace, claim.name), self.driver)
+            allocated = claims.read_claim(await self.api.get(path), self.driver)
         except PeerRefused as error:
             if error.code == "NotFound":
                 raise ClaimRefused(f"{where} does not exist") from error

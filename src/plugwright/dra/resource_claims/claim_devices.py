@@ -6,10 +6,10 @@ requests then set one variable of the environment, the container has what the la
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.attributes import Capacity
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
@@ -32,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSpec:
+class ClaimSpec(msgspec.Struct, frozen=True):
     """The CDI spec of a claim, if it needs one, and the CDI names for each of its requests."""
 
     spec: cdi.Spec | None
@@ -74,7 +73,7 @@ def devices_by_request(claim: AllocatedClaim, devices: Mapping[str, Device]) -> 
         request: [
             device_of_claim(
                 devices[name],
-                _total(result.consumed for result in results),
+                results[0].consumed if len(results) == 1 else _total(result.consumed for result in results),
                 results[-1].parameters,
                 results[0].share_id,
             )

@@ -5,8 +5,9 @@ Every method blocks. The CDI directory is empty after a reboot; the checkpoint t
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from plugwright.dra.resource_claims import claim_devices
 from plugwright.dra.resource_claims.claim_devices import ClaimSpec
@@ -20,8 +21,7 @@ from plugwright.sdk import cdi
 __all__ = ["ClaimFiles"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimFiles:
+class ClaimFiles(msgspec.Struct, frozen=True):
     """`metadata` is None where containers get no files about their devices."""
 
     driver: str

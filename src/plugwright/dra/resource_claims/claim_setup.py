@@ -1,23 +1,26 @@
 """One attempt to prepare a claim, and the way back: the plugin called, the files written, the checkpoint around them.
 
-When to try, and again, is `preparation`; nothing here is called twice at a time.
+When to try, and again, is `preparation`. Every method works inside a transaction of the checkpoint, so that one claim
+is set up or undone at a time.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.dra.device_taints import taints
 from plugwright.dra.resource_claims import claim_devices
-from plugwright.dra.resource_claims.claim_devices import ClaimSpec
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import (
     ClaimedDevice,
+    Claims,
+    ClaimTransaction,
     PreparedClaim,
     PreparedClaims,
     State,
@@ -26,14 +29,10 @@ from plugwright.dra.resource_claims.prepared_claims import (
 from plugwright.errors import ClaimRefused, ClaimWaits, PluginError, PluginTimeout
 from plugwright.model import Allocation, Device
 from plugwright.sdk import cdi
-from plugwright.system.concurrency import begin_in_thread
 
 __all__ = ["ClaimSetup", "DeviceAccess", "PreparationSettings"]
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-_DISK_LIMIT = 10.0  # seconds that a write may keep a call from ending
 
 
 class DeviceAccess(Protocol):
@@ -58,12 +57,11 @@ class DeviceAccess(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparationSettings:
-    """`limit`: seconds within which a call is answered; `lookup`: between two looks at claims that were left behind.
+class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`limit`: seconds within which a call is answered; `lookup`: between two lookups of abandoned claims.
 
     `lookup_ended` is for those that are kept for a pod which may be gone. `host_root` is where the host's files are
-    seen; None: not looked for.
+    seen; None: they are not looked for.
     """
 
     limit: float = 40.0  # a kubelet waits 45
@@ -75,52 +73,52 @@ class PreparationSettings:
 
 
 class ClaimSetup:
-    """`host_root` is where the host's files are seen; None: not looked whether device nodes are there."""
+    """`host_root` is where the host's files are seen; None: device nodes are not looked for."""
 
     def __init__(
         self, devices: DeviceAccess, prepared: PreparedClaims, files: ClaimFiles, host_root: Path | None = Path("/")
     ) -> None:
-        self.devices, self.prepared, self._files, self._host_root = devices, prepared, files, host_root
-        self.turn = asyncio.Lock()  # while a claim is set up or undone
+        self.devices, self.prepared, self.files, self._host_root = devices, prepared, files, host_root
 
-    async def prepare(self, claim: AllocatedClaim) -> PreparedClaim:
-        """The same answer for a claim that is prepared; `ClaimWaits` where a later attempt may succeed."""
-        stored = (await self.prepared.read()).get(claim.uid)
+    async def prepare(self, transaction: ClaimTransaction, claim: AllocatedClaim) -> PreparedClaim:
+        """The same answer for a claim that is prepared; `ClaimWaits` if a later attempt may succeed."""
+        stored = transaction.claims.get(claim.uid)
         if stored is not None and not _is_allocation(stored, claim):
-            await self.undo(stored)  # allocated once more, without an unprepare in between
+            await self.undo(transaction, stored)  # allocated again, without an unprepare in between
         elif stored is not None and stored.is_ready(self.prepared.boot_id):
-            return await self.restore(stored)
+            return await self.restore(transaction, stored)
         await self._check_parameters(claim)
         devices = {result.device: self._usable(result) for result in claim.results}
-        started = await self._start(claim, devices)
+        started = self._started(transaction.claims, claim, devices)
+        # On disk before the plugin is called: no crash leaves a device both taken and free.
+        await transaction.run(partial(transaction.put, started))
         allocations = await self._allocate(claim, devices)
-        made = await _in_thread(partial(self._files.write, claim, allocations, devices))
-        return await self._finish(started, made)
+        return await transaction.run(partial(self._finish, transaction, started, (claim, allocations, devices)))
 
-    async def restore(self, claim: PreparedClaim) -> PreparedClaim:
+    async def restore(self, transaction: ClaimTransaction, claim: PreparedClaim) -> PreparedClaim:
         """A claim that is prepared, with the CDI file that may have vanished since."""
-        await self.write_again(claim)
-        return await self.mark(claim, State.DONE)
+        await transaction.run(partial(self.files.write_again, claim))
+        return await self.mark(transaction, claim, State.DONE)
 
-    async def write_again(self, claim: PreparedClaim) -> None:
-        await _in_thread(partial(self._files.write_again, claim))
-
-    async def mark(self, claim: PreparedClaim, state: State) -> PreparedClaim:
+    async def mark(self, transaction: ClaimTransaction, claim: PreparedClaim, state: State) -> PreparedClaim:
         marked = replace(claim, state=state)
         if marked != claim:
-            await self.prepared.change(lambda claims: claims.__setitem__(claim.uid, marked))
+            await transaction.run(partial(transaction.put, marked))
         return marked
 
-    async def undo(self, claim: PreparedClaim) -> None:
-        """Gives the devices back and removes every trace. A plugin that fails is logged, and does not stop it."""
+    async def undo(self, transaction: ClaimTransaction, claim: PreparedClaim) -> None:
+        """Returns the devices and removes every trace. A plugin that fails is logged, and does not stop it."""
         try:
             if devices := [self._released(device) for device in claim.devices if not device.admin_access]:
                 await self.devices.release(devices)
         except PluginError as error:
             facts = {"claim": str(claim), "uid": claim.uid, "reason": str(error)}
             logger.error("devices of a claim were not released by the plugin", extra=facts)
-        await _in_thread(partial(self._files.remove, claim))
-        await self.prepared.change(lambda claims: claims.pop(claim.uid, None))
+        await transaction.run(partial(self._remove, transaction, claim))
+
+    def _remove(self, transaction: ClaimTransaction, claim: PreparedClaim) -> None:
+        self.files.remove(claim)
+        transaction.remove(claim.uid)
 
     async def _check_parameters(self, claim: AllocatedClaim) -> None:
         checked: list[Mapping[str, object]] = []
@@ -147,12 +145,14 @@ class ClaimSetup:
             raise ClaimWaits(f"device {result.device} is Unhealthy: {device.reason}")
         return device
 
-    async def _start(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
-        """Takes the devices, unless another claim has them."""
+    def _started(self, claims: Claims, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
+        """The claim with its devices, unless another claim has them."""
         capacity = {
             name: {key: amount.value for key, amount in device.capacity.items()} for name, device in devices.items()
         }
-        started = PreparedClaim(
+        if reason := held_by_another(claims, claim, capacity):
+            raise ClaimWaits(reason)
+        return PreparedClaim(
             claim.uid,
             claim.namespace,
             claim.name,
@@ -161,48 +161,35 @@ class ClaimSetup:
             claim_devices.claimed(claim, devices),
         )
 
-        def start(claims: dict[str, PreparedClaim]) -> None:
-            if reason := held_by_another(claims, claim, capacity):
-                raise ClaimWaits(reason)
-            claims[claim.uid] = started
-
-        await self.prepared.change(start)
-        return started
-
     async def _allocate(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, Allocation]:
         try:
-            allocations = {
+            return {
                 request: await self.devices.allocate(given)
                 for request, given in claim_devices.devices_by_request(claim, devices).items()
             }
         except PluginError as error:
             raise ClaimWaits(str(error)) from error
-        if self._host_root is None:
-            return allocations
-        nodes = partial(claim_devices.missing_nodes, allocations.values(), self._host_root)
-        if missing := await _in_thread(nodes):
-            raise ClaimWaits(f"device node {', '.join(missing)} is not there on the node")
-        return allocations
 
-    async def _finish(self, started: PreparedClaim, made: ClaimSpec) -> PreparedClaim:
+    def _finish(
+        self,
+        transaction: ClaimTransaction,
+        started: PreparedClaim,
+        given: tuple[AllocatedClaim, Mapping[str, Allocation], Mapping[str, Device]],
+    ) -> PreparedClaim:
+        """In a thread: writes the claim's files, and then that it is done."""
+        claim, allocations, devices = given
+        if self._host_root is not None:
+            missing = claim_devices.missing_nodes(allocations.values(), self._host_root)
+            if missing:
+                raise ClaimWaits(f"device node {', '.join(missing)} is not there on the node")
+        made = self.files.write(claim, allocations, devices)
         done = replace(
             started,
             state=State.DONE,
             devices=claim_devices.with_names(started.devices, made.names),
             spec=cdi.to_plain(made.spec) if made.spec is not None else None,
         )
-
-        def finish(claims: dict[str, PreparedClaim]) -> PreparedClaim | None:
-            now = claims.get(started.uid)
-            if now is not None and _keys(now.devices) == _keys(started.devices):
-                claims[started.uid] = done
-            return now
-
-        now = await self.prepared.change(finish)
-        if now is None:  # unprepared by another process of this driver
-            await self.undo(started)
-        if now is None or _keys(now.devices) != _keys(started.devices):
-            raise ClaimRefused(f"ResourceClaim {started} was unprepared while it was prepared")
+        transaction.put(done)
         return done
 
     def _released(self, claimed: ClaimedDevice) -> Device:
@@ -220,15 +207,3 @@ def _is_allocation(stored: PreparedClaim, claim: AllocatedClaim) -> bool:
 
 def _keys(devices: Iterable[ClaimedDevice]) -> list[tuple[str, str, str, str, bool]]:
     return sorted(device.key for device in devices)
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """To its end, also where the caller is cancelled: files must not appear when others have been removed."""
-    call = begin_in_thread("claim files", function)
-    call.add_done_callback(lambda call: call.exception())  # retrieved: its caller may no longer wait
-    try:
-        await asyncio.wait((call,))
-    except asyncio.CancelledError:
-        await asyncio.wait((call,), timeout=_DISK_LIMIT)
-        raise
-    return call.result()

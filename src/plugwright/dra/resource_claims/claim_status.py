@@ -11,14 +11,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
+
+import msgspec
 
 from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.system.concurrency import Backoff
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Signal
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["ClaimStatus", "StatusWriter", "status_patch"]
@@ -26,7 +28,7 @@ __all__ = ["ClaimStatus", "StatusWriter", "status_patch"]
 logger = logging.getLogger(__name__)
 
 _API_VERSION = "resource.k8s.io/v1"
-_REMEMBERED = 256  # claims whose last words are not written again
+_REMEMBERED = 256  # size of the cache of last-written statuses
 _MESSAGE_LIMIT = 1024
 _RETRY = 1.0, 60.0  # seconds; the first and the longest wait for an API server that is away
 
@@ -35,8 +37,7 @@ class StatusWriter(Protocol):
     async def patch(self, path: str, body: object, kind: str, **query: str) -> Mapping[str, object]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
+class _Report(msgspec.Struct, frozen=True):
     claim: AllocatedClaim
     reason: str
     at: float
@@ -46,11 +47,12 @@ class ClaimStatus:
     """`report` may be called at any time; `run` writes the latest report of each claim. `problem` is why it cannot."""
 
     def __init__(self, api: StatusWriter, driver: str, clock: Callable[[], float] = time.time) -> None:
-        self.problem = self._failure = ""
+        self.problem = ""
+        self._problems = LogOnce(logger)
         self._api, self._driver, self._clock = api, driver, clock
         self._reports: dict[str, _Report] = {}  # still to be written, by the claim's uid
         self._written: dict[str, str] = {}  # the reasons, the latest last
-        self._changes = Latest(0)
+        self._changes = Signal()
 
     def report(self, claim: AllocatedClaim, reason: str) -> None:
         """The claim waits for `reason`; it is prepared where that is empty."""
@@ -58,11 +60,11 @@ class ClaimStatus:
         known = pending.reason if pending is not None else self._written.get(claim.uid)
         if claim.results and known != reason:
             self._reports[claim.uid] = _Report(claim, reason, self._clock())
-            self._changes.publish(self._changes.value + 1)
+            self._changes.notify()
 
     async def run(self) -> None:
         backoff = Backoff(*_RETRY)
-        async for _ in self._changes.changes():
+        async for _ in self._changes.notifications():
             while self._reports:
                 uid, report = next(iter(self._reports.items()))
                 try:
@@ -85,7 +87,8 @@ class ClaimStatus:
             if error.code not in ("NotFound", "Conflict"):  # the claim is gone, or there is another of that name
                 self._failed(error.code, str(error))
             return
-        self.problem = self._failure = ""
+        self.problem = ""
+        self._problems.recovered()
         self._written.pop(claim.uid, None)
         self._written[claim.uid] = report.reason
         while len(self._written) > _REMEMBERED:
@@ -93,10 +96,9 @@ class ClaimStatus:
 
     def _failed(self, failure: str, problem: str) -> None:
         """Said once for each kind of failure: the texts name the claim."""
-        if failure != self._failure:
-            facts = {"driver": self._driver, "reason": clean(problem)}
-            logger.warning("status of claims not written, they are prepared all the same", extra=facts)
-        self.problem, self._failure = problem, failure
+        facts = {"driver": self._driver, "reason": clean(problem)}
+        self._problems.warning("status of claims not written, they are prepared all the same", failure, extra=facts)
+        self.problem = problem
 
 
 def status_patch(claim: AllocatedClaim, driver: str, reason: str, at: float) -> dict[str, object]:

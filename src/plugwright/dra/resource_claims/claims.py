@@ -6,9 +6,10 @@ names, so each is checked here; an API server lets none through that would fail.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
+
+import msgspec
 
 from plugwright import quantity
 from plugwright.errors import ClaimRefused, InvalidValue
@@ -22,12 +23,12 @@ _DEPTH_LIMIT = 100  # of parameters
 _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 _SOURCES = {"FromClass": 0, "FromClaim": 1}
 _NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 _Object: TypeAlias = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(msgspec.Struct, frozen=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -42,8 +43,7 @@ class Toleration:
         return (self.key, self.value) == (key, value)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedDevice:
+class AllocatedDevice(msgspec.Struct, frozen=True):
     """One result of an allocation.
 
     `request` is the name of the claim's request, `reference` the same with that of the chosen subrequest, if any.
@@ -55,8 +55,8 @@ class AllocatedDevice:
     device: str
     share_id: str = ""
     admin_access: bool = False
-    consumed: Mapping[str, int] = field(default_factory=dict, hash=False)
-    parameters: Mapping[str, object] = field(default_factory=dict, hash=False)
+    consumed: Mapping[str, int] = {}
+    parameters: Mapping[str, object] = {}
     reference: str = ""
     tolerations: tuple[Toleration, ...] = ()
 
@@ -69,8 +69,7 @@ class AllocatedDevice:
         return any(toleration.tolerates(key, value) for toleration in self.tolerations)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedClaim:
+class AllocatedClaim(msgspec.Struct, frozen=True):
     """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for one.
 
     `reserved_for` are the uids of the pods that use it, or are about to.
@@ -87,14 +86,13 @@ class AllocatedClaim:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Configuration:
+class _Configuration(msgspec.Struct, frozen=True):
     requests: tuple[str, ...]
     parameters: Mapping[str, object]
 
     def concerns(self, reference: str) -> bool:
         """A request without subrequest stands for all of its subrequests, none for every request."""
-        return not self.requests or reference in self.requests or _main(reference) in self.requests
+        return not self.requests or reference in self.requests or reference.partition("/")[0] in self.requests
 
 
 def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
@@ -105,7 +103,8 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
     if not isinstance(status.get("allocation"), Mapping):
         raise ClaimRefused(f"ResourceClaim {namespace}/{name} is not allocated")
     devices = _object(_object(status, "allocation"), "devices")
-    configurations = _configurations(_objects(devices, "config"), driver)
+    configs = _objects(devices, "config")
+    configurations = _configurations(configs, driver) if configs else []
     results = [result for result in _objects(devices, "results") if _text(result, "driver") == driver]
     pod_claim_name = _text(_object(metadata, "annotations"), _POD_CLAIM_NAME)
     return AllocatedClaim(
@@ -113,7 +112,7 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
         name,
         uid,
         tuple(_device(result, driver, configurations) for result in results),
-        pod_claim_name if _is_label(pod_claim_name) else "",
+        pod_claim_name if DNS_LABEL.fullmatch(pod_claim_name) else "",
         tuple(sorted({_text(entry, "uid") for entry in _objects(status, "reservedFor")})),
     )
 
@@ -123,27 +122,30 @@ def is_uid(text: str) -> bool:
 
 
 def check_identity(namespace: str, name: str, uid: str) -> None:
-    _check_name("namespace of a ResourceClaim", namespace, _is_label(namespace))
-    _check_name("name of a ResourceClaim", name, _is_subdomain(name))
-    _check_name("uid of a ResourceClaim", uid, is_uid(uid))
+    _check_name("namespace of a ResourceClaim", namespace, DNS_LABEL)
+    _check_name("name of a ResourceClaim", name, DNS_SUBDOMAIN)
+    _check_name("uid of a ResourceClaim", uid, _UID)
 
 
 def _device(result: _Object, driver: str, configurations: Iterable[_Configuration]) -> AllocatedDevice:
     reference, pool, device = (_text(result, key) for key in ("request", "pool", "device"))
     for part in reference.split("/"):
-        _check_name("name of a request", part, _is_label(part))
-    _check_name("name of a device", device, _is_label(device))
-    _check_name("name of a pool", pool, all(_is_subdomain(part) for part in pool.split("/")))
+        _check_name("name of a request", part, DNS_LABEL)
+    _check_name("name of a device", device, DNS_LABEL)
+    for part in pool.split("/"):
+        _check_name("name of a pool", part, DNS_SUBDOMAIN)
     share_id = _text(result, "shareID")
-    _check_name("shareID", share_id, not share_id or is_uid(share_id))
+    if share_id:
+        _check_name("shareID", share_id, _UID)
+    capacity = _object(result, "consumedCapacity")
     matching = [configuration for configuration in configurations if configuration.concerns(reference)]
     return AllocatedDevice(
-        _main(reference),
+        reference.partition("/")[0],
         pool,
         device,
         share_id,
         result.get("adminAccess") is True,
-        _consumed(_object(result, "consumedCapacity"), driver),
+        _consumed(capacity, driver) if capacity else _NOTHING,
         matching[-1].parameters if matching else _NO_SETTINGS,
         reference,
         tuple(map(_toleration, _objects(result, "tolerations"))),
@@ -198,20 +200,8 @@ def _toleration(entry: _Object) -> Toleration:
     )
 
 
-def _main(reference: str) -> str:
-    return reference.partition("/")[0]
-
-
-def _is_label(text: str) -> bool:
-    return bool(DNS_LABEL.fullmatch(text))
-
-
-def _is_subdomain(text: str) -> bool:
-    return len(text) <= _SUBDOMAIN_LIMIT and bool(DNS_SUBDOMAIN.fullmatch(text))
-
-
-def _check_name(what: str, text: str, valid: bool) -> None:
-    if not valid:
+def _check_name(what: str, text: str, pattern: re.Pattern[str]) -> None:
+    if len(text) > _SUBDOMAIN_LIMIT or not pattern.fullmatch(text):
         raise ClaimRefused(f"{what} must be one that Kubernetes allows, got {text[:_SUBDOMAIN_LIMIT]!r}")
 
 

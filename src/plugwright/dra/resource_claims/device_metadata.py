@@ -11,9 +11,10 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from plugwright.attributes import Version, is_published
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice, is_uid
@@ -31,8 +32,7 @@ _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _FILE = "metadata.json"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMetadata:
+class DeviceMetadata(msgspec.Struct, frozen=True):
     """The files of one driver, in `directory`, which has the same path on the host."""
 
     directory: Path
@@ -50,7 +50,7 @@ class DeviceMetadata:
             "requests": self._requests(results, devices),
         }
         if old is None or _without_generation(old) != content:
-            generation = _generation(old) + 1
+            generation = _generation(old) + 1 if old is not None else 1
             _write_in_place(path, _encode({**content, "metadata": {**metadata, "generation": generation}}))
         return cdi.Mount(str(path), self._path_in_container(claim, request), options=("ro", "nosuid", "nodev", "bind"))
 
@@ -138,8 +138,8 @@ def _without_generation(document: Mapping[str, Any]) -> dict[str, object]:
     return {key: document[key] for key in document if key not in ("kind", "apiVersion")} | {"metadata": metadata}
 
 
-def _generation(document: Mapping[str, Any] | None) -> int:
-    generation = document["metadata"].get("generation") if document else 0
+def _generation(document: Mapping[str, Any]) -> int:
+    generation = document["metadata"].get("generation")
     return generation if isinstance(generation, int) else 0
 
 

@@ -4,10 +4,9 @@ A kubelet comes back to a claim that failed only after a minute or more, so what
 device that another claim still holds) is tried again inside the call, until shortly before its limit of 45 s. The
 error then says the last reason, which the owner of the pod reads in its events.
 
-Prepared is what the checkpoint says is done in this boot; the rest is done again, from the beginning. One attempt is
-made at a time. What has been started is in the checkpoint before the plugin is called, so that no process that ends
-in between leaves a device both taken and free. Unprepare fails only where a device is still in use: a pod cannot end
-before it has succeeded.
+Prepared is what the checkpoint says is done in this boot; the rest is done again, from the beginning. An attempt is one
+transaction of the checkpoint, so that one is made at a time. Unprepare fails only if a device is still in use: a pod
+cannot end before it has succeeded.
 """
 
 import asyncio
@@ -17,17 +16,16 @@ from contextlib import suppress
 
 from plugwright.dra.resource_claims import claim_devices, claims
 from plugwright.dra.resource_claims.abandoned_claims import AbandonedClaims
-from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims, ClaimReader
-from plugwright.dra.resource_claims.claim_files import ClaimFiles
-from plugwright.dra.resource_claims.claim_setup import ClaimSetup, DeviceAccess, PreparationSettings
+from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
+from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.resource_claims.claims import AllocatedClaim
-from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, State
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, State
 from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
 from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.system.concurrency import Backoff
 from plugwright.text import clean
 
-__all__ = ["ClaimReader", "Preparation", "PreparationSettings"]
+__all__ = ["Preparation"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,24 +42,16 @@ class Preparation:
 
     def __init__(
         self,
-        driver: str,
-        pool: str,
-        api: ClaimReader,
-        devices: DeviceAccess,
-        prepared: PreparedClaims,
-        files: ClaimFiles,
-        *,
+        reader: AllocatedClaims,
+        setup: ClaimSetup,
         report: Callable[[AllocatedClaim, str], None] = _ignore,
         settings: PreparationSettings | None = None,
     ) -> None:
-        self._reader = AllocatedClaims(api, driver, pool)
-        self._devices, self._prepared = devices, prepared
+        self._reader, self._setup, self._report = reader, setup, report
+        self._devices, self._prepared = setup.devices, setup.prepared
         self._settings = settings or PreparationSettings()
-        self._setup = ClaimSetup(devices, prepared, files, self._settings.host_root)
-        self._turn = self._setup.turn
-        self._report = report
         self._calls: dict[str, object] = {}  # by the uid of the claim, the latest call that prepares it
-        self.abandoned = AbandonedClaims(self._reader, self._setup, self._calls.__contains__, self._settings)
+        self.abandoned = AbandonedClaims(reader, setup, self._calls.__contains__, self._settings)
 
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]:
         deadline = asyncio.get_running_loop().time() + self._settings.limit
@@ -126,10 +116,12 @@ class Preparation:
         try:
             allocated = await self._reader.allocated(claim)
         except ClaimWaits:
-            stored = (await self._prepared.read()).get(claim.uid)
-            if stored is None or not stored.is_ready(self._prepared.boot_id):
-                raise
-            return await self._setup.restore(stored)  # what it was given does not depend on the API server
+            async with self._prepared.transaction() as transaction:
+                stored = transaction.claims.get(claim.uid)
+                if stored is None or not stored.is_ready(self._prepared.boot_id):
+                    raise
+                # What it was given does not depend on the API server.
+                return await self._setup.restore(transaction, stored)
         try:
             prepared = await self._set_up(allocated, call)
         except ClaimRefused as error:
@@ -142,13 +134,13 @@ class Preparation:
         try:
             if self.abandoned.has_ended:
                 await self.abandoned.undo()
-            stored = (await self._prepared.read()).get(claim.uid)
-            if stored is None or not stored.is_ready(self._prepared.boot_id):
+            known = self._prepared.latest.value.get(claim.uid)
+            if known is None or not known.is_ready(self._prepared.boot_id):
                 await self._devices.arriving([result.device for result in claim.results if not result.admin_access])
-            async with self._turn:
+            async with self._prepared.transaction() as transaction:
                 if self._calls.get(claim.uid) is not call:
                     raise ClaimRefused(f"ResourceClaim {claim} was unprepared while it waited")
-                return await self._setup.prepare(claim)
+                return await self._setup.prepare(transaction, claim)
         except ClaimRefused:
             raise
         except (PlugwrightError, OSError) as error:
@@ -159,11 +151,13 @@ class Preparation:
         facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
         try:
             several = await self._reader.is_used_by_several(claim)
-            async with asyncio.timeout(self._settings.limit), self._turn:
+            async with asyncio.timeout(self._settings.limit):
                 undone = await self._undo(claim, several)
+        except PlugwrightError as error:
+            text = clean(error)
         except TimeoutError:
             text = f"not unprepared within {self._settings.limit:g} s"
-        except (PlugwrightError, OSError) as error:
+        except OSError as error:
             text = clean(error)
         except Exception as error:
             logger.exception("claim not unprepared", extra=facts)
@@ -186,10 +180,12 @@ class Preparation:
             claims.check_identity(claim.namespace, claim.name, claim.uid)
         except ClaimRefused:
             return False
-        stored = (await self._prepared.read()).get(claim.uid)
-        if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
-            await self._setup.mark(stored, State.ENDED)
-            logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})
-            return False
-        await self._setup.undo(stored or PreparedClaim(claim.uid, claim.namespace, claim.name))
-        return stored is not None
+        async with self._prepared.transaction() as transaction:
+            stored = transaction.claims.get(claim.uid)
+            if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
+                await self._setup.mark(transaction, stored, State.ENDED)
+                self.abandoned.note_ended()
+                logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})
+                return False
+            await self._setup.undo(transaction, stored or PreparedClaim(claim.uid, claim.namespace, claim.name))
+            return stored is not None

@@ -1,23 +1,21 @@
 """The claims that are prepared on this node: the checkpoint of one driver, and which claim holds which device.
 
 The file has a line with its format and the checksum of the bytes that follow, and then the claims: a field that a later
-version adds changes no checksum. Every change reads it, decides and writes it under a lock of the file system, because
-an old and a new process of one driver run side by side during an upgrade. What a claim was given stays in it after a
-reboot, when nothing of it is set up any more: the boot id tells.
+version adds changes no checksum. Preparing or unpreparing a claim is one transaction: the file is locked and read once,
+and each state of the claim is on disk before it takes effect. The lock holds over the whole call, because an old and a
+new process of one driver run side by side during an upgrade. What a claim was given stays in the file after a reboot,
+when nothing of it is set up any more: the boot id tells.
 
-A file that cannot be used, damaged or of a later format, is put aside and the claims are found again by what they left
-behind (`recovery`): a node must not lose its driver for it.
+A file that cannot be used, damaged or of a later format, is set aside and the claims are found again by their files: a
+node must not lose its driver for it.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
-import time
+import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -26,13 +24,14 @@ from typing import TypeVar
 import msgspec
 
 from plugwright.dra.resource_claims.claims import AllocatedClaim
-from plugwright.errors import CheckpointCorrupt, ClaimWaits
+from plugwright.errors import ClaimWaits, StateFileDamaged
 from plugwright.sdk.sysfs import BOOT_ID
-from plugwright.system import files
-from plugwright.system.concurrency import begin_in_thread
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.latest import Latest
+from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
 
 __all__ = [
+    "ClaimTransaction",
     "ClaimedDevice",
     "Claims",
     "PreparedClaim",
@@ -47,9 +46,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FORMAT = 1
-_PRIVATE = 0o600  # edits may hold what only the claim's containers are to know
-_LOCK_PAUSE = 0.005
-_DISK_LIMIT = 10.0
+_DISK_LIMIT = 10.0  # seconds that a call may take beside its wait for the lock
 
 
 class State(StrEnum):
@@ -60,8 +57,7 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedDevice:
+class ClaimedDevice(msgspec.Struct, frozen=True):
     """A device that a claim has: `name` in the slice, `id` in the plugin."""
 
     name: str
@@ -71,8 +67,8 @@ class ClaimedDevice:
     share_id: str = ""
     admin_access: bool = False
     cdi: tuple[str, ...] = ()
-    consumed: dict[str, int] = field(default_factory=dict, hash=False)
-    parameters: dict[str, object] = field(default_factory=dict, hash=False)
+    consumed: dict[str, int] = {}
+    parameters: dict[str, object] = {}
 
     @property
     def exclusive(self) -> bool:
@@ -84,8 +80,7 @@ class ClaimedDevice:
         return self.request, self.pool, self.name, self.share_id, self.admin_access
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedClaim:
+class PreparedClaim(msgspec.Struct, frozen=True):
     """A claim on this node. `spec` is its CDI spec as in the file, None without one; `boot_id` that of its last start.
 
     A claim that was found again after the checkpoint was lost may have no namespace and name.
@@ -97,7 +92,7 @@ class PreparedClaim:
     state: State = State.STARTED
     boot_id: str = ""
     devices: tuple[ClaimedDevice, ...] = ()
-    spec: dict[str, object] | None = field(default=None, hash=False)
+    spec: dict[str, object] | None = None
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.name else f"with uid {self.uid}"
@@ -119,7 +114,7 @@ Claims = Mapping[str, PreparedClaim]  # by uid
 
 
 class PreparedClaims:
-    """`find` finds claims again without the checkpoint; `latest` is what the file had when it was last read here."""
+    """`find` finds claims again without the checkpoint; `latest` is the content of the file when last read here."""
 
     def __init__(
         self,
@@ -131,26 +126,30 @@ class PreparedClaims:
         self.boot_id = boot_id
         self.latest: Latest[Claims] = Latest({})
         self.problem = ""  # why the file could not be used, the last time
-        self._path, self._find, self._lock_limit = path, find, lock_limit
+        self._find = find
+        # What the last moment before a loss of power wrote may be lost: so are its containers.
+        options = StateFileOptions(lock=path.with_suffix(".lock"), lock_limit=lock_limit, sync_name=False)
+        self._file = StateFile(path, _CheckpointFormat(), options)
+        self._disk = BlockingCalls(f"access to {path}", lock_limit + _DISK_LIMIT)
         self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["ClaimTransaction"]:
+        """The claims, which no other call or process changes while inside; OSError or PlugwrightError if unreadable."""
+        async with self._turn:
+            transaction = ClaimTransaction(self._file, self._disk)
+            try:
+                await transaction.run(partial(transaction.open, self._found))
+                self.latest.publish_if_changed(transaction.claims)
+                yield transaction
+            finally:
+                transaction.close()
+                self.latest.publish_if_changed(transaction.claims)
 
     async def read(self) -> Claims:
         """The claims in the file now."""
-        return await self.change(dict)
-
-    async def change(self, decide: Callable[[dict[str, PreparedClaim]], T]) -> T:
-        """Lets `decide` change the claims; they are written when this returns. Where it raises, nothing changes.
-
-        It runs in a thread. OSError or ClaimWaits where the file cannot be read, written or locked in time.
-        """
-        async with self._turn:
-            call = begin_in_thread("claims", partial(self._transact, decide))
-            call.add_done_callback(self._publish)  # also when its caller no longer waits
-            done, _ = await asyncio.wait((call,), timeout=self._lock_limit + _DISK_LIMIT)
-            if not done:
-                raise ClaimWaits(f"{self._path} could not be read and written within {_DISK_LIMIT:g} s")
-            result, _ = call.result()
-            return result
+        async with self.transaction() as transaction:
+            return transaction.claims
 
     def held(self) -> dict[str, list[PreparedClaim]]:
         """The claims that hold each device, by its name; those with admin access hold none."""
@@ -160,43 +159,73 @@ class PreparedClaims:
                 holders.setdefault(name, []).append(claim)
         return dict(sorted(holders.items()))
 
-    def _publish(self, call: "asyncio.Future[tuple[T, Claims]]") -> None:
-        if call.exception() is None:
-            self.latest.publish_if_changed(call.result()[1])
-
-    def _transact(self, decide: Callable[[dict[str, PreparedClaim]], T]) -> tuple[T, Claims]:
-        self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with _locked(self._path.with_suffix(".lock"), self._lock_limit):
-            before = self._load()
-            claims = dict(before)
-            result = decide(claims)
-            if claims != before:
-                self._write(claims)
-            return result, dict(claims)
-
-    def _write(self, claims: Claims) -> None:
-        """Whole or not at all. What the last moment before a loss of power wrote may be gone: so are its containers."""
-        files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE, sync_name=False)
-
-    def _load(self) -> dict[str, PreparedClaim]:
-        try:
-            content = self._path.read_bytes()
-        except FileNotFoundError:
-            return self._found("there is none")
-        try:
-            return _decode(content)
-        except CheckpointCorrupt as error:
-            return self._found(f"{error}; it is kept as {files.put_aside(self._path).name}", was_there=True)
-
-    def _found(self, problem: str, *, was_there: bool = False) -> dict[str, PreparedClaim]:
+    def _found(self, problem: str, *, was_there: bool) -> Claims:
         """The claims by the files that they have on this node, which become the checkpoint."""
         claims = {claim.uid: claim for claim in self._find()}
         if claims or was_there:
             self.problem = problem
-            facts = {"path": str(self._path), "reason": problem, "claims": len(claims)}
+            facts = {"path": str(self._file.path), "reason": problem, "claims": len(claims)}
             logger.error("checkpoint of claims cannot be used, claims are found again by their files", extra=facts)
-            self._write(claims)
         return claims
+
+
+class ClaimTransaction:
+    """The claims of a driver under the lock of their file; `run` is the way to call its other methods, which block.
+
+    The lock is kept until the last of those calls has ended, even if its caller waits no longer: on a disk that hangs,
+    an earlier write never replaces a later one.
+    """
+
+    def __init__(self, file: StateFile[Claims], disk: BlockingCalls) -> None:
+        self.claims: Claims = {}
+        self._file, self._disk = file, disk
+        self._lock = ExitStack()
+        self._users, self._counting = 1, threading.Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` in a thread, to its end also if the caller is cancelled: no file appears later."""
+        return await self._disk.run(partial(self._locked, work), to_end=True)
+
+    def open(self, find: "Callable[..., Claims]") -> None:
+        """Locks and reads the file; `find` finds the claims if it cannot be used."""
+        try:
+            claims = self._lock.enter_context(self._file.locked())
+        except StateFileDamaged as error:
+            kept = f"; it is kept as {error.kept.name}" if error.kept is not None else ""
+            self._lock.enter_context(self._file.locked())  # it is set aside
+            claims = find(f"{error.problem}{kept}", was_there=True)
+            self._file.write(claims)
+        if claims is None:
+            claims = find("there is none", was_there=False)
+            self._file.write(claims or None)
+        self.claims = claims
+
+    def put(self, claim: PreparedClaim) -> None:
+        claims = {**self.claims, claim.uid: claim}
+        self._file.write(claims)
+        self.claims = claims
+
+    def remove(self, uid: str) -> None:
+        if uid in self.claims:
+            claims = {key: claim for key, claim in self.claims.items() if key != uid}
+            self._file.write(claims)
+            self.claims = claims
+
+    def close(self) -> None:
+        with self._counting:
+            self._users -= 1
+            if not self._users:
+                self._lock.close()
+
+    def _locked(self, work: Callable[[], T]) -> T:
+        with self._counting:
+            if not self._users:
+                raise ClaimWaits("the transaction has ended")
+            self._users += 1
+        try:
+            return work()
+        finally:
+            self.close()
 
 
 def held_by_another(claims: Claims, wanted: AllocatedClaim, capacity: Mapping[str, Mapping[str, int]]) -> str:
@@ -234,28 +263,6 @@ def read_boot_id(path: Path = BOOT_ID) -> str:
     return path.read_text(encoding="ascii").strip()
 
 
-@contextmanager
-def _locked(path: Path, limit: float) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
-    try:
-        _lock(descriptor, path, limit)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path, limit: float) -> None:
-    """Not a call that waits: another process may have been stopped while it has the lock."""
-    ends = time.monotonic() + limit
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > ends:
-                raise ClaimWaits(f"another process has had {path} locked for {limit:g} s") from None
-        time.sleep(_LOCK_PAUSE)
-
-
 class _CheckpointHeader(msgspec.Struct):
     format: int
     crc32: int = 0
@@ -265,20 +272,22 @@ class _CheckpointContent(msgspec.Struct):
     claims: list[PreparedClaim]
 
 
-def _encode(claims: Iterable[PreparedClaim]) -> bytes:
-    content = msgspec.json.encode(_CheckpointContent(sorted(claims, key=lambda claim: claim.uid)))
-    return msgspec.json.encode(_CheckpointHeader(_FORMAT, zlib.crc32(content))) + b"\n" + content + b"\n"
+class _CheckpointFormat:
+    """Implements `state_file.StateFormat`."""
 
+    def encode(self, value: Claims) -> bytes:
+        content = msgspec.json.encode(_CheckpointContent([value[uid] for uid in sorted(value)]))
+        return msgspec.json.encode(_CheckpointHeader(_FORMAT, zlib.crc32(content))) + b"\n" + content + b"\n"
 
-def _decode(text: bytes) -> dict[str, PreparedClaim]:
-    first, _, content = text.partition(b"\n")
-    try:
-        header = msgspec.json.decode(first, type=_CheckpointHeader)
-        if header.format != _FORMAT:
-            raise CheckpointCorrupt(f"it has format {header.format}, this version reads {_FORMAT}")
-        content = content.removesuffix(b"\n")
-        if zlib.crc32(content) != header.crc32:
-            raise CheckpointCorrupt("its checksum is wrong")
-        return {claim.uid: claim for claim in msgspec.json.decode(content, type=_CheckpointContent).claims}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointCorrupt(f"it cannot be parsed: {error}") from error
+    def decode(self, content: bytes) -> Claims:
+        first, _, rest = content.partition(b"\n")
+        try:
+            header = msgspec.json.decode(first, type=_CheckpointHeader)
+            if header.format != _FORMAT:
+                raise NewerVersion(f"it has format {header.format}, this version reads {_FORMAT}")
+            rest = rest.removesuffix(b"\n")
+            if zlib.crc32(rest) != header.crc32:
+                raise ValueError("its checksum is wrong")
+            return {claim.uid: claim for claim in msgspec.json.decode(rest, type=_CheckpointContent).claims}
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"it cannot be parsed: {error}") from error

@@ -13,8 +13,10 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.dra.resource_api_client import ResourceClient
 from plugwright.dra.resource_slices import slice_comparison, slices
@@ -24,7 +26,8 @@ from plugwright.dra.resource_slices.slices import Plan, Pool, PoolContent
 from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import segment
 from plugwright.system.concurrency import Backoff, first
-from plugwright.system.latest import Latest
+from plugwright.system.latest import Latest, Signal
+from plugwright.system.log_once import LogOnce
 
 __all__ = ["PublisherState", "PublisherStatus", "SlicePublisher"]
 
@@ -35,7 +38,7 @@ _CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # since
 _CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # is not accepted, now or later
 _AGAIN = 300.0  # seconds until refused content is tried again
 _REASON = 400  # characters of it that are shown
-_STEADY = 10.0  # seconds after which the end of a watch is not one of many
+_STEADY = 10.0  # seconds; a watch that lasted this long resets the back-off
 
 
 class PublisherState(StrEnum):
@@ -45,8 +48,7 @@ class PublisherState(StrEnum):
     AWAY = "away"
 
 
-@dataclass(frozen=True, slots=True)
-class PublisherStatus:
+class PublisherStatus(msgspec.Struct, frozen=True):
     """`dropped` are fields that the API server does not keep; `left_out` are devices not offered because of that."""
 
     state: PublisherState = PublisherState.WAITING
@@ -70,14 +72,14 @@ class SlicePublisher:
         self._api, self._clock = api, clock
         self._pool = Pool(driver, node, node)
         self._known = KnownSlices()
-        self._wakes = Latest(0)
+        self._wakes = Signal()
         self._repairs = Repairs()
         self._attempted: PoolContent | None = None  # the latest content that requests were made for
         self._good: PoolContent | None = None  # the latest content that was accepted
         self._refused: tuple[PoolContent, float] | None = None  # and when to try it again
         self._dropped = DroppedFields()
         self._times: slice_comparison.TaintTimes = {}
-        self._logged = ""
+        self._problems = LogOnce(logger)
 
     @property
     def is_current(self) -> bool:
@@ -86,7 +88,7 @@ class SlicePublisher:
 
     async def run(self) -> None:
         """Publishes for ever."""
-        end = self.content.subscribe(self._wake)
+        end = self.content.subscribe(self._wakes.notify)
         backoff = Backoff(0.05, 15.0, jitter=0.5)
         try:
             while True:
@@ -127,16 +129,13 @@ class SlicePublisher:
             async with aclosing(self._api.watch(_SLICES, version, fieldSelector=selector)) as changes:
                 async for kind, document in changes:
                     if self._known.change(kind, document):
-                        self._wake()
+                        self._wakes.notify()
 
     async def _synchronize(self) -> None:
         """Ends by an error alone."""
         seen, wait = -1, None
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wakes.until(lambda count, seen=seen: count != seen)  # type: ignore[misc]
-            seen = self._wakes.value
+            seen = await self._wakes.wait(seen, wait)
             wait = await self._synchronize_once()
 
     async def _synchronize_once(self) -> float | None:
@@ -264,7 +263,8 @@ class SlicePublisher:
         if not plan:
             self._repairs.not_needed()
         if self._refused is None:  # else it is the content before that is published
-            self._good, self._logged = content, ""
+            self._good = content
+            self._problems.recovered()
         self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
         if self._refused is None:
             self._set_status(reason="", **self._pool_facts(plan, content))
@@ -304,20 +304,15 @@ class SlicePublisher:
 
     def _set_status(self, *, reason: str, **changes: object) -> None:
         # An API server names every device of a slice that it refuses.
-        changed = replace(self.status.value, reason=reason[:_REASON], **changes)  # type: ignore[arg-type]
+        changed = replace(self.status.value, reason=reason[:_REASON], **changes)
         self.status.publish_if_changed(changed)
 
     def _log_once(self, message: str, reason: str) -> None:
-        """Warns once for each reason; its repetitions are for debugging."""
-        level = logging.DEBUG if message + reason == self._logged else logging.WARNING
-        logger.log(level, message, extra={**self._facts(), "reason": reason[:_REASON]})
-        self._logged = message + reason
+        facts = {**self._facts(), "reason": reason[:_REASON]}
+        self._problems.warning(message, message + reason, extra=facts)
 
     def _facts(self) -> dict[str, str]:
         return {"driver": self._pool.driver, "node": self._pool.node}
-
-    def _wake(self) -> None:
-        self._wakes.publish(self._wakes.value + 1)
 
 
 def _path(document: Document) -> str:

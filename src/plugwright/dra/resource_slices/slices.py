@@ -7,7 +7,8 @@ slice alone is made in place, and any other change under the next generation.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from plugwright.dra.resource_slices.slice_comparison import Document, comparable
 from plugwright.errors import InvalidValue
@@ -21,16 +22,14 @@ _LISTS = frozenset({"ints", "strings", "bools", "versions"})
 _INDEX = re.compile(r"([0-9a-f]{5,8})-")
 
 
-@dataclass(frozen=True, slots=True)
-class PoolContent:
+class PoolContent(msgspec.Struct, frozen=True):
     """Devices in the order in which they are to be tried, and the counter sets that they consume: API documents."""
 
     devices: tuple[Document, ...] = ()
     counter_sets: tuple[Document, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True):
     """A pool of a driver on one node; `node_uid` is that of its Node, or empty where it is not known."""
 
     driver: str
@@ -44,8 +43,7 @@ class Pool:
         return {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node_uid, "controller": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The requests that make a pool as wanted, in this order; `update` and `create` are what to send."""
 
     generation: int
