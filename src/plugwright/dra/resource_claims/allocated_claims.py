@@ -17,7 +17,7 @@ _CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 _RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
 
 
-class ObjectReader(Protocol):
+class ClaimReader(Protocol):
     """Implemented by `kube.api_client.ApiClient`."""
 
     async def get(self, path: str) -> Mapping[str, object]:
@@ -28,7 +28,7 @@ class ObjectReader(Protocol):
 class AllocatedClaims(msgspec.Struct, frozen=True):
     """For one driver, whose devices are in one pool."""
 
-    api: ObjectReader
+    api: ClaimReader
     driver: str
     pool: str
 
