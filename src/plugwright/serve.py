@@ -12,7 +12,7 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.sdk.settings import Settings
-from plugwright.system import left_out_modules
+from plugwright.system import cpython
 
 __all__ = ["needs_driver", "resource_driver", "run", "serving"]
 
@@ -40,7 +40,7 @@ def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
     """The driver of a resource that claims are served from; None for one that needs none."""
     if not needs_driver(runtime):
         return None
-    left_out_modules.allow_ssl()
+    cpython.allow_ssl()
     from plugwright.dra.driver import Driver  # a client of the API server, which the device plugin API does not need
 
     return Driver(runtime)

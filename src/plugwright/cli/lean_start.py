@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from plugwright.system.left_out_modules import leave_out_archives, leave_out_ssl
+from plugwright.system.cpython import leave_out_ssl
 
 __all__ = ["serve_plainly"]
 
@@ -15,10 +15,9 @@ def serve_plainly(words: Sequence[str]) -> bool:
     """Serves the file if `run` is called plainly with these words; False if click must look at them."""
     if _names_plugin(words):
         return False
-    leave_out_archives()
     if not _needs_ssl(words):
         leave_out_ssl()
-    from plugwright.cli import failures, run_settings  # now that these modules are left out
+    from plugwright.cli import failures, run_settings  # loads asyncio, now without ssl
 
     values = run_settings.plain_call(words, os.environ)
     if values is None:

@@ -24,7 +24,7 @@ from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySett
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ServeMode
-from plugwright.system.left_out_modules import sha256
+from plugwright.system.cpython import sha256
 from plugwright.text import clean
 
 __all__ = [

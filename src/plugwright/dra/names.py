@@ -7,7 +7,7 @@ import re
 
 from plugwright.errors import ConfigError
 from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
-from plugwright.system.left_out_modules import sha256
+from plugwright.system.cpython import sha256
 
 __all__ = ["check_driver_name", "class_name", "device_name", "driver_domain", "driver_name"]
 

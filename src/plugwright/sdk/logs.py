@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from plugwright.errors import PlugwrightError
+from plugwright.system.cpython import start_thread
 from plugwright.text import clean, escaped
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _FLUSH_LIMIT = 0.25  # seconds; a stop has 0.9 for everything
+_BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a very busy machine
 _GATHER = 0.02  # seconds between two writes
 _BATCH = 65_536  # bytes written at once
 
@@ -106,6 +108,7 @@ class LogWriter(logging.Handler):
         self._flushes = 0  # callers that wait for it
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._begins_by = 0.0  # when a thread that has not begun is given up
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -133,13 +136,19 @@ class LogWriter(logging.Handler):
             self._waiting += len(line)
             if not self._gathers or self._waiting > _BATCH:
                 self._changed.notify_all()
-            if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._write_all, name="plugwright-log", daemon=True)
+            if not self._has_writer():
                 with suppress(RuntimeError):  # no thread left: the next line tries again
-                    thread.start()
-                    self._thread = thread
+                    self._thread = start_thread("plugwright-log", self._write_all)
+                    self._begins_by = time.monotonic() + _BEGIN_LIMIT
+
+    def _has_writer(self) -> bool:
+        """Also a thread that has not begun yet; while the interpreter exits, none begins."""
+        return self._thread is not None and (self._thread.is_alive() or time.monotonic() < self._begins_by)
 
     def _write_all(self) -> None:
+        with self._changed:
+            if self._thread is not threading.current_thread():
+                return  # it began too late, and another has taken its place
         last = 0.0
         while True:
             with self._changed:

@@ -11,11 +11,12 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import suppress
-from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
+
+from plugwright.system.cpython import start_before_3_12, start_thread
 
 __all__ = [
     "Backoff",
@@ -30,7 +31,6 @@ __all__ = [
     "retrieve_exception",
     "single_error",
     "start",
-    "start_thread",
     "unwrapped",
 ]
 
@@ -44,33 +44,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
-    return _start_before_3_12(loop, coroutine)
-
-
-def _start_before_3_12(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A new task asks the loop for its first step in the next turn; the step is kept here and made now."""
-    steps: list[Callable[[], object]] = []
-
-    def call_soon(step: Callable[[], object], *, context: Context) -> None:
-        steps.append(partial(context.run, step))
-
-    try:
-        vars(loop)["call_soon"] = call_soon
-    except TypeError:  # a loop that is not written in Python
-        return loop.create_task(coroutine)
-    try:
-        task = asyncio.Task(coroutine, loop=loop)
-    finally:
-        del vars(loop)["call_soon"]
-    outer = asyncio.current_task(loop)
-    if outer is not None:
-        asyncio._leave_task(loop, outer)
-    try:
-        steps[0]()
-    finally:
-        if outer is not None:
-            asyncio._enter_task(loop, outer)
-    return task
+    return start_before_3_12(asyncio, loop, partial(asyncio.Task, coroutine, loop=loop))
 
 
 async def first(*waits: Coroutine[object, object, T]) -> T:
@@ -120,20 +94,6 @@ def unwrapped(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-def start_thread(name: str, work: Callable[[], None]) -> None:
-    """Starts a daemon thread and does not wait until it has begun; RuntimeError where there can be none more."""
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    # Thread.start() waits for the thread's own word. One that has no memory left to begin with ends without it, and
-    # whoever has started it, mostly the event loop, would wait for ever.
-    vars(thread)["_started"] = _Unawaited()
-    thread.start()
-
-
-class _Unawaited(threading.Event):
-    def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(0 if timeout is None else timeout)
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck, Probe
 from plugwright.sdk import sysfs
 from plugwright.sdk.sysfs import Host
-from plugwright.system import concurrency, left_out_modules, processes
+from plugwright.system import concurrency, cpython, processes
 from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["CommandProbe", "probe_of", "probes_of"]
@@ -141,7 +141,7 @@ class HttpProbe(msgspec.Struct, frozen=True):
         if not address.startswith(("http://", "https://")):
             raise ConfigError(f"an http address must look like http://127.0.0.1:8080/health, got {address!r}")
         if address.startswith("https://"):
-            left_out_modules.allow_ssl()
+            cpython.allow_ssl()
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         address = allocation.fill(self.check.http or "", facts_of(unit))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from plugwright.errors import DriverGone
 from plugwright.plugins.nvidia.driver import EventKind, EventSet, GpuDriver, GpuEvent
 from plugwright.plugins.nvidia.nvml_library import NvmlLibrary
-from plugwright.system import concurrency
+from plugwright.system.cpython import start_thread
 
 __all__ = ["EventListener", "EventThread", "NvmlEvents"]
 
@@ -57,7 +57,7 @@ class EventThread:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        concurrency.start_thread("nvidia events", self._run)
+        start_thread("nvidia events", self._run)
 
     def _run(self) -> None:
         """Whatever ends the thread is reported: events that nobody waits for would be health that nobody watches."""
