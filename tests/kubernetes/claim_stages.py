@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec.structs import replace
 from tests.kubelet.dra.stored_claims import StoredClaims
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.images import BUSYBOX
@@ -133,7 +134,7 @@ async def listed_claims(paths: KubeletPaths, name: str) -> dict[str, tuple[Dynam
             await asyncio.sleep(0.2)
         assert listed == [await kubelet.pod(name, "default", timeout=5)]
     return {
-        container.name: tuple(claim._replace(claim_name=generated(claim.claim_name)) for claim in container.claims)
+        container.name: tuple(replace(claim, claim_name=generated(claim.claim_name)) for claim in container.claims)
         for container in listed[0].containers
     }
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec.structs import replace
 from tests.kubernetes import pods as real_pods
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.images import BUSYBOX
@@ -127,8 +128,8 @@ async def listed(paths: KubeletPaths, *pods: str) -> list[PodResources]:
 
 
 def _in_order(pod: PodResources) -> PodResources:
-    sorted_ = (each._replace(devices=tuple(sorted(each.devices, key=str))) for each in pod.containers)
-    return pod._replace(containers=tuple(sorted_))
+    sorted_ = (replace(each, devices=tuple(sorted(each.devices, key=str))) for each in pod.containers)
+    return replace(pod, containers=tuple(sorted_))
 
 
 async def allocatable(paths: KubeletPaths, resource: str) -> list[AllocatableDevice]:

@@ -17,11 +17,12 @@ __all__ = ["Document", "parse", "parse_all"]
 
 T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MESSAGE = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`")
-_MISSING = re.compile(r"Object missing required field `(?P<key>.*)`")
-_PATTERN = re.compile(r"Expected `str` matching regex '(?P<pattern>.*)'")
-_WRONG_TYPE = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>int|float|bool|date|datetime)`")
+# Of msgspec's messages; compiled when the first error is reported.
+_MESSAGE = r"(?s)^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$"
+_UNKNOWN = r"Object contains unknown field `(?P<key>.*)`"
+_MISSING = r"Object missing required field `(?P<key>.*)`"
+_PATTERN = r"Expected `str` matching regex '(?P<pattern>.*)'"
+_WRONG_TYPE = r"Expected `(?P<expected>[^`]*)`, got `(?P<got>int|float|bool|date|datetime)`"
 _DEPTH = 50
 _SIZE = 100_000
 _KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
@@ -39,7 +40,7 @@ _WORDS = {
 }
 # What the patterns of our own types mean.
 _MEANINGS = {"^/": "must be an absolute path", "^[rwm]{1,3}$": "must be letters of 'rwm'"}
-_TYPES = re.compile("`((?:{0})(?: \\| (?:{0}))*)`".format("|".join(_WORDS)))
+_TYPES = "`((?:{0})(?: \\| (?:{0}))*)`".format("|".join(_WORDS))
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
 
@@ -79,12 +80,12 @@ class Document(msgspec.Struct, frozen=True):
         try:
             return msgspec.convert(self.content if content is None else content, kind, strict=True)
         except msgspec.ValidationError as error:
-            message = _MESSAGE.match(str(error))
+            message = re.match(_MESSAGE, str(error))
             problem, inner = (message["problem"], message["path"] or "$") if message else (str(error), "$")
             full_path = path + inner.removeprefix("$")
             from plugwright.config import hints  # loaded only for a mistake
 
-            unknown = _UNKNOWN.match(problem)
+            unknown = re.match(_UNKNOWN, problem)
             if unknown:
                 hint = hints.did_you_mean(unknown["key"], hints.keys_at(kind, inner))
                 raise self.error(full_path, f"unknown key '{unknown['key']}'{hint}", unknown["key"]) from error
@@ -103,14 +104,14 @@ class Document(msgspec.Struct, frozen=True):
         written = self.written(path)
         if choices:
             return f"must be one of {', '.join(choices)}, got {written!r}"
-        if missing := _MISSING.match(problem):
+        if missing := re.match(_MISSING, problem):
             empty = "the file is empty: " if self.root is None else ""
             return f"{empty}the key '{missing['key']}' is missing"
-        pattern = _PATTERN.match(problem)
+        pattern = re.match(_PATTERN, problem)
         if pattern and pattern["pattern"] in _MEANINGS:
             return f"{_MEANINGS[pattern['pattern']]}, got {written!r}"
-        plain = _TYPES.sub(lambda match: " or ".join(_WORDS.get(word, word) for word in match[1].split(" | ")), problem)
-        wrong = _WRONG_TYPE.match(problem)
+        plain = re.sub(_TYPES, lambda match: " or ".join(map(_WORDS.__getitem__, match[1].split(" | "))), problem)
+        wrong = re.match(_WRONG_TYPE, problem)
         hint = f': put it in quotes: "{written}"' if wrong and "str" in wrong["expected"].split(" | ") else ""
         return plain[:1].lower() + plain[1:] + hint
 

@@ -8,7 +8,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
+
+import msgspec
 
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import frames, grpc, grpc_errors
@@ -30,14 +31,14 @@ _HEADERS = encode([(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = encode([(b"grpc-status", b"0")])
 
 
-class Handler(NamedTuple):
+class Handler(msgspec.Struct, frozen=True):
     """One method: takes the request's bytes, and gives the bytes of one reply or of several."""
 
     unary: Callable[[bytes], Awaitable[bytes]] | None = None
     streaming: Callable[[bytes], AsyncGenerator[bytes, None]] | None = None
 
 
-class _Route(NamedTuple):
+class _Route(msgspec.Struct, frozen=True):
     """What a request's headers ask for: a handler, or the answer that refuses it."""
 
     handler: Handler | None = None

@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plugwright.protocol import transport, wire_format
 from plugwright.protocol.transport import Unary
@@ -40,7 +43,7 @@ _GET = "/v1.PodResourcesLister/Get"
 _ALPHA_LIST = "/v1alpha1.PodResourcesLister/List"
 
 
-class HeldDevice(NamedTuple):
+class HeldDevice(msgspec.Struct, frozen=True, order=True):
     """One device in one container of one pod."""
 
     resource: str
@@ -50,7 +53,7 @@ class HeldDevice(NamedTuple):
     container: str
 
 
-class HeldClaimDevice(NamedTuple):
+class HeldClaimDevice(msgspec.Struct, frozen=True, order=True):
     """One device of a prepared ResourceClaim in one container of one pod."""
 
     driver: str
@@ -63,7 +66,7 @@ class HeldClaimDevice(NamedTuple):
     share_id: str = ""
 
 
-class ContainerDevices(NamedTuple):
+class ContainerDevices(msgspec.Struct, frozen=True):
     """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
 
     resource: str
@@ -71,7 +74,7 @@ class ContainerDevices(NamedTuple):
     numa: int | None = None
 
 
-class ClaimDevice(NamedTuple):
+class ClaimDevice(msgspec.Struct, frozen=True):
     """A device that a DRA driver has prepared for a claim."""
 
     driver: str
@@ -81,7 +84,7 @@ class ClaimDevice(NamedTuple):
     share_id: str = ""
 
 
-class DynamicResource(NamedTuple):
+class DynamicResource(msgspec.Struct, frozen=True):
     """A ResourceClaim that a container uses, with all devices of the claim."""
 
     claim_namespace: str
@@ -89,19 +92,19 @@ class DynamicResource(NamedTuple):
     devices: tuple[ClaimDevice, ...] = ()
 
 
-class ContainerResources(NamedTuple):
+class ContainerResources(msgspec.Struct, frozen=True):
     name: str
     devices: tuple[ContainerDevices, ...] = ()
     claims: tuple[DynamicResource, ...] = ()
 
 
-class PodResources(NamedTuple):
+class PodResources(msgspec.Struct, frozen=True):
     name: str
     namespace: str
     containers: tuple[ContainerResources, ...] = ()
 
 
-class AllocatableDevice(NamedTuple):
+class AllocatableDevice(msgspec.Struct, frozen=True):
     """A healthy device, in use or not; `nodes` is None where its plugin sent no topology."""
 
     resource: str
@@ -190,10 +193,10 @@ def _by_node(devices: Iterable[AllocatableDevice]) -> Iterable[ContainerDevices]
 def _without_nodes(pod: PodResources) -> PodResources:
     """As in v1alpha1, which has neither NUMA nodes nor claims."""
     containers = (
-        ContainerResources(container.name, tuple(device._replace(numa=None) for device in container.devices))
+        ContainerResources(container.name, tuple(replace(device, numa=None) for device in container.devices))
         for container in pod.containers
     )
-    return pod._replace(containers=tuple(containers))
+    return replace(pod, containers=tuple(containers))
 
 
 class PodResourcesClient:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from plugwright.model import Options
 from plugwright.protocol import device_plugin, messages, transport, wire_format
@@ -42,7 +44,7 @@ _INFO = "/pluginregistration.Registration/GetInfo"
 _NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 
 
-class RegisterRequest(NamedTuple):
+class RegisterRequest(msgspec.Struct, frozen=True):
     """`endpoint` is the name of a socket in the device-plugins directory."""
 
     resource: str
@@ -92,7 +94,7 @@ async def connect(socket: Path) -> AsyncIterator[RegistrationClient]:
         yield RegistrationClient(connection)
 
 
-class PluginInfo(NamedTuple):
+class PluginInfo(msgspec.Struct, frozen=True):
     """A plugin's answer to GetInfo; an empty endpoint means the same socket."""
 
     name: str

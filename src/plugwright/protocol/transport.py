@@ -10,7 +10,9 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+import msgspec
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import grpc_errors
@@ -40,7 +42,7 @@ _HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to clos
 _ENDING = "the plugin is stopping or registers again"
 
 
-class Unary(NamedTuple):
+class Unary(msgspec.Struct, frozen=True):
     """A method with one reply: its path on the wire, and what makes the reply of a request."""
 
     path: str
@@ -50,7 +52,7 @@ class Unary(NamedTuple):
         return Handler(unary=self.reply)
 
 
-class Streaming(NamedTuple):
+class Streaming(msgspec.Struct, frozen=True):
     """A method with a stream of replies."""
 
     path: str
