@@ -117,7 +117,7 @@ def _lookup(value: object, keys: Sequence[str]) -> list[str]:
 
 def _part(part: str, value: str) -> str:
     if part == "before-wildcard":
-        return directory_before_wildcard(value)
+        return directory_before_wildcard(_clean(value))
     if part == "parent":
         return posixpath.dirname(_clean(value))
     return _clean(value)
