@@ -1,6 +1,6 @@
-"""One name means one thing: no class name and no module name of src/plugwright is used twice.
+"""One name means one thing: no class, type alias or module shares its name. Small modules need a reason.
 
-The exceptions are modules that are the same thing in several packages, each with its reason.
+The exceptions are listed, each with its reason.
 """
 
 import ast
@@ -13,6 +13,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "src" / "plugwright"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 Named = Iterable[tuple[str, str]]
+IMPORT = re.compile(r"^ *from plugwright((?:\.\w+)*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+ALIAS = re.compile(r"^([A-Z]\w*) = (?:\w+\[|\w+ \| )", re.MULTILINE)
 CLASS = re.compile(r"^ *class ", re.MULTILINE)  # other modules need no parser
 
 CLASSES: Mapping[str, str] = {
@@ -67,6 +69,36 @@ STEMS: Mapping[str, str] = {
     # a command that is a program has the same parts as the other one
     "program": "what `join`, `kubelet` and `up` run",
 }
+SMALL = 80  # lines; a smaller module has two importers, or a reason
+_ONE_OF_MANY = "one of several of its kind, one module each"
+_FULL = "its importer is near the limit of 400 lines"
+SMALL_MODULES: Mapping[str, str] = {
+    "cli.lean_start": "loaded before anything else",
+    "cluster.controllers.pod_gc": _ONE_OF_MANY,
+    "cluster.joined.differences": "pure, and tested alone",
+    "cluster.joined.pod_limits": "pods' fields, not nodes",
+    "cluster.joined.remote_sources": "what kubelets and pods ask, not how nodes join",
+    "cluster.nodes.pod_config": _FULL,
+    "cluster.standalone.cdi_devices": _FULL,
+    "cluster.standalone.pod_claims": _FULL,
+    "cluster.up.daemonize": "of another package than its importer, which only prints",
+    "config.families": "the registry that a new family is written into",
+    "config.node_plugins": "of another package than its importer, which only prints",
+    "conformance.baseline": "of another package than its importer, which only prints",
+    "dra.device_access": "the claims' view of devices",
+    "dra.health": "the implementation of one service",
+    "extended_resources.kubelet_dir": "reads the node's disk; its importer the API server",
+    "kube.remote_daemon": "of another package than its importer, which only prints",
+    "kubelet.components": _FULL,
+    "plugins.nvidia.stored": _FULL,
+    "plugins.nvidia.switch_log": _FULL,
+    "plugins.nvidia.vgpu_builtin": _ONE_OF_MANY,
+    "sdk.environment": "variables, for programs without a command line",
+    "sdk.socket_directory": _FULL,
+    "system.inotify_api": "the system calls, apart from their use",
+    "system.systemd": "of another package than its importer",
+    "testing.pods": "the package's names come from several modules",
+}
 
 
 def modules() -> Named:
@@ -105,9 +137,41 @@ def test_api_in_a_class_name_means_a_kubernetes_api_server() -> None:
     assert {name for name, _ in classes() if "Api" in name} == APIS.keys()
 
 
+def test_a_type_alias_is_defined_once() -> None:
+    twice = used_twice(
+        (name, str(path.relative_to(PACKAGE)))
+        for path in MODULES
+        for name in ALIAS.findall(path.read_text())
+        if len(name) > 1 and not name.isupper()
+    )
+    assert not twice, f"defined several times:{lines(twice)}"
+
+
 def test_a_module_name_is_used_once() -> None:
     twice = {name: locations for name, locations in used_twice(modules()).items() if name not in STEMS}
     assert not twice, f"used for several modules:{lines(twice)}"
+
+
+def importers() -> Mapping[str, set[str]]:
+    """Which modules import a module, by the dotted names below the package."""
+    names = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in MODULES}
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for importer, path in names.items():
+        for package, imported in IMPORT.findall(path.read_text()):
+            prefix = f"{package.removeprefix('.')}." if package else ""
+            for name in [package.removeprefix("."), *(prefix + word for word in re.findall(r"\w+", imported))]:
+                found.get(name, set()).add(importer)
+    return found
+
+
+def test_a_small_module_has_two_importers_or_a_reason() -> None:
+    sizes = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in MODULES}
+    small = {
+        name
+        for name, users in importers().items()
+        if len(users) == 1 and len(sizes[name].read_text().splitlines()) < SMALL and not name.endswith("__init__")
+    }
+    assert small <= SMALL_MODULES.keys(), f"merge into the importer: {sorted(small - SMALL_MODULES.keys())}"
 
 
 def test_every_exception_is_still_one() -> None:

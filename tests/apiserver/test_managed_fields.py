@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.apiserver import field_sets
-from plugwright.apiserver.field_sets import Fields
+from plugwright.apiserver.field_sets import FieldsV1
 from plugwright.apiserver.kinds import LEASES, NAMESPACES
 from plugwright.apiserver.registry import ResourcePath, Writer
 from plugwright.apiserver.store import Object, Store
 
 LEASE = ResourcePath(LEASES, "kube-node-lease", "n1")
-TREES: st.SearchStrategy[Fields] = st.recursive(
+TREES: st.SearchStrategy[FieldsV1] = st.recursive(
     st.just({}),
     lambda inner: st.dictionaries(st.sampled_from(["f:a", "f:b", "f:c"]), inner, max_size=3).flatmap(
         lambda tree: st.sampled_from([tree, {".": {}, **tree}] if tree else [tree])
@@ -37,7 +37,7 @@ class Leases:
         for _ in range(times):
             self.writer.change(LEASE, lambda lease: {**lease, "spec": self.spec(holder)}, manager)
 
-    def owned(self) -> dict[str, Fields]:
+    def owned(self) -> dict[str, FieldsV1]:
         entries = self.store.require(LEASE.key)["metadata"]["managedFields"]
         return {entry["manager"]: entry["fieldsV1"] for entry in entries}
 
@@ -45,7 +45,7 @@ class Leases:
 def test_the_owners_of_a_leases_fields_are_the_same_after_thousands_of_renewals() -> None:
     leases = Leases()
     created = leases.owned()
-    spec: Fields = {"f:holderIdentity": {}, "f:leaseDurationSeconds": {}, "f:renewTime": {}}
+    spec: FieldsV1 = {"f:holderIdentity": {}, "f:leaseDurationSeconds": {}, "f:renewTime": {}}
     assert created == {"kubelet": {"f:spec": spec}}
     leases.renew(3_000)
     assert leases.owned() == created
@@ -64,7 +64,7 @@ def test_a_field_that_another_manager_writes_belongs_to_it_until_it_is_renewed()
 
 
 @given(TREES, TREES)
-def test_a_set_contains_another_if_nothing_of_it_is_missing(one: Fields, other: Fields) -> None:
+def test_a_set_contains_another_if_nothing_of_it_is_missing(one: FieldsV1, other: FieldsV1) -> None:
     assert field_sets.contains(one, other) == (field_sets.difference(other, one) is None)
     if field_sets.contains(one, other):
         assert field_sets.union(one, other) == one

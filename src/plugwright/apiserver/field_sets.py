@@ -13,7 +13,7 @@ from plugwright.apiserver.kubernetes_fields import Field, ObjectType, inner_type
 from plugwright.apiserver.store import Object
 
 __all__ = [
-    "Fields",
+    "FieldsV1",
     "added",
     "changed",
     "contains",
@@ -28,12 +28,12 @@ __all__ = [
     "union",
 ]
 
-Fields = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
-_SELF: Fields = {".": {}}
+FieldsV1 = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
+_SELF: FieldsV1 = {".": {}}
 _KEY_DEFAULTS = {"protocol": "TCP"}  # of keys that an item may leave out
 
 
-def is_member(fields: Fields) -> bool:
+def is_member(fields: FieldsV1) -> bool:
     return not fields or "." in fields
 
 
@@ -54,21 +54,21 @@ def _is_name(name: str) -> bool:
         return False
 
 
-def union(one: Fields, other: Fields) -> Fields:
+def union(one: FieldsV1, other: FieldsV1) -> FieldsV1:
     children = {**_children(one), **_children(other)}
     for name in _children(one).keys() & _children(other).keys():
         children[name] = union(one[name], other[name])
     return _node(children, is_member(one) or is_member(other)) or {}
 
 
-def contains(one: Fields, other: Fields) -> bool:
+def contains(one: FieldsV1, other: FieldsV1) -> bool:
     """Whether all of `other` is in `one`."""
     if is_member(other) and not is_member(one):
         return False
     return all(name in one and contains(one[name], inner) for name, inner in _children(other).items())
 
 
-def difference(one: Fields, other: Fields) -> Fields | None:
+def difference(one: FieldsV1, other: FieldsV1) -> FieldsV1 | None:
     """None for the empty set, as in `intersection`."""
     children = {}
     for name, inner in _children(one).items():
@@ -78,7 +78,7 @@ def difference(one: Fields, other: Fields) -> Fields | None:
     return _node(children, is_member(one) and not is_member(other))
 
 
-def intersection(one: Fields, other: Fields) -> Fields | None:
+def intersection(one: FieldsV1, other: FieldsV1) -> FieldsV1 | None:
     children = {}
     for name in _children(one):
         if name in other and (both := intersection(one[name], other[name])) is not None:
@@ -86,17 +86,17 @@ def intersection(one: Fields, other: Fields) -> Fields | None:
     return _node(children, is_member(one) and is_member(other))
 
 
-def _children(fields: Fields) -> Fields:
+def _children(fields: FieldsV1) -> FieldsV1:
     return {name: inner for name, inner in fields.items() if name != "."}
 
 
-def _node(children: Fields, member: bool) -> Fields | None:
+def _node(children: FieldsV1, member: bool) -> FieldsV1 | None:
     if not children:
         return {} if member else None
     return {**_SELF, **children} if member else children
 
 
-def paths(fields: Fields, prefix: str = "") -> Iterator[str]:
+def paths(fields: FieldsV1, prefix: str = "") -> Iterator[str]:
     """As messages write them: `.spec.containers[name="a"].image`."""
     if prefix and is_member(fields):
         yield prefix
@@ -143,12 +143,12 @@ def _parts(field: Field, value: object) -> Iterator[tuple[str, Field | None, obj
             yield f"f:{name}", inner.member(name) if inner else map_field, member
 
 
-def present(of: ObjectType, content: Object) -> Fields:
+def present(of: ObjectType, content: Object) -> FieldsV1:
     """The fields that an applied object names."""
     return _present(Field(0, "", of.name), content) or {}
 
 
-def _present(field: Field | None, value: object) -> Fields | None:
+def _present(field: Field | None, value: object) -> FieldsV1 | None:
     if field is None or not is_granular(field, value):
         return {}
     children = {}
@@ -161,7 +161,7 @@ def _present(field: Field | None, value: object) -> Fields | None:
     return _node(children, is_empty_map)
 
 
-def added(field: Field | None, value: object) -> Fields:
+def added(field: Field | None, value: object) -> FieldsV1:
     """The fields of a value that was not there before: all, and what they are in."""
     if field is None or not is_granular(field, value):
         return {}
@@ -171,22 +171,22 @@ def added(field: Field | None, value: object) -> Fields:
     return {**_SELF, **children} if children else {}
 
 
-def _unset(field: Field) -> Fields:
+def _unset(field: Field) -> FieldsV1:
     """The members of a new object that Go's JSON has though nobody has set them."""
     members = (member for member in inner_type(field).fields if member.is_always_there)
     return {f"f:{member.name}": added(member, {} if member.is_message else None) for member in members}
 
 
-def changed(of: ObjectType, before: Object, after: Object) -> tuple[Fields, Fields]:
+def changed(of: ObjectType, before: Object, after: Object) -> tuple[FieldsV1, FieldsV1]:
     """The fields that are new or other in `after`, and those that it no longer has."""
     return _changed(Field(0, "", of.name), before, after)
 
 
-def _changed(field: Field, before: object, after: object) -> tuple[Fields, Fields]:
+def _changed(field: Field, before: object, after: object) -> tuple[FieldsV1, FieldsV1]:
     if isinstance(before, dict) and isinstance(after, dict):
         before, after = _different(before, after), _different(after, before)
     old = {name: (inner_field, inner) for name, inner_field, inner in _parts(field, before)}
-    now, gone = Fields(), Fields()
+    now, gone = FieldsV1(), FieldsV1()
     for name, inner_field, inner in _parts(field, after):
         if name not in old and not (inner_field and inner_field.is_message and inner_field.is_always_there):
             now[name] = added(inner_field, inner)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plugwright.apiserver import field_sets
-from plugwright.apiserver.field_sets import Fields, is_tree
+from plugwright.apiserver.field_sets import FieldsV1, is_tree
 from plugwright.apiserver.kubernetes_fields import ObjectType, inner_type
 from plugwright.apiserver.store import Object
 
@@ -37,7 +37,7 @@ class Author:
             self.operation,
         )
 
-    def entry(self, api_version: str, fields: Fields) -> Object:
+    def entry(self, api_version: str, fields: FieldsV1) -> Object:
         entry = {
             "manager": self.manager,
             "operation": self.operation,
@@ -56,9 +56,9 @@ def after_update(of: ObjectType, before: Object | None, after: Object, author: A
     changed, gone = field_sets.changed(of, ownable(old, author), ownable(after, author))
     if not changed and not gone:
         return entries
-    others, own = [], Fields()
+    others, own = [], FieldsV1()
     for entry in entries:
-        fields: Fields | None = field_sets.difference(entry["fieldsV1"], gone) if gone else entry["fieldsV1"]
+        fields: FieldsV1 | None = field_sets.difference(entry["fieldsV1"], gone) if gone else entry["fieldsV1"]
         if author.wrote(entry):
             own = fields or {}
         elif fields and (rest := field_sets.difference(fields, changed) if changed else fields):
@@ -73,7 +73,7 @@ def before_first_apply(of: ObjectType, live: Object, time: str) -> list[Object]:
     return after_update(of, None, live, Author("before-first-apply", "", time))
 
 
-def after_apply(entries: Sequence[Object], applied: Object, author: Author, fields: Fields) -> list[Object]:
+def after_apply(entries: Sequence[Object], applied: Object, author: Author, fields: FieldsV1) -> list[Object]:
     """`entries` are those of the others; `fields` are those of the applied object."""
     own = [author.entry(str(applied.get("apiVersion")), fields)] if fields else []
     return _in_order([*entries, *own])

@@ -13,7 +13,7 @@ from functools import reduce
 
 from plugwright.apiserver import field_sets, managed_fields
 from plugwright.apiserver.errors import bad_request
-from plugwright.apiserver.field_sets import Fields
+from plugwright.apiserver.field_sets import FieldsV1
 from plugwright.apiserver.kinds import Kind
 from plugwright.apiserver.kubernetes_fields import Field, ObjectType, inner_type
 from plugwright.apiserver.managed_fields import UPDATE, Author
@@ -23,7 +23,7 @@ from plugwright.errors import StatusError
 __all__ = ["Applied", "apply", "check_configuration"]
 
 _KUBECTL, _LAST_APPLIED = "kubectl", "kubectl.kubernetes.io/last-applied-configuration"
-_NAME: Fields = {"f:metadata": {"f:name": {}}}  # every applied object has it
+_NAME: FieldsV1 = {"f:metadata": {"f:name": {}}}  # every applied object has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ def apply(of: ObjectType, live: Object, applied: Object, author: Author, force: 
     return Applied(merged, managed_fields.after_apply(kept, live, author, fields))
 
 
-def _without(fields: Fields | None, others: Fields) -> Fields | None:
+def _without(fields: FieldsV1 | None, others: FieldsV1) -> FieldsV1 | None:
     return field_sets.difference(fields, others) if fields is not None and others else fields
 
 
-def _client_side_applied(of: ObjectType, live: Object, author: Author) -> Fields:
+def _client_side_applied(of: ObjectType, live: Object, author: Author) -> FieldsV1:
     """Who goes on with server-side apply after `kubectl apply` has no conflict with that."""
     text = (live.get("metadata") or {}).get("annotations", {}).get(_LAST_APPLIED)
     if author.manager != _KUBECTL or not text:
@@ -117,7 +117,7 @@ def _client_side_applied(of: ObjectType, live: Object, author: Author) -> Fields
         return {"f:": {}}
 
 
-def _check_conflicts(others: Sequence[Object], changed: Fields) -> None:
+def _check_conflicts(others: Sequence[Object], changed: FieldsV1) -> None:
     conflicts = []
     for entry in sorted(others, key=_described):
         both = field_sets.intersection(entry["fieldsV1"], changed) if changed else None
@@ -188,7 +188,7 @@ def _merged_items(field: Field, live: list[object], applied: list[object]) -> li
     return merged
 
 
-def _pruned(root: Field, merged: Object, last: Fields, managed: Fields) -> Object:
+def _pruned(root: Field, merged: Object, last: FieldsV1, managed: FieldsV1) -> Object:
     """Without what was applied last and nobody owns any more; what nobody ever owned goes with what it is in."""
     everything = _named(root, field_sets.present(inner_type(root), merged))
     without_last = _removed(root, merged, _named(root, last))
@@ -199,14 +199,14 @@ def _pruned(root: Field, merged: Object, last: Fields, managed: Fields) -> Objec
     return _removed(root, merged, both)  # type: ignore[return-value]
 
 
-def _present_in(root: Field, content: object) -> Fields:
+def _present_in(root: Field, content: object) -> FieldsV1:
     return _named(root, field_sets.present(inner_type(root), content if isinstance(content, dict) else {}))
 
 
-def _named(field: Field | None, fields: Fields) -> Fields:
+def _named(field: Field | None, fields: FieldsV1) -> FieldsV1:
     """The set with every member of an object that has something in the set."""
     inner = inner_type(field) if field and field.is_message else None
-    named = Fields()
+    named = FieldsV1()
     for name, children in fields.items():
         if name == ".":
             named[name] = children
@@ -227,7 +227,7 @@ def _step_into(field: Field | None, inner: ObjectType | None, name: str) -> tupl
     return Field(0, "", field.type) if field.is_message else None, False
 
 
-def _removed(field: Field | None, value: object, fields: Fields | None) -> object:
+def _removed(field: Field | None, value: object, fields: FieldsV1 | None) -> object:
     """The value without what is in the set; None if nothing is left of it."""
     if field is None or not fields or not field_sets.is_granular(field, value):
         return value

@@ -5,12 +5,11 @@ the two. The directories that devices need are mounted as the chart mounts them.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from plugwright.config import manifest_claims
-from plugwright.config.manifest_claims import Served
+from plugwright.config.manifest_claims import Manifest, Served
 from plugwright.config.schema import ConfigFile
 from plugwright.errors import ConfigError
 from plugwright.sdk.host_mounts import HostDirectory
@@ -19,7 +18,6 @@ from plugwright.version import __version__
 
 __all__ = ["SYSTEM", "TAKEN", "DaemonTarget", "Manifest", "PluginTarget", "for_file", "for_plugin"]
 
-Manifest = dict[str, Any]
 
 _NAME = "plugwright"
 _KUBELET = "/var/lib/kubelet"

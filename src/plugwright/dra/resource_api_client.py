@@ -4,11 +4,11 @@
 """
 
 from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from typing import Protocol
+
+from plugwright.kube.answers import Document
 
 __all__ = ["ResourceClient"]
-
-Document = dict[str, Any]
 
 
 class ResourceClient(Protocol):

@@ -23,7 +23,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _NOT_FOUND = "NotFound"
 _GONE = (_NOT_FOUND, "Forbidden")  # the right to see it may be gone as well
 
-Report = Callable[[ChangeTarget, str], None]
+ReportChange = Callable[[ChangeTarget, str], None]
 
 
 class _Reinstalled(Exception):
@@ -46,7 +46,7 @@ class Release:
         return f"/apis/batch/v1/namespaces/{self.namespace}/cronjobs/{self.name}"
 
 
-def clean_up(client: BlockingClient, release: Release, report: Report, clock: Clock | None = None) -> bool:
+def clean_up(client: BlockingClient, release: Release, report: ReportChange, clock: Clock | None = None) -> bool:
     """Whether all is done; if not, it is to be called again."""
     cron_job = _found(client, release.cron_job)
     if cron_job is None:  # an earlier call removed it, and ended before it had removed the rest
@@ -63,7 +63,7 @@ def clean_up(client: BlockingClient, release: Release, report: Report, clock: Cl
     return False
 
 
-def _remove(client: BlockingClient, release: Release, report: Report, clock: Clock) -> bool:
+def _remove(client: BlockingClient, release: Release, report: ReportChange, clock: Clock) -> bool:
     def sleep(seconds: float) -> None:
         for name in release.daemon_sets:
             path = f"/apis/apps/v1/namespaces/{release.namespace}/daemonsets/{name}"

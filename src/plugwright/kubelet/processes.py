@@ -27,7 +27,7 @@ from plugwright.system import processes
 from plugwright.system.concurrency import first
 from plugwright.system.latest import Latest
 
-__all__ = ["STOP_GRACE", "ApplyCdi", "ContainerProcess", "Output", "Report", "run", "without_cdi"]
+__all__ = ["STOP_GRACE", "ApplyCdi", "ContainerProcess", "Output", "ReportEvent", "run", "without_cdi"]
 
 STOP_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 _INHERITED = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; more could be taken for the plugin's
@@ -44,7 +44,7 @@ class Output:
     is_partial: bool = False
 
 
-Report = Callable[[StateChange | Output], None]
+ReportEvent = Callable[[StateChange | Output], None]
 # The options with those of their CDI devices, and what could not be applied.
 ApplyCdi = Callable[[RunContainerOptions], tuple[RunContainerOptions, list[str]]]
 
@@ -54,7 +54,7 @@ def without_cdi(granted: RunContainerOptions) -> tuple[RunContainerOptions, list
 
 
 async def run(
-    pod: Pod, report: Report, grace: float = STOP_GRACE, apply_cdi: ApplyCdi = without_cdi
+    pod: Pod, report: ReportEvent, grace: float = STOP_GRACE, apply_cdi: ApplyCdi = without_cdi
 ) -> Mapping[str, int]:
     """Runs the pod; returns the exit codes of the containers that started. Cancelling it ends them all."""
     codes: dict[str, int] = {}
@@ -96,7 +96,7 @@ class ContainerProcess:
 
     about: str
     host: str
-    report: Report
+    report: ReportEvent
     grace: float = STOP_GRACE
     apply_cdi: ApplyCdi = without_cdi
     paths: Sequence[sandbox.PathSpec] = ()

@@ -30,7 +30,7 @@ _MOMENT = 0.01  # seconds
 _AGAIN = "their devices were allocated again: to the pod's next container, or to another pod"
 _NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
 
-Held = Mapping[tuple[str, str], HeldDevice]  # by resource and device id
+HeldDevices = Mapping[tuple[str, str], HeldDevice]  # by resource and device id
 
 
 class _PendingAllocation:
@@ -90,7 +90,7 @@ class AllocationAudit:
         finally:
             self._asking = None
 
-    async def _held(self) -> Held:
+    async def _held(self) -> HeldDevices:
         """Nothing where the kubelet does not answer; that is logged once for each reason.
 
         Not while it allocates: its List takes a device that is being allocated for free (3.57, 3.58).
@@ -108,7 +108,7 @@ class AllocationAudit:
         self._problems.recovered()
         return {(device.resource, device.device_id): device for device in held}
 
-    def _log_holders(self, allocation: _PendingAllocation, held: Held) -> None:
+    def _log_holders(self, allocation: _PendingAllocation, held: HeldDevices) -> None:
         containers: dict[tuple[str, str, str], list[str]] = {}
         for device_id in allocation.device_ids:
             device = held.get((allocation.resource, device_id))

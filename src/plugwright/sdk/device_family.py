@@ -38,11 +38,13 @@ __all__ = [
     "InvalidSetting",
     "NameTemplates",
     "ResourceEntry",
+    "Texts",
     "byte_size",
 ]
 
 ENTRY_POINTS = "plugwright.families"
 
+Texts = str | list[str]  # one text or several, as operators write them
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 S = TypeVar("S")
 

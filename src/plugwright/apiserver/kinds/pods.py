@@ -1,15 +1,17 @@
 """Pods: grace periods, and the columns of `kubectl get pods`.
 
-Defaults are in `pod_defaults`, rules in `pod_validation`, and what needs other objects in `pod_admission`.
+Defaults are in `pod_defaults`, rules in `pod_validation`.
 """
 
 from datetime import datetime
 
-from plugwright.apiserver.kinds import pod_admission, pod_defaults, pod_validation
+from plugwright.apiserver import pod_fields
+from plugwright.apiserver.kinds import pod_defaults, pod_validation
 from plugwright.apiserver.kinds.kind import Kind
 from plugwright.apiserver.kinds.pod_validation import pod_updates
+from plugwright.apiserver.kinds.priority_classes import admit_priority
 from plugwright.apiserver.printers import AGE, NAME, Column, age, none_if_empty
-from plugwright.apiserver.store import Object
+from plugwright.apiserver.store import Object, ObjectKey, ObjectLookup
 
 __all__ = ["PODS"]
 
@@ -83,6 +85,27 @@ def _reason(container_status: Object) -> str:
     return str(state.get("waiting", {}).get("reason") or state.get("terminated", {}).get("reason") or "")
 
 
+def _admit(pod: Object, objects: ObjectLookup) -> str | None:
+    """Fills in the priority of a pod with its defaults; returns why the pod is forbidden, or None.
+
+    A pod that names its node is refused, too, if it asks for something that is not emulated: no scheduler keeps it
+    Pending.
+    """
+    spec, namespace = pod["spec"], str(pod["metadata"].get("namespace") or "")
+    account = str(spec["serviceAccountName"])
+    if objects.get(ObjectKey("serviceaccounts", namespace, account)) is None:
+        return f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
+    if refusal := admit_priority(pod, objects):
+        return refusal
+    if spec.get("runtimeClassName"):
+        return f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
+    if spec.get("overhead"):
+        return "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+    if spec.get("nodeName"):  # others wait in the scheduler
+        return pod_fields.not_emulated(spec) or None
+    return None
+
+
 PODS = Kind(
     plural="pods",
     name="Pod",
@@ -92,7 +115,7 @@ PODS = Kind(
     subresources=("binding", "eviction", "log"),
     prepare_for_create=pod_defaults.prepare_for_create,
     prepare_for_update=pod_defaults.prepare_for_update,
-    admit=pod_admission.admit,
+    admit=_admit,
     validate=pod_validation.validate,
     validate_create=pod_validation.validate_create,
     validate_update=pod_updates.validate_update,

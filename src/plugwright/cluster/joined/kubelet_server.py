@@ -29,7 +29,7 @@ __all__ = ["KubeletServer"]
 
 _METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
-Handler = Callable[[Request, EmulatedNode], Awaitable[Response]]
+NodeHandler = Callable[[Request, EmulatedNode], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class KubeletServer:
             ]
         )
 
-    def _handler(self, subresource: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _handler(self, subresource: str, handler: NodeHandler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             node = self.nodes.get((request.scope.get("server") or ("", 0))[1])
             if node is None:

@@ -45,10 +45,9 @@ _NODE_FILES, _SPARE_FILES = 10, 200  # open at once
 _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not found do not delay the start
 
 T = TypeVar("T")
-Ready = Callable[[JoinInfo], None]
 
 
-def run(flags: JoinFlags, nodes: NodePlans, ready: Ready) -> None:
+def run(flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None]) -> None:
     """Runs until a signal, a request or the timeout; calls `ready` once."""
     access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
@@ -106,7 +105,7 @@ class _Program:
     access: ClusterAccess
     nodes: NodePlans
 
-    async def run(self, ready: Ready) -> None:
+    async def run(self, ready: Callable[[JoinInfo], None]) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
         keep_threads(_AT_ONCE)
         with stop_on_signals(stop), ExitStack() as pauses:

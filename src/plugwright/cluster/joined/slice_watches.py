@@ -9,15 +9,14 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
+from plugwright.kube.answers import Document
 from plugwright.kube.api_client import ApiClient
 from plugwright.system.latest import Signal
 
 __all__ = ["DriverClient", "SliceWatches"]
 
-Document = dict[str, Any]
 _SELECTOR = "spec.driver={},spec.nodeName={}"
 
 

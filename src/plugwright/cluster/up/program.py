@@ -44,7 +44,7 @@ __all__ = ["PluginSource", "run"]
 _SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
-Ready = Callable[[ClusterInfo], None]
+ClusterReady = Callable[[ClusterInfo], None]
 
 
 class PluginSource(Protocol):
@@ -62,7 +62,7 @@ class PluginSource(Protocol):
         ...
 
 
-def run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: Ready) -> None:
+def run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: ClusterReady) -> None:
     """Runs until a signal, `plugwright down` or the timeout; calls `ready` once."""
     ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
@@ -115,7 +115,7 @@ class _ClusterController:
         }
 
 
-async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: Ready) -> None:
+async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: ClusterReady) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (

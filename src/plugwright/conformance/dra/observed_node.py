@@ -3,17 +3,15 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from plugwright.apiserver.kinds import RESOURCE_SLICES
 from plugwright.apiserver.one_node import OneNode
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.errors import ClusterError
+from plugwright.kube.answers import Document
 
 __all__ = ["SLICES", "Document", "ObservedNode", "ObservedRequest"]
 
-Document = dict[str, Any]
-Application = Callable[..., Awaitable[None]]
 SLICES = f"{RESOURCE_SLICES.root}/{RESOURCE_SLICES.plural}"
 _MANAGER = "plugwright-verify"
 
@@ -62,7 +60,7 @@ class ObservedNode(OneNode):
         assert stored is not None
         return str(stored["metadata"]["uid"])
 
-    def _observed(self, application: Application) -> Application:
+    def _observed(self, application: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         async def observed(scope: Document, receive: object, send: Callable[[Document], Awaitable[None]]) -> None:
             if scope["type"] != "http":
                 await application(scope, receive, send)

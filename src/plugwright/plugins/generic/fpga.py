@@ -13,8 +13,9 @@ import msgspec
 from plugwright.model import natural_order
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
-from plugwright.plugins.generic.hardware import HostPath, PciFilter, Texts, Unit, function_behind, matches
+from plugwright.plugins.generic.hardware import HostPath, PciFilter, Unit, function_behind, matches
 from plugwright.sdk import sysfs
+from plugwright.sdk.device_family import Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from plugwright.errors import InvalidValue
 from plugwright.sdk import sysfs
-from plugwright.sdk.device_family import FamilySettings
+from plugwright.sdk.device_family import FamilySettings, Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 from plugwright.text import fitted
@@ -33,7 +33,6 @@ __all__ = [
     "PciDriverFilter",
     "PciFilter",
     "Selector",
-    "Texts",
     "Unit",
     "as_list",
     "check_ids",
@@ -52,7 +51,6 @@ __all__ = [
     "stable_id",
 ]
 
-Texts = str | list[str]
 # Checked by `check_ids`: a pattern on both sides of a union makes msgspec 0.22 crash when the process ends.
 Ids = Texts
 LinkType = Literal["ethernet", "infiniband"]

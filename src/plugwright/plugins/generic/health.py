@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from plugwright.plugins.generic.hardware import Texts, Unit
-from plugwright.sdk.device_family import FamilySettings
+from plugwright.plugins.generic.hardware import Unit
+from plugwright.sdk.device_family import FamilySettings, Texts
 from plugwright.sdk.sysfs import Host
 from plugwright.system.concurrency import cancel
 from plugwright.system.latest import Latest

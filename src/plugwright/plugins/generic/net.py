@@ -11,17 +11,10 @@ import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
-from plugwright.plugins.generic.hardware import (
-    LinkType,
-    PciDriverFilter,
-    Texts,
-    Unit,
-    as_list,
-    function_behind,
-    matches,
-)
+from plugwright.plugins.generic.hardware import LinkType, PciDriverFilter, Unit, as_list, function_behind, matches
 from plugwright.plugins.generic.safety import default_route_interfaces
 from plugwright.sdk import sysfs
+from plugwright.sdk.device_family import Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 

@@ -9,8 +9,9 @@ import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
-from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Texts, Unit, matches
+from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Unit, matches
 from plugwright.sdk import sysfs
+from plugwright.sdk.device_family import Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 

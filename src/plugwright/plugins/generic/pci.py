@@ -14,18 +14,10 @@ import msgspec
 from plugwright.errors import InvalidValue
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
-from plugwright.plugins.generic.hardware import (
-    HostPath,
-    LinkType,
-    PciDriverFilter,
-    Texts,
-    Unit,
-    as_list,
-    matches,
-    pattern,
-)
+from plugwright.plugins.generic.hardware import HostPath, LinkType, PciDriverFilter, Unit, as_list, matches, pattern
 from plugwright.plugins.generic.safety import default_route_interfaces
 from plugwright.sdk import sysfs
+from plugwright.sdk.device_family import Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 

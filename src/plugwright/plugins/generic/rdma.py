@@ -16,13 +16,13 @@ from plugwright.plugins.generic.hardware import (
     HostPath,
     LinkType,
     PciDriverFilter,
-    Texts,
     Unit,
     as_list,
     function_behind,
     matches,
 )
 from plugwright.sdk import sysfs
+from plugwright.sdk.device_family import Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 

@@ -12,8 +12,9 @@ import msgspec
 
 from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.family import SelectorFamily
-from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Ids, Texts, Unit, matches, matches_id
+from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Ids, Unit, matches, matches_id
 from plugwright.sdk import sysfs
+from plugwright.sdk.device_family import Texts
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, SysfsNode
 

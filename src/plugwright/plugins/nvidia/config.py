@@ -15,7 +15,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
 from plugwright.sdk import cdi
-from plugwright.sdk.device_family import FamilySettings, byte_size
+from plugwright.sdk.device_family import FamilySettings, Texts, byte_size
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = [
@@ -48,7 +48,6 @@ HOOK_DIRECTORY = "/var/lib/plugwright/bin"
 NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in the CDI names of NVIDIA's device plugin
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 
-Texts = str | list[str]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _ANNOTATIONS = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/-]*")
