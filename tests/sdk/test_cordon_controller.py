@@ -69,6 +69,8 @@ async def test_a_cordon_ends_by_itself_and_is_logged(
         async with controlled(kept, clock) as (controller, inventory):
             await controller.add(TAPE, "st0", Cordon("fan", by="root", since=clock.now, until=clock.now + 0.01))
             await healthy(inventory, "st1")
+            for _ in range(10):
+                await asyncio.sleep(0)  # the controller has seen the cordon, and waits for its end
             clock.now += 1
             await healthy(inventory, "st0", "st1")
             await log.until("cordon has ended")
