@@ -138,6 +138,7 @@ def test_a_full_run_replaces_the_rows_of_its_versions_alone() -> None:
     new = passes.row(Pass("1.36.4", "full"), record)
     written = passes.with_rows(page, {"1.36.4": new, "1.37.0": "| 1.37.0 | new |"}).splitlines()
     assert written[4:7] == ["| 1.37.0 | new |", new, "| 1.9.0 | old |"]
+    assert " | full -m smoke | " in passes.row(Pass("1.36.4", "full"), record, "-m", "smoke")
     assert (written[0], written[-2:]) == ("before", [passes.END, "after"])
     assert re.fullmatch(
         r"\| 1\.36\.4 \| full \| \d{4}-\d\d-\d\d \| [0-9a-f]+( with changes)? \| 2 \| 1 \| 1 \| 10 \|", new

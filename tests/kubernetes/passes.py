@@ -64,13 +64,13 @@ def main(arguments: Sequence[str]) -> int:
             statuses = [*pool.map(lambda each: _run(each, others, record, shown=each == passes[0]), passes)]
         records = {found.kubernetes: found for found in session_records.read(record)}
     if options.write:
-        rows = {each.version: row(each, records[each.version]) for each in passes if each.version in records}
+        rows = {each.version: row(each, records[each.version], *others) for each in passes if each.version in records}
         options.write.write_text(with_rows(options.write.read_text(), rows))
     return max(statuses)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.passes", description="Run ring 2.")
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.passes", allow_abbrev=False)
     parser.add_argument("--full", action="store_true", help="every test in full size, and older kubelets")
     parser.add_argument("--build", action="store_true", help="only build the programs")
     parser.add_argument("--version", default="", help="this version of Kubernetes only, with all tests")
@@ -97,11 +97,11 @@ def _run(found: Pass, arguments: Sequence[str], record: Path, *, shown: bool) ->
     return done.returncode
 
 
-def row(found: Pass, record: SessionRecord) -> str:
-    """The table's line about a pass that has just ended."""
+def row(found: Pass, record: SessionRecord, *arguments: str) -> str:
+    """The table's line about a pass that has just ended; `arguments` of pytest may have left tests out."""
     skipped = [reason for reason in record.not_run.values() if not reason.startswith("deselected")]
     counts = (len(record.passed), len(record.failed), len(skipped), round(record.seconds / 60))
-    return _line(found.version, found.tests, datetime.now(UTC).date(), _commit(), *counts)
+    return _line(found.version, " ".join([found.tests, *arguments]), datetime.now(UTC).date(), _commit(), *counts)
 
 
 def _commit() -> str:
