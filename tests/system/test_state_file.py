@@ -79,6 +79,12 @@ def test_a_file_is_read_as_it_was_written_for_its_owner_alone(tmp_path: Path) ->
     assert names(file.path.parent) == []
 
 
+def test_a_file_may_be_one_line(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json", JsonFormat(Numbers, 2, indent=None))
+    file.write(Numbers(numbers=(1, 2)))
+    assert file.path.read_text() == '{"version":2,"numbers":[1,2]}\n'
+
+
 def test_a_change_that_raises_or_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json", FORM)
     file.write(Numbers(numbers=(1,)))
@@ -134,6 +140,24 @@ def test_a_damaged_file_is_not_overwritten_by_a_change(tmp_path: Path) -> None:
     assert names(tmp_path) == ["state.json", "state.json.damaged"]
 
 
+def test_what_takes_the_place_of_a_damaged_file_is_decided_under_its_lock(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json", FORM, StateFileOptions(lock=tmp_path / "state.lock"))
+    other = StateFile(file.path, FORM, StateFileOptions(lock=tmp_path / "state.lock", lock_limit=0.01))
+
+    def recover(error: StateFileDamaged) -> Numbers:
+        assert error.kept == tmp_path / "state.json.damaged"
+        with pytest.raises(StateFileLocked):
+            other.change(lambda _: Numbers())
+        return Numbers(numbers=(7,))
+
+    file.path.write_bytes(b"damaged")
+    with file.locked(recover) as found:
+        assert found == Numbers(numbers=(7,))
+    assert file.read() is None
+    with file.locked(recover) as found:
+        assert found is None
+
+
 @pytest.mark.parametrize("content", [b"damaged", b'{"version": 3}'])
 def test_a_file_that_must_stay_is_left_in_place_and_nothing_replaces_it(tmp_path: Path, content: bytes) -> None:
     file = StateFile(tmp_path / "state.json", FORM, LEFT_IN_PLACE)
@@ -144,6 +168,8 @@ def test_a_file_that_must_stay_is_left_in_place_and_nothing_replaces_it(tmp_path
         with pytest.raises(StateFileDamaged) as raised:
             file.change(lambda _: Numbers())
         assert raised.value.kept is None
+        with pytest.raises(StateFileDamaged), file.locked(lambda _: Numbers()):
+            pass
     assert file.path.read_bytes() == content
     assert names(tmp_path) == ["state.json"]
 

@@ -23,6 +23,7 @@ from plugwright.errors import ConfigError, HoldersUnknown, PlugwrightError
 from plugwright.model import Device, natural_order
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
+from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.latest import Signal
 from plugwright.system.log_once import LogOnce
@@ -122,7 +123,7 @@ class ClaimsOnly:
         """In a thread. No process reads the split file of `serve: both` again that this one makes outdated."""
         if not self._lock.take(shared=True):
             return False
-        driver_paths.remove(self._split)
+        files.remove(self._split)
         return True
 
     async def _follow(self) -> None:

@@ -33,7 +33,7 @@ from plugwright.dra.resource_claims.claim_setup import ClaimSetup
 from plugwright.dra.resource_claims.claim_status import ClaimStatus
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
 from plugwright.dra.resource_claims.preparation import Preparation
-from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, read_boot_id
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims
 from plugwright.dra.resource_slices.publisher import PublisherState, PublisherStatus, SlicePublisher
 from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError, InvalidValue, PlugwrightError
@@ -45,6 +45,7 @@ from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ServeMode
 from plugwright.sdk.settings import Settings
+from plugwright.system.boot import boot_id
 from plugwright.system.concurrency import Backoff, in_thread
 from plugwright.system.latest import Latest, Signal
 from plugwright.system.log_once import LogOnce
@@ -149,7 +150,7 @@ class Driver:
         own = DriverPaths.of(settings, self.name)
         metadata = DeviceMetadata(own.directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
-        prepared = PreparedClaims(own.checkpoint, read_boot_id(), files.find)
+        prepared = PreparedClaims(own.checkpoint, boot_id(), files.find)
         placement = self._wrap(self._placement(own, api, prepared))
         claim_status = ClaimStatus(api, self.name)
         host_root = Path(serve.host_root) if serve.host_root else None
@@ -249,9 +250,8 @@ class Driver:
     async def _give_back_unclaimed(self) -> None:
         """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
         files = DriverPaths.of(self._runtime.settings, self.name)
-        prepared = PreparedClaims(files.checkpoint, read_boot_id())
         try:
-            claims = (await prepared.read()).values()
+            claims = (await PreparedClaims(files.checkpoint, boot_id()).read()).values()
         except (PlugwrightError, OSError) as error:
             logger.error("devices of claims are not known", extra={"driver": self.name, "error": str(error)})
             return

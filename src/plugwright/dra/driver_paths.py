@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from plugwright.sdk.settings import Settings
+from plugwright.system import files
 
-__all__ = ["DriverPaths", "PlacementLock", "may_have_claims", "recorded_states", "remove"]
+__all__ = ["DriverPaths", "PlacementLock", "may_have_claims", "recorded_states"]
 
 _PRIVATE = 0o600
 
@@ -82,17 +83,17 @@ class PlacementLock:
             self._descriptor = None
 
 
-def may_have_claims(files: DriverPaths) -> bool:
+def may_have_claims(paths: DriverPaths) -> bool:
     """Whether claims may have devices of a resource that the device plugin API serves; changes no file.
 
     Also if no claim is prepared: the scheduler may have given a device to a claim that is on its way. A file that
     cannot be read may contain anything.
     """
-    claims = _document(files.checkpoint, line=1)
-    states = recorded_states(files.split)
+    claims = _document(paths.checkpoint, line=1)
+    states = recorded_states(paths.split)
     if claims is None or states is None:
         return True
-    if not files.split.exists() and files.lock.exists():
+    if not paths.split.exists() and paths.lock.exists():
         return True
     return bool(claims.get("claims")) or any(state != "listed" for state in states.values())
 
@@ -109,25 +110,12 @@ def recorded_states(split: Path) -> dict[str, str] | None:
         return None
 
 
-def remove(path: Path) -> None:
-    """Removes a file, if there is one, and returns when that is on disk."""
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def _document(path: Path, line: int) -> dict[str, Any] | None:
     """The document in a line of the file: empty without a file, None if it cannot be read."""
     try:
-        document = json.loads(path.read_text().splitlines()[line])
+        document = json.loads(files.read(path).splitlines()[line])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -14,10 +14,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from plugwright.model import NUMA_NODES
-from plugwright.system.boot import BOOT_ID
 
 __all__ = [
-    "BOOT_ID",
     "NUMA_ATTRIBUTE",
     "Host",
     "PciFunction",

@@ -1,4 +1,4 @@
-"""Atomic writes: a reader sees the old content or the new, never half of it. And what a reader cannot use put aside.
+"""Atomic writes, in which a reader sees the old content or the new; reads within a limit; locks.
 
 A process that is killed in the middle of a write leaves its temporary file behind. A writer holds a lock on its own, so
 the next one knows which are nobody's, and removes them.
@@ -8,17 +8,23 @@ import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["FileCalls", "locked_directory", "put_aside", "remove_unfinished", "write_atomically"]
+from plugwright.errors import StateFileLocked
+
+__all__ = ["READ_LIMIT", "FileCalls", "locked", "put_aside", "read", "remove", "remove_unfinished", "write_atomically"]
 
 # A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
 _PREFIX = ".plugwright-"
 _PRIVATE = 0o600
+READ_LIMIT = 16 * 2**20  # bytes
+_PIECE = 2**16
+_LOCK_PAUSE = 0.005  # seconds
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -37,12 +43,35 @@ _REAL = FileCalls()
 
 
 @contextmanager
-def locked_directory(directory: Path) -> Iterator[None]:
-    """While inside, nothing else that takes this lock is: for a file that is read and written again."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def locked(path: Path, limit: float = 5.0) -> Iterator[None]:
+    """While inside, no other thread or process has the lock on this directory, or on this file, made if it is missing.
+
+    StateFileLocked if another keeps it for more than `limit` seconds.
+    """
+    descriptor = _open_lock(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _wait_for_lock(descriptor, path, limit)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path, limit: int = READ_LIMIT) -> bytes:
+    """The content of a regular file; ValueError if it is none, or has more than `limit` bytes. OSError."""
+    # Not blocking: a pipe in the place of the file must not keep its reader.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # to read a directory is an OSError
+            raise ValueError("it must be a regular file")
+        if status.st_size > limit:
+            raise ValueError(f"it must have at most {limit} bytes, got {status.st_size}")
+        content = bytearray()
+        while piece := os.read(descriptor, _PIECE):
+            content += piece
+            if len(content) > limit:  # it grows
+                raise ValueError(f"it must have at most {limit} bytes, got more")
+        return bytes(content)
     finally:
         os.close(descriptor)
 
@@ -79,6 +108,15 @@ def write_atomically(
         _sync_directory(path.parent)
 
 
+def remove(path: Path) -> None:
+    """Removes a file, if there is one, and returns when that is on disk."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    _sync_directory(path.parent)
+
+
 def put_aside(path: Path) -> Path:
     """Renames a file that cannot be used, so that an operator may look at it; returns where it is. OSError."""
     aside = path.with_name(f"{path.name}.damaged")
@@ -93,6 +131,24 @@ def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:
         for path in directory.iterdir():
             if temporary.fullmatch(path.name):
                 _remove_unless_locked(path)
+
+
+def _open_lock(path: Path) -> int:
+    if path.is_dir():
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
+
+
+def _wait_for_lock(descriptor: int, path: Path, limit: float) -> None:
+    """Polls instead of blocking: a process may have been stopped while it has the lock."""
+    ends = time.monotonic() + limit
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends:
+                raise StateFileLocked(path, limit) from None
+        time.sleep(_LOCK_PAUSE)
 
 
 def _remove_unless_locked(path: Path) -> None:

@@ -6,18 +6,14 @@ none is lost. A file that cannot be read is never overwritten: it is set aside o
 The methods block: on an event loop, call them through `BlockingCalls`.
 """
 
-import fcntl
-import os
-import stat
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from plugwright.errors import StateFileDamaged, StateFileLocked, StateFileNewer, StateFileTooLarge
+from plugwright.errors import StateFileDamaged, StateFileNewer, StateFileTooLarge
 from plugwright.system import files
 from plugwright.system.files import FileCalls
 from plugwright.text import clean
@@ -25,8 +21,6 @@ from plugwright.text import clean
 __all__ = ["JsonFormat", "NewerVersion", "StateFile", "StateFileOptions", "StateFormat"]
 
 T = TypeVar("T")
-_LOCK_PAUSE = 0.005
-_PIECE = 2**16
 
 
 class NewerVersion(ValueError):
@@ -45,16 +39,20 @@ class JsonFormat(Generic[T]):
     """JSON of a `msgspec.Struct` or a dataclass, and beside its fields the number of the format, in `field`.
 
     Versions from `oldest` to `version` are read as the same type: keep names, and give new fields a default. An older
-    plugwright ignores fields that it does not know; raise the version if it must not read the file.
+    plugwright ignores fields that it does not know; raise the version if it must not read the file. `indent` is that
+    of the text, None for one line.
     """
 
-    def __init__(self, kind: type[T], version: int, oldest: int | None = None, field: str = "version") -> None:
-        self._kind, self._field = kind, field
+    def __init__(
+        self, kind: type[T], version: int, oldest: int | None = None, field: str = "version", indent: int | None = 2
+    ) -> None:
+        self._kind, self._field, self._indent = kind, field, -1 if indent is None else indent
         self._version, self._oldest = version, version if oldest is None else oldest
 
     def encode(self, value: T) -> bytes:
         fields: dict[str, object] = {self._field: self._version, **msgspec.to_builtins(value)}
-        return msgspec.json.format(msgspec.json.encode({**fields, self._field: self._version})) + b"\n"
+        content = msgspec.json.encode({**fields, self._field: self._version})
+        return msgspec.json.format(content, indent=self._indent) + b"\n"
 
     def decode(self, content: bytes) -> T:
         header = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
@@ -75,7 +73,7 @@ class StateFileOptions(msgspec.Struct, frozen=True, kw_only=True):
     `lock_limit` seconds after it asked for it; None is the directory of the state file.
     """
 
-    limit: int = 16 * 2**20  # bytes
+    limit: int = files.READ_LIMIT  # bytes
     mode: int = 0o600
     sync: bool = True  # on disk before the name leads to it
     sync_name: bool = True  # and the name too, before the call returns
@@ -109,7 +107,7 @@ class StateFile(Generic[T]):
     def write(self, value: T | None) -> None:
         """Replaces the content without reading it, for a file that only one process writes; None removes the file."""
         if value is None:
-            self.path.unlink(missing_ok=True)
+            files.remove(self.path)
             return
         content, options = self._form.encode(value), self._options
         if len(content) > options.limit:
@@ -136,11 +134,20 @@ class StateFile(Generic[T]):
             return after
 
     @contextmanager
-    def locked(self) -> Iterator[T | None]:
-        """The content, which no other process or thread changes while inside; for several writes of one change."""
+    def locked(self, recover: Callable[[StateFileDamaged], T | None] | None = None) -> Iterator[T | None]:
+        """The content, which no other process or thread changes while inside; for several writes of one change.
+
+        With `recover`, a file that has been set aside is no error: what `recover` returns is the content then.
+        """
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with self._locked():
-            yield self._read_or_set_aside()
+            try:
+                content = self._read_or_set_aside()
+            except StateFileDamaged as error:
+                if recover is None or error.kept is None:
+                    raise
+                content = recover(error)
+            yield content
 
     def _read_or_set_aside(self) -> T | None:
         try:
@@ -152,7 +159,7 @@ class StateFile(Generic[T]):
 
     def _read(self) -> T | None:
         try:
-            return self._form.decode(_content(self.path, self._options.limit))
+            return self._form.decode(files.read(self.path, self._options.limit))
         except FileNotFoundError:
             return None
         except NewerVersion as error:
@@ -162,49 +169,5 @@ class StateFile(Generic[T]):
         except RecursionError as error:
             raise StateFileDamaged(self.path, "it is nested too deeply") from error
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        path = self._options.lock or self.path.parent
-        descriptor = _open_lock(path)
-        try:
-            _lock(descriptor, path, self._options.lock_limit)
-            yield
-        finally:
-            os.close(descriptor)
-
-
-def _content(path: Path, limit: int) -> bytes:
-    # Not blocking: a pipe in the place of the file must not keep its reader.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # to read a directory is an OSError
-            raise ValueError("it must be a regular file")
-        if status.st_size > limit:
-            raise ValueError(f"it must have at most {limit} bytes, got {status.st_size}")
-        content = bytearray()
-        while piece := os.read(descriptor, _PIECE):
-            content += piece
-            if len(content) > limit:  # it grows
-                raise ValueError(f"it must have at most {limit} bytes, got more")
-        return bytes(content)
-    finally:
-        os.close(descriptor)
-
-
-def _open_lock(path: Path) -> int:
-    if path.is_dir():
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
-def _lock(descriptor: int, path: Path, limit: float) -> None:
-    """Polls instead of blocking: a process may have been stopped while it has the lock."""
-    ends = time.monotonic() + limit
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > ends:
-                raise StateFileLocked(path, limit) from None
-        time.sleep(_LOCK_PAUSE)
+    def _locked(self) -> AbstractContextManager[None]:
+        return files.locked(self._options.lock or self.path.parent, self._options.lock_limit)

@@ -16,7 +16,9 @@ from plugwright.dra.device_taints.taint_budget import (
     decide,
 )
 from plugwright.dra.device_taints.taint_file import TaintFile, moment
+from plugwright.errors import StateFileLocked
 from plugwright.sdk.serve_settings import TaintSettings
+from plugwright.system import files
 
 TAPE = "example.com/tape"
 DISK = "example.com/disk"
@@ -50,6 +52,18 @@ def test_the_next_process_knows_what_the_last_one_did(path: Path, boot_id: Path)
     assert effect(first, "st0") == NO_EXECUTE
     assert TaintFile(path, boot_id).load(Moment(101, 5001)) == first.state
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_file_is_that_of_earlier_releases(path: Path, boot_id: Path) -> None:
+    decision = update(TaintFile(path, boot_id), Moment(100.5, 5000.0), "st0", "st1")
+    first = '"since":100.5,"effect":"NoExecute","added":5000,"executed":100.5,"cleared":null,"cordoned":0'
+    second = '"since":100.5,"effect":"NoSchedule","added":5000,"executed":null,"cleared":null,"cordoned":0'
+    times = '"wall":5000.0,"elapsed":100.5,"unknown_until":0.0'
+    records = f'{{"example.com/tape":{{"st0":{{{first}}},"st1":{{{second}}}}}}}'
+    content = f'{{"version":1,"boot":"first",{times},"resources":{records}}}\n'
+    assert path.read_text() == content
+    path.write_text(content)
+    assert TaintFile(path, boot_id).load(Moment(101, 5001)) == decision.state
 
 
 def test_resources_and_processes_share_one_budget(path: Path, boot_id: Path) -> None:
@@ -142,6 +156,24 @@ def test_a_file_that_cannot_be_read_means_the_same(tmp_path: Path, boot_id: Path
     file = TaintFile(path, boot_id)
     assert file.load(Moment(100, 5000)).unknown_until == 100 + HOUR
     assert file.unreadable == f"cannot read {path}: Is a directory; no device gets NoExecute for an hour"
+
+
+def test_a_file_that_cannot_be_read_is_neither_replaced_nor_a_reason_to_grant(tmp_path: Path, boot_id: Path) -> None:
+    path = tmp_path / "taints.json"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        update(TaintFile(path, boot_id), Moment(100, 5000), "st0")
+
+
+def test_another_process_that_keeps_the_lock_ends_the_wait(path: Path, boot_id: Path) -> None:
+    update(TaintFile(path, boot_id), Moment(100, 5000), "st0")
+    file = TaintFile(path, boot_id)
+    with files.locked(path.parent):
+        with pytest.raises(StateFileLocked):
+            file.load(Moment(101, 5001))
+        with pytest.raises(StateFileLocked):
+            update(file, Moment(101, 5001), "st1")
+    assert effect(update(file, Moment(101, 5001), "st0", "st1"), "st1") == NO_SCHEDULE  # it is read before a grant
 
 
 def test_a_grant_that_cannot_be_written_is_none(tmp_path: Path, boot_id: Path) -> None:

@@ -14,7 +14,6 @@ from threading import Event
 import pytest
 from tests.dra.resource_claims.claim_node import ClaimNode, claim, document, result, uid_of
 
-from plugwright.dra.resource_claims import prepared_claims
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import (
     ClaimedDevice,
@@ -25,7 +24,7 @@ from plugwright.dra.resource_claims.prepared_claims import (
     State,
     held_by_another,
 )
-from plugwright.errors import CallTimedOut, StateFileLocked
+from plugwright.errors import CallTimedOut, ConfigError, StateFileLocked
 from plugwright.model import Allocation
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.state_file import JsonFormat, StateFile, StateFileOptions
@@ -38,6 +37,14 @@ STORED = PreparedClaim(
     "boot-1",
     (ClaimedDevice("st0", "ST0", "node-1", "tape", "s-1", cdi=("a/b=c",), consumed={"m": 3}, parameters={"x": [1]}),),
     {"kind": "a/b"},
+)
+
+# As earlier releases wrote it, and read it after a rollback.
+CHECKPOINT = (
+    b'{"format":1,"crc32":2286241412}\n'
+    b'{"claims":[{"uid":"u-1","namespace":"default","name":"one","state":"done","boot_id":"boot-1","devices":'
+    b'[{"name":"st0","id":"ST0","pool":"node-1","request":"tape","share_id":"s-1","admin_access":false,'
+    b'"cdi":["a/b=c"],"consumed":{"m":3},"parameters":{"x":[1]}}],"spec":{"kind":"a/b"}}]}\n'
 )
 
 
@@ -55,6 +62,14 @@ async def test_what_is_written_is_read_again(root: Path) -> None:
     assert await claims.read() == {"u-1": STORED}
     assert claims.held() == {"st0": [STORED]}
     assert claims.problem == ""
+
+
+async def test_the_file_is_that_of_earlier_releases(root: Path) -> None:
+    path = root / "checkpoint.json"
+    await put(PreparedClaims(path, "boot-1"), STORED)
+    assert path.read_bytes() == CHECKPOINT
+    path.write_bytes(CHECKPOINT)
+    assert await PreparedClaims(path, "boot-1").read() == {"u-1": STORED}
 
 
 async def test_a_field_that_a_later_version_adds_is_no_damage(root: Path) -> None:
@@ -299,5 +314,6 @@ async def test_two_processes_lose_nothing_of_each_other(root: Path) -> None:
     assert len(await PreparedClaims(path, "boot-1").read()) == 80
 
 
-def test_the_boot_id_is_the_kernels() -> None:
-    assert len(prepared_claims.read_boot_id()) == 36
+def test_no_claim_is_prepared_if_the_boot_is_not_known(root: Path) -> None:
+    with pytest.raises(ConfigError, match="the boot id of this machine is not known"):
+        PreparedClaims(root / "checkpoint.json", "")

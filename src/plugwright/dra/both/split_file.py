@@ -9,7 +9,6 @@ the file. If there is a lock and no file, `serve: dra` was in force last, and al
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,13 @@ import msgspec
 from plugwright.dra.both.states import Placement
 from plugwright.dra.device_placement import DeviceState
 from plugwright.dra.driver_paths import PlacementLock
-from plugwright.errors import ConfigError, PluginError
-from plugwright.sdk import sysfs
+from plugwright.errors import ConfigError, PluginError, StateFileDamaged
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode, ServeSettings
-from plugwright.sdk.sysfs import BOOT_ID
-from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
+from plugwright.system.boot import BOOT_ID, boot_id
 from plugwright.system.latest import Latest
+from plugwright.system.state_file import JsonFormat, StateFile
 from plugwright.text import clean
 
 __all__ = ["KeptPlacements", "SplitFile", "SplitState", "settings_text"]
@@ -34,7 +32,6 @@ __all__ = ["KeptPlacements", "SplitFile", "SplitState", "settings_text"]
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
-_PRIVATE = 0o600
 _DISK_LIMIT = 5.0  # seconds
 _MOST_ABSENT = 1000  # devices that are remembered though discovery no longer lists them
 _REASONS = {
@@ -62,7 +59,6 @@ class SplitState(msgspec.Struct, frozen=True):
 
 
 class _SplitContent(msgspec.Struct, kw_only=True, omit_defaults=True):
-    version: int
     boot: str
     settings: str
     handover: ServeMode | None = None
@@ -70,14 +66,13 @@ class _SplitContent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SplitFile:
-    """The methods block: for a thread."""
+    """The methods block: for a thread, one at a time."""
 
     def __init__(self, path: Path, boot_id: Path = BOOT_ID) -> None:
         self.path = path
         self._boot_id = boot_id
+        self._file = StateFile(path, JsonFormat(_SplitContent, _VERSION, indent=None))
         self._lock = PlacementLock(path.with_suffix(".lock"))
-        self._writing = threading.Lock()
-        self._begun = self._written = 0
 
     def lock_and_load(self) -> tuple[bool, SplitState]:
         """Whether this process decides from now on, until `close`; and what was recorded. OSError if unreadable."""
@@ -90,39 +85,25 @@ class SplitFile:
 
     def _load(self, had_driver: bool) -> SplitState:
         try:
-            content = msgspec.json.decode(self.path.read_bytes(), type=_SplitContent)
-        except FileNotFoundError:
+            content = self._file.read()
+        except StateFileDamaged as error:
+            facts = {"path": str(self.path), "kept": str(error.kept), "error": error.problem}
+            text = "it is not known which API had each device: offered by neither until that is clear"
+            logger.error(text, extra=facts)
+            return SplitState(lost=True)
+        if content is None:
             return SplitState(all_claims=had_driver)
-        except msgspec.MsgspecError as error:
-            return self._set_aside(clean(error))
-        if content.version != _VERSION:
-            return self._set_aside(f"it must have version {_VERSION}, got {content.version}")
         return SplitState(content.devices, content.handover, content.settings, content.boot)
 
-    def number(self) -> int:
-        """Of the next state to save: on a disk that hung, an earlier one never replaces a later one."""
-        self._begun += 1
-        return self._begun
-
-    def save(self, number: int, state: SplitState, present: Collection[str]) -> None:
+    def save(self, state: SplitState, present: Collection[str]) -> None:
         """`present` are the devices that discovery lists; of the others, only so many are kept."""
         absent = sorted(state.placements.keys() - set(present))[:_MOST_ABSENT]
         kept = {key: state.placements[key] for key in sorted({*absent, *(state.placements.keys() & set(present))})}
-        content = _SplitContent(
-            version=_VERSION, boot=self.boot_id(), settings=state.settings, handover=state.handover, devices=kept
-        )
-        with self._writing:
-            if number > self._written:
-                files.write_atomically(self.path, msgspec.json.encode(content) + b"\n", mode=_PRIVATE)
-                self._written = number
+        boot = self.boot_id()
+        self._file.write(_SplitContent(boot=boot, settings=state.settings, handover=state.handover, devices=kept))
 
     def boot_id(self) -> str:
-        return sysfs.attribute(self._boot_id.parent, self._boot_id.name)
-
-    def _set_aside(self, problem: str) -> SplitState:
-        facts = {"path": str(self.path), "kept": str(files.put_aside(self.path)), "error": problem}
-        logger.error("it is not known which API had each device: offered by neither until that is clear", extra=facts)
-        return SplitState(lost=True)
+        return boot_id(self._boot_id)
 
 
 class KeptPlacements:
@@ -137,7 +118,8 @@ class KeptPlacements:
         self.rebooted = False  # since the state was written that was loaded
         self._resource, self._inventory = runtime.resource, runtime.inventory
         self._file, self._on_enter = file, on_enter
-        self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
+        # One at a time: on a disk that hung, an earlier state never replaces a later one.
+        self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT, at_once=1)
         self._inventory.withhold({}, offered=())
 
     async def load(self) -> SplitState | None:
@@ -154,7 +136,7 @@ class KeptPlacements:
 
     async def commit(self, state: SplitState) -> None:
         try:
-            await self._disk.run(partial(self._file.save, self._file.number(), state, self._present()))
+            await self._disk.run(partial(self._file.save, state, self._present()), to_end=True)
         except (OSError, PluginError) as error:
             text = f"devices stay where they are: {self._file.path} cannot be written: {clean(error)}"
             raise ConfigError(text) from error

@@ -7,18 +7,17 @@ again would otherwise evict once more each time.
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from plugwright.dra.device_taints.taint_budget import HOUR, Moment, TaintDecision, TaintRecord, TaintState
-from plugwright.errors import ConfigError
-from plugwright.sdk import sysfs
-from plugwright.sdk.sysfs import BOOT_ID
-from plugwright.system import files
+from plugwright.errors import StateFileDamaged, StateFileLocked
+from plugwright.system.boot import BOOT_ID, boot_id
+from plugwright.system.state_file import JsonFormat, StateFile, StateFileOptions
 from plugwright.text import clean
 
 __all__ = ["TaintFile", "moment"]
@@ -26,17 +25,26 @@ __all__ = ["TaintFile", "moment"]
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
+_LOCK_LIMIT = 1.0  # seconds
 _EFFECTS = ("", "None", "NoSchedule", "NoExecute")
 _LATEST = 253_402_300_799  # the last second of the year 9999
 
 
 class _TaintContent(msgspec.Struct, kw_only=True, omit_defaults=True):
-    version: int
     boot: str
     wall: float  # when it was written: for a reader after a reboot
     elapsed: float
     unknown_until: float = 0.0
     resources: dict[str, dict[str, TaintRecord]] = {}
+
+
+class _TaintFormat(JsonFormat[_TaintContent]):
+    def decode(self, content: bytes) -> _TaintContent:
+        decoded = super().decode(content)
+        for records in decoded.resources.values():
+            for record in records.values():
+                _check(record)
+        return decoded
 
 
 def moment() -> Moment:
@@ -51,27 +59,28 @@ class TaintFile:
     """
 
     def __init__(self, path: Path | None, boot_id: Path = BOOT_ID) -> None:
-        self.unreadable = ""
-        self._path, self._boot_id = path, boot_id
+        self.path, self.unreadable = path, ""
+        self._boot_id = boot_id
+        form, options = _TaintFormat(_TaintContent, _VERSION, indent=None), StateFileOptions(lock_limit=_LOCK_LIMIT)
+        self._file = StateFile(path, form, options) if path is not None else None
         self._known = TaintState()  # as this object last read or wrote it
 
-    @property
-    def path(self) -> Path | None:
-        return self._path
-
     def load(self, now: Moment) -> TaintState:
-        """What an earlier process left; never raises."""
-        if self._path is not None:
-            try:
-                with files.locked_directory(self._path.parent):
-                    self._known = self._read(now)
-                    if self._known != TaintState():
-                        with suppress(OSError):  # no grant goes without a write, so it is said when one is due
-                            self._write(self._known, now)  # its times are of this boot from now on
-            except FileNotFoundError:  # the directory is not made yet
-                pass
-            except OSError as error:
-                self._known = self._without_history(error, now)
+        """What an earlier process left. StateFileLocked: then it is read before the next grant."""
+        if self._file is None:
+            return self._known
+        try:
+            if not self._file.path.parent.exists():
+                return self._known
+            with self._locked(self._file, now) as stored:
+                self._known = stored
+                if stored != TaintState():
+                    with suppress(OSError):  # no grant goes without a write, so it is said when one is due
+                        self._write(self._file, stored, now)  # its times are of this boot from now on
+        except StateFileLocked:
+            raise
+        except OSError as error:
+            self._known = self._without_history(clean(error.strerror or error), now)
         return self._known
 
     def update(
@@ -81,60 +90,47 @@ class TaintFile:
 
         `mine` is what the caller knows of its own resource, newer than the file unless another process has written.
         """
-        if self._path is None:
+        if self._file is None:
             return decide(mine)
-        self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with files.locked_directory(self._path.parent):
-            stored = self._read(now)
-            if stored.of(resource) == self._known.of(resource):
-                stored = stored.with_records(resource, mine.of(resource))
-            decision = decide(stored)
-            self._write(decision.state, now)
+        with self._locked(self._file, now) as stored:
+            is_known = stored.of(resource) == self._known.of(resource)
+            decision = decide(stored.with_records(resource, mine.of(resource)) if is_known else stored)
+            self._write(self._file, decision.state, now)
             self._known = decision.state
         return decision
 
-    def _read(self, now: Moment) -> TaintState:
-        if self._path is None:
-            return self._known
-        try:
-            return _state(self._path.read_bytes(), self._boot(), now)
-        except FileNotFoundError:
-            return self._known
-        except (OSError, msgspec.MsgspecError, ConfigError) as error:
-            return self._without_history(error, now)
+    @contextmanager
+    def _locked(self, file: StateFile[_TaintContent], now: Moment) -> Iterator[TaintState]:
+        """What the file has, which no other process changes while inside; what is known here if there is none."""
+        unknown: list[TaintState] = []
 
-    def _without_history(self, error: Exception, now: Moment) -> TaintState:
-        reason = clean((error.strerror if isinstance(error, OSError) else "") or error)
-        unreadable = f"cannot read {self._path}: {reason}; no device gets NoExecute for an hour"
-        if unreadable != self.unreadable:
-            facts = {"path": str(self._path), "error": reason}
-            logger.error("earlier evictions are not known, the budget counts as spent for an hour", extra=facts)
-        self.unreadable = unreadable
-        if self._path is not None and not isinstance(error, OSError):
-            with suppress(OSError):
-                files.put_aside(self._path)
+        def recover(error: StateFileDamaged) -> None:
+            unknown.append(self._without_history(error.problem, now))
+
+        with file.locked(recover) as content:
+            if content is not None:
+                yield _state(content, boot_id(self._boot_id), now)
+            else:
+                yield unknown[0] if unknown else self._known
+
+    def _without_history(self, reason: str, now: Moment) -> TaintState:
+        self.unreadable = f"cannot read {self.path}: {reason}; no device gets NoExecute for an hour"
+        facts = {"path": str(self.path), "error": reason}
+        logger.error("earlier evictions are not known, the budget counts as spent for an hour", extra=facts)
         return replace(self._known, unknown_until=now.elapsed + HOUR)
 
-    def _write(self, state: TaintState, now: Moment) -> None:
+    def _write(self, file: StateFile[_TaintContent], state: TaintState, now: Moment) -> None:
         content = _TaintContent(
-            version=_VERSION,
-            boot=self._boot(),
+            boot=boot_id(self._boot_id),
             wall=now.wall,
             elapsed=now.elapsed,
             unknown_until=state.unknown_until,
             resources={name: dict(state.resources[name]) for name in sorted(state.resources)},
         )
-        if self._path is not None:
-            files.write_atomically(self._path, msgspec.json.encode(content) + b"\n", mode=0o600)
-
-    def _boot(self) -> str:
-        return sysfs.attribute(self._boot_id.parent, self._boot_id.name)
+        file.write(content)
 
 
-def _state(data: bytes, boot: str, now: Moment) -> TaintState:
-    content = msgspec.json.decode(data, type=_TaintContent)
-    if content.version != _VERSION:
-        raise ConfigError(f"it must have version {_VERSION}, got {content.version}")
+def _state(content: _TaintContent, boot: str, now: Moment) -> TaintState:
     # After a reboot the old times are moved to the new clock: as old as the calendar says, and never in the future.
     is_same_boot = bool(boot) and content.boot == boot
     shift = 0.0 if is_same_boot else now.elapsed - content.elapsed - max(0.0, now.wall - content.wall)
@@ -145,7 +141,7 @@ def _state(data: bytes, boot: str, now: Moment) -> TaintState:
     resources = {
         resource: {
             device_id: replace(
-                _checked(record),
+                record,
                 since=moved(record.since),
                 executed=moved(record.executed),
                 cleared=moved(record.cleared),
@@ -158,10 +154,9 @@ def _state(data: bytes, boot: str, now: Moment) -> TaintState:
     return TaintState(resources, unknown_until)
 
 
-def _checked(record: TaintRecord) -> TaintRecord:
+def _check(record: TaintRecord) -> None:
     for value in (record.added, record.cordoned):
         if not 0 <= value <= _LATEST:
-            raise ConfigError(f"times must be seconds since 1970, got {value}")
+            raise ValueError(f"times must be seconds since 1970, got {value}")
     if record.effect not in _EFFECTS:
-        raise ConfigError(f"an effect must be one of {', '.join(_EFFECTS[1:])}, got {clean(record.effect)}")
-    return record
+        raise ValueError(f"an effect must be one of {', '.join(_EFFECTS[1:])}, got {clean(record.effect)}")

@@ -25,13 +25,14 @@ from plugwright.dra.device_taints.taint_budget import (
     evictions,
 )
 from plugwright.dra.device_taints.taint_file import TaintFile, moment
-from plugwright.errors import PluginError
+from plugwright.errors import PluginError, StateFileLocked
 from plugwright.model import Device, natural_order, some
 from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.inventory import Inventory, Snapshot
 from plugwright.sdk.serve_settings import TaintSettings
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.latest import Latest, Signal
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["CORDONED", "UNHEALTHY", "Taint", "TaintController", "observed", "taints_for"]
@@ -81,8 +82,8 @@ class TaintController:
         self._disk = BlockingCalls(f"taints of {inventory.resource}", _DISK_LIMIT)
         self._state = TaintState()
         self._held_back: Mapping[str, str] = {}
-        self._logged: Mapping[str, str] = {}
-        self._unwritten = ""
+        self._unwritten = ""  # why taints are not on disk
+        self._write_problems, self._held_back_logged = LogOnce(logger), LogOnce(logger)
         self._wake = Signal()
 
     def status(self) -> dict[str, object]:
@@ -116,7 +117,7 @@ class TaintController:
     async def _load(self) -> None:
         try:
             self._state = await self._disk.run(partial(self._file.load, self._clock()))
-        except PluginError as error:
+        except (PluginError, StateFileLocked) as error:
             facts = {"resource": self._inventory.resource, "error": clean(error)}
             logger.error("earlier taints are not known", extra=facts)
 
@@ -145,11 +146,10 @@ class TaintController:
         try:
             decision = await self._disk.run(partial(self._file.update, seen.resource, without_new.state, change, now))
         except (PluginError, OSError) as error:
-            reason = f"taints cannot be written to {self._file.path}: {clean(error)}"
-            if reason != self._unwritten:
-                facts = {"resource": seen.resource, "path": str(self._file.path), "error": clean(error)}
-                logger.error("taints cannot be written, no further device gets NoExecute", extra=facts)
-            self._unwritten = reason
+            self._unwritten = f"taints cannot be written to {self._file.path}: {clean(error)}"
+            facts = {"resource": seen.resource, "path": str(self._file.path), "error": clean(error)}
+            text = "taints cannot be written, no further device gets NoExecute"
+            self._write_problems.error(text, self._unwritten, extra=facts)
             reasons = dict.fromkeys(due.granted, "it cannot be written down")
             return replace(
                 due,
@@ -158,6 +158,7 @@ class TaintController:
                 next_change=min(due.next_change, now.elapsed + _RETRY) if due.granted else due.next_change,
             )
         self._unwritten = ""
+        self._write_problems.recovered()
         return decision
 
     def _publish(self, snapshot: Snapshot, state: TaintState) -> None:
@@ -174,12 +175,12 @@ class TaintController:
             logger.warning("devices have the taint NoExecute, their pods will be evicted", extra=facts)
         news: dict[str, list[str]] = {}
         for device_id, reason in decision.held_back.items():
-            if self._logged.get(device_id) != reason:
+            if self._held_back_logged.is_news(reason, device_id):
                 news.setdefault(reason, []).append(device_id)
         for reason, device_ids in sorted(news.items()):
             facts = {"resource": resource, "devices": _names(device_ids), "reason": reason}
             logger.warning("devices keep the taint NoSchedule, their pods are not evicted", extra=facts)
-        self._logged = decision.held_back
+        self._held_back_logged.keep_only(decision.held_back.keys())
 
 
 def _names(device_ids: Iterable[str]) -> str:

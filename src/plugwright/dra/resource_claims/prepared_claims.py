@@ -24,8 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from plugwright.dra.resource_claims.claims import AllocatedClaim
-from plugwright.errors import ClaimWaits, StateFileDamaged
-from plugwright.sdk.sysfs import BOOT_ID
+from plugwright.errors import ClaimWaits, ConfigError, StateFileDamaged
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.latest import Latest
 from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
@@ -38,7 +37,6 @@ __all__ = [
     "PreparedClaims",
     "State",
     "held_by_another",
-    "read_boot_id",
 ]
 
 logger = logging.getLogger(__name__)
@@ -114,7 +112,10 @@ Claims = Mapping[str, PreparedClaim]  # by uid
 
 
 class PreparedClaims:
-    """`find` finds claims again without the checkpoint; `latest` is the content of the file when last read here."""
+    """`find` finds claims again without the checkpoint; `latest` is the content of the file when last read here.
+
+    ConfigError if `boot_id` is empty.
+    """
 
     def __init__(
         self,
@@ -123,6 +124,8 @@ class PreparedClaims:
         find: Callable[[], Iterable[PreparedClaim]] = tuple[PreparedClaim],
         lock_limit: float = 5.0,  # seconds that another process may have the lock
     ) -> None:
+        if not boot_id:
+            raise ConfigError("the boot id of this machine is not known: claims of an earlier boot would seem prepared")
         self.boot_id = boot_id
         self.latest: Latest[Claims] = Latest({})
         self.problem = ""  # why the file could not be used, the last time
@@ -188,16 +191,18 @@ class ClaimTransaction:
 
     def open(self, find: "Callable[..., Claims]") -> None:
         """Locks and reads the file; `find` finds the claims if it cannot be used."""
-        try:
-            claims = self._lock.enter_context(self._file.locked())
-        except StateFileDamaged as error:
+
+        def recover(error: StateFileDamaged) -> Claims:
             kept = f"; it is kept as {error.kept.name}" if error.kept is not None else ""
-            self._lock.enter_context(self._file.locked())  # it is set aside
             claims = find(f"{error.problem}{kept}", was_there=True)
             self._file.write(claims)
+            return claims
+
+        claims = self._lock.enter_context(self._file.locked(recover))
         if claims is None:
             claims = find("there is none", was_there=False)
-            self._file.write(claims or None)
+            if claims:
+                self._file.write(claims)
         self.claims = claims
 
     def put(self, claim: PreparedClaim) -> None:
@@ -256,11 +261,6 @@ def held_by_another(claims: Claims, wanted: AllocatedClaim, capacity: Mapping[st
                 held = ", ".join(sorted({str(claim) for claim, _ in holders}))
                 return f"device {result.device} has {limit} {name}, its claims would have {total}: {held} hold it too"
     return ""
-
-
-def read_boot_id(path: Path = BOOT_ID) -> str:
-    """Raises where it cannot be read: without it, claims of an earlier boot would count as prepared."""
-    return path.read_text(encoding="ascii").strip()
 
 
 class _CheckpointHeader(msgspec.Struct):

@@ -135,7 +135,7 @@ class SpecDirectory(msgspec.Struct, frozen=True):
     def locked(self) -> Iterator[None]:
         """While inside, no other writer that asks for it changes files here: for reading one and writing it again."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with files.locked_directory(self.path):
+        with files.locked(self.path):
             yield
 
     def files(self) -> list[Path]:
