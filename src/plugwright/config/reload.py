@@ -30,6 +30,7 @@ from plugwright.sdk.status import ConfigState, RefusedConfig
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff, in_thread, single_error
 from plugwright.system.latest import Latest
+from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["CurrentConfig", "DaemonConfig", "replace_plugins"]
@@ -235,7 +236,7 @@ class DaemonConfig:
                     logger.warning("last good configuration not kept", extra={"error": clean(error)})
 
     async def _follow_file(self) -> None:
-        backoff, logged = Backoff(first=1.0, longest=30.0), ""
+        backoff, problems = Backoff(first=1.0, longest=30.0), LogOnce(logger)
         while True:
             try:
                 async with aclosing(self._current.changes()) as changes:
@@ -243,9 +244,8 @@ class DaemonConfig:
                         backoff.reset()
                         self._request_reload()
             except Exception as error:
-                if logged != repr(error):  # once: an error that repeats must not fill the log
+                if problems.is_news(repr(error)):
                     logger.exception("configuration file not watched, trying again")
-                logged = repr(error)
             await asyncio.sleep(backoff.delay())
 
 
