@@ -65,7 +65,7 @@ def test_fewer_devices_by_a_reload_leave_the_pods_that_hold_them_running(
 
     daemon.configure({"mock/fewer": {"count": 1}})
     node.shows("mock/fewer", capacity=4, allocatable=1)
-    for pod in made:
+    for pod in made if cluster.version >= "1.36" else []:  # earlier pods do not show the health of devices (7.1)
         [device] = pod.devices()
         pod.shows({device: "Healthy" if device.startswith("mock-0-") else "Unhealthy"})
     assert cluster.kubelet.pid == kubelet
