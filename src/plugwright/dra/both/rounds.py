@@ -247,7 +247,7 @@ class SplitRounds:
         return ""
 
     async def _balance(self) -> str:
-        """Moves free devices by the policy, where there is one and no operator has asked for a handover."""
+        """Moves free devices by the policy, if there is one and no operator has asked for a handover."""
         if not self.follows_policy:
             return ""
         try:
