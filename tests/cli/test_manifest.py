@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from tests.deploy.rendered import Object, objects, one
+from tests.deploy.rendered import Object, host_mounts, objects, one
 
 from plugwright.cli.main import cli
 
@@ -153,8 +153,8 @@ def test_devices_have_the_mounts_that_the_chart_gives_them(number: int, tmp_path
     path.write_text(files[number]["data"]["plugwright.yaml"])
     pod = printed("-c", path)["DaemonSet"]["spec"]["template"]["spec"]
     rendered = sets[number]["spec"]["template"]["spec"]
-    assert _host_mounts(pod) == _host_mounts(rendered)
-    assert [mount["path"] for mount in _host_mounts(pod)] == MOUNTED[number]
+    assert host_mounts(pod) == host_mounts(rendered)
+    assert [mount["path"] for mount in host_mounts(pod)] == MOUNTED[number]
     assert pod["containers"][0]["image"].split("/")[-1] == rendered["containers"][0]["image"].split("/")[-1]
 
 
@@ -170,16 +170,10 @@ MOUNTED = [
 ]
 
 
-def _host_mounts(pod: Object) -> list[Object]:
-    volumes = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
-    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"].startswith("host-")]
-    return [{**mount, **volumes[mount["name"]]} for mount in mounts]
-
-
 def test_a_directory_that_the_container_needs_itself_is_not_hidden(path: Path) -> None:
     path.write_text("resources:\n  - name: example.com/agent\n    paths: [/run/agent.sock]\n")
     words = "example.com/agent: /run cannot be mounted at its own path in the daemon's pod: set host.root"
     assert words in str(run("-c", path).exception)
     path.write_text(f"{path.read_text()}host: {{root: /host}}\n")
     pod = printed("-c", path)["DaemonSet"]["spec"]["template"]["spec"]
-    assert [mount["mountPath"] for mount in _host_mounts(pod)] == ["/host/dev", "/host/proc", "/host/run", "/host/sys"]
+    assert [mount["mountPath"] for mount in host_mounts(pod)] == ["/host/dev", "/host/proc", "/host/run", "/host/sys"]

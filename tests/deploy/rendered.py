@@ -10,7 +10,7 @@ import yaml
 from tests.kubernetes import building
 from tests.requirements import unavailable
 
-__all__ = ["CASES", "CHART", "GOLDEN", "ROOT", "Object", "helm", "helm_or_skip", "objects", "one"]
+__all__ = ["CASES", "CHART", "GOLDEN", "ROOT", "Object", "helm", "helm_or_skip", "host_mounts", "objects", "one"]
 
 Object = dict[str, Any]
 
@@ -51,3 +51,10 @@ def helm(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+def host_mounts(pod: Object) -> list[Object]:
+    """The directories of the node that families need, each with its volume and its mount."""
+    volumes = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
+    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"].startswith("host-")]
+    return [{**mount, **volumes[mount["name"]]} for mount in mounts]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.rendered import Object, helm
+from tests.deploy.rendered import Object, helm, host_mounts
 
 from plugwright.config import families, manifests, schema
 
@@ -38,12 +38,6 @@ MORE = [
     {"paths": ["/dev/a", "//srv//b/c"]},
     {"usb": [{"vendor": "1a2b"}, {"vendor": "3c4d"}]},
 ]
-
-
-def host_mounts(pod: Object) -> list[Object]:
-    volumes = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
-    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"].startswith("host-")]
-    return [{**mount, **volumes[mount["name"]]} for mount in mounts]
 
 
 def by_manifest(config: dict[str, Any]) -> Object:

@@ -134,8 +134,8 @@ def _objects(
 
 
 def _host_mounts(file: ConfigFile) -> list[HostDirectory]:
-    """The directories of the node that the file's devices need, each once."""
-    mounts: dict[str, HostDirectory] = {}
+    """The directories of the node that the file's devices need."""
+    mounts: list[HostDirectory] = []
     for entry in file.resources:
         for needed in entry.family.host_directories(entry, file.host):
             at = needed.mount_path or needed.path
@@ -144,11 +144,12 @@ def _host_mounts(file: ConfigFile) -> list[HostDirectory]:
                     f"{entry.name}: {at} cannot be mounted at its own path in the daemon's pod: set host.root, for "
                     f"example to /host"
                 )
-            mounts[at] = needed
-    return list(mounts.values())
+            mounts.append(needed)
+    return mounts
 
 
 def _mount(pod: Manifest, mounts: Sequence[HostDirectory]) -> None:
+    """Mounts each directory once, in the order of the mount paths."""
     by_path = {mount.mount_path or mount.path: mount for mount in mounts}
     for number, (at, mount) in enumerate(sorted(by_path.items())):
         propagation = {"mountPropagation": "HostToContainer"} if mount.mounts else {}
