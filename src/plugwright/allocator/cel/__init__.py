@@ -1,5 +1,13 @@
 """CEL as Kubernetes evaluates it to select devices: `compile_selector(expression).matches(device)`."""
 
-from plugwright.allocator.cel.selector import CelDevice, Selector, SelectorError, compile_selector
+from plugwright.allocator.cel.selector import (
+    LENGTH_LIMIT,
+    CelDevice,
+    Selector,
+    SelectorError,
+    SelectorTooCostly,
+    compile_selector,
+    version,
+)
 
-__all__ = ["CelDevice", "Selector", "SelectorError", "compile_selector"]
+__all__ = ["LENGTH_LIMIT", "CelDevice", "Selector", "SelectorError", "SelectorTooCostly", "compile_selector", "version"]

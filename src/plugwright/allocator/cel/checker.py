@@ -24,6 +24,7 @@ from plugwright.allocator.cel.nodes import (
     StructNode,
     children,
     located,
+    qualified_name,
 )
 
 __all__ = ["DEVICE", "check"]
@@ -96,7 +97,7 @@ class _Checker:
         return TYPE_NAMES.get(name.removeprefix("."))
 
     def _select(self, node: Select) -> Type:
-        qualified = "" if node.test else _qualified(node)
+        qualified = "" if node.test else qualified_name(node)
         if qualified in TYPE_NAMES and qualified.split(".")[0] not in self._variables:
             return TYPE_NAMES[qualified]
         selected = self._field(node, node.operand, node.field)
@@ -141,7 +142,7 @@ class _Checker:
     def _namespaced(self, node: Call) -> None:
         """`sets.contains(…)` is a function with a dot in its name, not a method of `sets`."""
         assert node.target is not None
-        qualified = _qualified(node.target)
+        qualified = qualified_name(node.target)
         if qualified and f"{qualified}.{node.function}" in self._functions:
             node.function, node.target = f"{qualified}.{node.function}", None
 
@@ -251,11 +252,3 @@ class _Checker:
 
     def _forget(self, name: str) -> None:
         self._variables[name].pop()
-
-
-def _qualified(node: Node) -> str:
-    if isinstance(node, Ident):
-        return node.name
-    if isinstance(node, Select) and not node.test and (prefix := _qualified(node.operand)):
-        return f"{prefix}.{node.field}"
-    return ""

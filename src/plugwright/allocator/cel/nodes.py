@@ -18,6 +18,7 @@ __all__ = [
     "StructNode",
     "children",
     "located",
+    "qualified_name",
 ]
 
 
@@ -110,3 +111,12 @@ def children(node: Node) -> list[Node]:
         case Comprehension():
             return [node.range, node.start, node.condition, node.step, node.result]
     return []
+
+
+def qualified_name(node: Node) -> str:
+    """`a.b` as a name, or nothing if the node is something else."""
+    if isinstance(node, Ident):
+        return node.name
+    if isinstance(node, Select) and not node.test and (prefix := qualified_name(node.operand)):
+        return f"{prefix}.{node.field}"
+    return ""

@@ -17,6 +17,7 @@ from plugwright.allocator.cel.nodes import (
     StructNode,
     children,
     located,
+    qualified_name,
 )
 from plugwright.allocator.cel.values import Uint
 
@@ -26,7 +27,9 @@ _NESTING = 100  # cel-go's limit is 250; ours keeps within Python's own limit wh
 _CHAIN = 250  # operators or members in a row, each of which deepens the tree
 _WEIGHT = 20_000  # optMap() evaluates its target twice, so nesting it doubles the work
 
-_OPERAND = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+_OPERAND = (
+    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+)
 _LEVELS: list[dict[str, str]] = [
     {"||": "_||_"},
     {"&&": "_&&_"},
@@ -173,7 +176,7 @@ class _Parser:
             return Call(at=token.at, function="_?._", target=None, args=[node, field])
         if self._at("("):
             return self._call(name.text, node)
-        if self._at("{") and (path := _qualified(node)):
+        if self._at("{") and (path := qualified_name(node)):
             return self._struct(f"{path}.{name.text}")
         return Select(at=token.at, operand=node, field=name.text)
 
@@ -274,7 +277,9 @@ class _Parser:
                 raise self._error(token, "invalid double literal")
             return Literal(at=at, value=value, type=celtypes.DOUBLE)
         digits = text.rstrip("uU")
-        number = int(digits, 16) if "0x" in digits else int(digits) if len(digits) < struct.calcsize("q") * 4 else 1 << 64
+        number = (
+            int(digits, 16) if "0x" in digits else int(digits) if len(digits) < struct.calcsize("q") * 4 else 1 << 64
+        )
         if token.kind == "uint":
             if number >= 1 << 64:
                 raise self._error(token, "invalid uint literal")
@@ -292,15 +297,6 @@ class _Parser:
         if as_bytes:
             return Literal(at=token.at, value=text.encode("latin-1"), type=celtypes.BYTES)
         return Literal(at=token.at, value=text, type=celtypes.STRING)
-
-
-def _qualified(node: Node) -> str:
-    """`a.b` as a name, or nothing if the node is something else."""
-    if isinstance(node, Ident):
-        return node.name
-    if isinstance(node, Select) and not node.test and (prefix := _qualified(node.operand)):
-        return f"{prefix}.{node.field}"
-    return ""
 
 
 def _weight(node: Node, known: dict[int, int]) -> int:

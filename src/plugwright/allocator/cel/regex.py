@@ -37,7 +37,9 @@ _POSIX: dict[str, Callable[[str], bool]] = {
     "xdigit": lambda c: c in "0123456789abcdefABCDEF",
 }
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
-_CATEGORIES = frozenset("C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs".split())
+_CATEGORIES = frozenset(
+    "C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs".split()
+)
 _WORD = _CLASSES["w"]
 
 
@@ -367,7 +369,13 @@ class _Compiler:
             end = self._pattern.find("}", self._at) if self._peek() == "{" else self._at + 1
             digits = self._pattern[self._at : end + 1].strip("{}")
             self._at = end + 1
-            if end > 0 and digits and all(map(_POSIX["xdigit"], digits)) and len(digits) <= 6 and int(digits, 16) <= 0x10FFFF:  # noqa: PLR2004
+            if (
+                end > 0
+                and digits
+                and all(map(_POSIX["xdigit"], digits))
+                and len(digits) <= 6
+                and int(digits, 16) <= 0x10FFFF
+            ):  # noqa: PLR2004
                 return chr(int(digits, 16))
         elif character and character.isascii() and not character.isalnum():
             return character

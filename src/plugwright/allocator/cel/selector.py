@@ -4,31 +4,93 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-__all__ = ["CelDevice", "Selector", "SelectorError", "compile_selector"]
+from plugwright.allocator.cel import celtypes
+from plugwright.allocator.cel.checker import check
+from plugwright.allocator.cel.costs import estimated_cost
+from plugwright.allocator.cel.dispatch import implementation
+from plugwright.allocator.cel.evaluator import BudgetExhausted, Frame, compile_closure
+from plugwright.allocator.cel.nodes import Call, InvalidExpression, Literal, Node, children, located
+from plugwright.allocator.cel.parser import parse
+from plugwright.allocator.cel.regex import RegexError, compiled
+from plugwright.allocator.cel.values import EvaluationError, Semver, parse_quantity, parse_semver, type_name
+
+__all__ = [
+    "COST_LIMIT",
+    "LENGTH_LIMIT",
+    "CelDevice",
+    "Selector",
+    "SelectorError",
+    "SelectorTooCostly",
+    "compile_selector",
+    "version",
+]
+
+COST_LIMIT = 1_000_000
+LENGTH_LIMIT = 10 * 1024  # bytes of an expression, by the API server's validation
+_CONVERSIONS = ("bool", "bytes", "double", "dyn", "duration", "int", "string", "timestamp", "uint")
 
 
 class SelectorError(Exception):
     """A selector that does not compile, or one whose evaluation failed. The text is in the API server's words."""
 
 
-class CelDevice(Struct, frozen=True):
+class SelectorTooCostly(SelectorError):
+    """A selector whose estimated cost is over the limit."""
+
+
+class _Domains(dict[str, dict[str, object]]):
+    """Attributes or capacities by domain; an unknown domain is empty."""
+
+    def __missing__(self, domain: str) -> dict[str, object]:
+        return {}
+
+
+class CelDevice(Struct):
     """A device as selectors see it. Attributes and capacities are grouped by domain."""
 
     driver: str
-    attributes: Mapping[str, Mapping[str, object]]  # bool, int or str; a version is a `Semver`
+    attributes: Mapping[str, Mapping[str, object]]  # bool, int, str, a `Semver`, or a list of them
     capacity: Mapping[str, Mapping[str, str]]  # quantities
     allow_multiple: bool = False
+    _fields: dict[str, object] | None = None
+
+    def fields(self) -> dict[str, object]:
+        """The value of the variable `device`. Raises `EvaluationError` for an invalid quantity."""
+        if self._fields is None:
+            capacity = {
+                domain: {name: parse_quantity(amount) for name, amount in amounts.items()}
+                for domain, amounts in self.capacity.items()
+            }
+            self._fields = {
+                "driver": self.driver,
+                "attributes": _Domains({domain: dict(values) for domain, values in self.attributes.items()}),
+                "capacity": _Domains(capacity),  # type: ignore[arg-type]
+                "allowMultipleAllocations": self.allow_multiple,
+            }
+        return self._fields
 
 
 class Selector:
     """A compiled expression."""
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, root: Node, cost: int) -> None:
         self.expression = expression
+        self.cost = cost
+        self._closure, self._size = compile_closure(root, metered=cost > COST_LIMIT)
 
     def matches(self, device: CelDevice) -> bool:
         """Whether the expression is true for this device. Raises `SelectorError` for an error or an exhausted budget."""
-        raise NotImplementedError
+        frame: Frame = [None] * self._size
+        try:
+            frame[0], frame[1] = device.fields(), COST_LIMIT
+            value = self._closure(frame)
+        except (EvaluationError, BudgetExhausted) as error:
+            raise SelectorError(str(error)) from None
+        if value is True or value is False:
+            return value
+        name = type_name(value)
+        conversion = f"unsupported type conversion from '{name}' to bool"
+        raise SelectorError(f"CEL result of type {name} could not be converted to bool: {conversion}")
 
 
 def compile_selector(expression: str, *, stored: bool = False) -> Selector:
@@ -37,4 +99,70 @@ def compile_selector(expression: str, *, stored: bool = False) -> Selector:
     `stored` compiles as kube-scheduler does for objects which the API server accepted before: newer functions are
     available, and the cost is limited during evaluation alone.
     """
-    return Selector(expression)
+    try:
+        root = parse(expression)
+        check(root, expression, stored=stored)
+        _validate(root, expression)
+    except InvalidExpression as error:
+        raise SelectorError(f"compilation failed: {error}") from None
+    unknown = celtypes.DYN if stored else celtypes.ANY
+    if root.type not in (celtypes.BOOL, unknown):
+        raise SelectorError(f"must evaluate to bool or the unknown type, not {root.type}")
+    try:
+        _convert_constants(root)
+    except (EvaluationError, RegexError) as error:
+        raise SelectorError(f"program instantiation failed: {error}") from None
+    cost = estimated_cost(root)
+    if cost > COST_LIMIT and not stored:
+        raise SelectorTooCostly("too complex, exceeds cost limit")
+    return Selector(expression, root, cost)
+
+
+def _validate(root: Node, source: str) -> None:
+    """Literal arguments of matches(), duration() and timestamp() must be valid."""
+    findings: list[tuple[int, str]] = []
+
+    def visit(node: Node) -> None:
+        if isinstance(node, Call) and node.function in ("matches", "duration", "timestamp") and node.args:
+            last = node.args[-1]
+            if isinstance(last, Literal) and isinstance(last.value, str) and not _valid(node.function, last.value):
+                findings.append((last.at, f"invalid {node.function} argument"))
+        for child in children(node):
+            visit(child)
+
+    visit(root)
+    if findings:
+        raise InvalidExpression(located(source, findings))
+
+
+def _valid(function: str, text: str) -> bool:
+    try:
+        if function == "matches":
+            compiled(text)
+        else:
+            implementation(function)(text)
+    except (RegexError, EvaluationError):
+        return False
+    return True
+
+
+def _convert_constants(node: Node) -> None:
+    """Conversions and patterns of literals fail when the program is built, not when it runs."""
+    for child in children(node):
+        _convert_constants(child)
+    if not isinstance(node, Call) or not all(isinstance(arg, Literal) for arg in node.args) or not node.args:
+        return
+    last = node.args[min(len(node.args), 1) - 1]
+    assert isinstance(last, Literal)
+    if node.function in _CONVERSIONS and node.target is None:
+        implementation(node.function)(last.value)
+    elif node.function in ("find", "findAll") and isinstance(last.value, str):
+        compiled(last.value)
+
+
+def version(text: str) -> Semver:
+    """The value of a version attribute. Raises `SelectorError`."""
+    try:
+        return parse_semver(text)
+    except EvaluationError as error:
+        raise SelectorError(f"parse semantic version: {error}") from None
