@@ -108,7 +108,7 @@ def _replace(args: list[Operand]) -> Estimated:
 
 def _split(args: list[Operand]) -> Estimated:
     most = args[0].known.high
-    if len(args) > 2 and isinstance(args[2].constant, int):  # noqa: PLR2004
+    if len(args) > 2 and isinstance(args[2].constant, int):
         most = args[2].constant % (1 << 64)
     return args[0].known.scaled(2 * _STRING), Range(0, most)
 
@@ -250,7 +250,7 @@ _KINDS: dict[type, str] = {str: "string", bytes: "bytes", list: "list", dict: "m
 
 def _actual(value: object) -> Operand:
     kind = _KINDS.get(type(value), "opaque")
-    element = max(map(_size, value), default=0) if isinstance(value, list) and len(value) < 100 else 1  # noqa: PLR2004
+    element = max(map(_size, value), default=0) if isinstance(value, list) and len(value) < 100 else 1
     parameters = (_actual(value[0]).type,) if isinstance(value, list) and value else ()
     constant = value if type(value) is int else None
     return Operand(Type(kind, kind, parameters), FIXED(_size(value)), FIXED(element), constant)

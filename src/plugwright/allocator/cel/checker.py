@@ -54,6 +54,7 @@ class _Checker:
     def __init__(self, *, stored: bool) -> None:
         self.types = Substitutions()
         self.findings: list[tuple[int, str]] = []
+        self._mixed = 0
         self._functions = overloads(stored=stored)
         self._fields = device_fields(stored=stored)
         self._variables: dict[str, list[Type]] = {"device": [DEVICE]}
@@ -127,8 +128,10 @@ class _Checker:
         if node.function == "_?._":
             result = self._field(node, node.args[0], str(getattr(node.args[1], "value", "")))
             return result if result.name == "optional_type" else optional_of(result)
+        self._mixed += node.function == "format"  # whose list may hold values of several types
         for arg in node.args:
             self.check(arg)
+        self._mixed -= node.function == "format"
         if node.target is not None:
             self._namespaced(node)
         if node.target is not None:
@@ -185,6 +188,8 @@ class _Checker:
             return current
         if self.types.assignable([previous], [current]):
             return most_general(previous, current)
+        if self._mixed:
+            return celtypes.DYN
         return self._mismatch(node, previous, current)
 
     def _unwrapped(self, node: Node, *, optional: bool) -> Type:

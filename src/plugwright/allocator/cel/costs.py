@@ -262,12 +262,12 @@ def _declared_size(path: Path) -> Range | None:
     if names[0] not in ("attributes", "capacity"):
         return None
     if names[1] == "@keys":
-        return Range(0, _MAXIMA["domain"]) if len(names) == 2 else None  # noqa: PLR2004
+        return Range(0, _MAXIMA["domain"]) if len(names) == 2 else None
     if names[1] not in ("@values", "@items"):
         return None
-    if len(names) == 2:  # noqa: PLR2004
+    if len(names) == 2:
         return Range(0, _MAXIMA["entries"])
-    if len(names) > 3:  # noqa: PLR2004
+    if len(names) > 3:
         return None
     if names[2] == "@keys":
         return Range(0, _MAXIMA["name"])

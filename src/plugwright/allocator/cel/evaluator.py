@@ -121,7 +121,7 @@ class _Compiler:
         if len(closures) == 1:
             (only,) = closures
             return lambda frame: called(only(frame))
-        if len(closures) == 2:  # noqa: PLR2004
+        if len(closures) == 2:
             first, second = closures
             return lambda frame: called(first(frame), second(frame))
         return lambda frame: called(*[closure(frame) for closure in closures])
@@ -156,8 +156,6 @@ class _Compiler:
                 key, value = key_of(frame), value_of(frame)
                 if not isinstance(key, (str, int, float)):
                     raise EvaluationError("unsupported key type")
-                if key in entries:
-                    raise EvaluationError(f"Failed with repeated key {key}")
                 if not optional:
                     entries[key] = value
                 elif isinstance(value, Optional) and value.present:
@@ -284,7 +282,7 @@ def _items(value: object, *, pairs: bool) -> Iterable[object]:
     raise EvaluationError(f"got '{type(value).__name__}', expected iterable type")
 
 
-def _logical(closures: list[Closure], decisive: bool) -> Closure:  # noqa: FBT001
+def _logical(closures: list[Closure], decisive: bool) -> Closure:
     """`||` and `&&`: the decisive value wins over an error on the other side."""
     left, right = closures
 
@@ -359,8 +357,8 @@ def _or(closures: list[Closure], *, unwrap: bool) -> Closure:
 
 
 _SPECIAL: dict[str, Callable[[list[Closure]], Closure]] = {
-    "_||_": lambda closures: _logical(closures, True),  # noqa: FBT003
-    "_&&_": lambda closures: _logical(closures, False),  # noqa: FBT003
+    "_||_": lambda closures: _logical(closures, True),
+    "_&&_": lambda closures: _logical(closures, False),
     "_?_:_": _conditional,
     "@not_strictly_false": _not_strictly_false,
     "_?._": _optional_select,

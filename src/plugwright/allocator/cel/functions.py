@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import cmp_to_key
+from itertools import pairwise
 
 from plugwright.allocator.cel import celtypes
 from plugwright.allocator.cel.celtypes import Type, list_of, map_of
@@ -164,7 +165,7 @@ def _conversion_error(value: object, target: str) -> EvaluationError:
 @function("int", str)
 def _int_of_text(text: str) -> int:
     digits = text.removeprefix("-").removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20 or len(text) - len(digits) > 1:  # noqa: PLR2004
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20 or len(text) - len(digits) > 1:
         raise _conversion_error(text, "int")
     value = int(text)
     if not -(1 << 63) <= value < 1 << 63:
@@ -174,7 +175,7 @@ def _int_of_text(text: str) -> int:
 
 @function("uint", str)
 def _uint_of_text(text: str) -> Uint:
-    if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) >= 1 << 64:  # noqa: PLR2004
+    if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) >= 1 << 64:
         raise _conversion_error(text, "uint")
     return Uint(text)
 
@@ -226,7 +227,7 @@ def _text_of_double(value: float) -> str:
     if math.isinf(value) or math.isnan(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     mantissa, _, exponent = f"{value:e}".partition("e")
-    if value != 0 and not -4 <= int(exponent) < 21:  # noqa: PLR2004
+    if value != 0 and not -4 <= int(exponent) < 21:
         digits, _, _ = repr(value).partition("e")
         mantissa = digits.rstrip("0").rstrip(".") if "e" in repr(value) else mantissa.rstrip("0").rstrip(".")
         return f"{mantissa}e{exponent[0]}{abs(int(exponent)):02d}"
@@ -393,7 +394,7 @@ def _includes(container: object, value: object) -> bool:
 function("flatten", list)(lambda elements: _flatten(elements, 1))
 function("indexOf", list, object)(_index_of)
 function("lastIndexOf", list, object)(_last_index_of)
-function("isSorted", list)(lambda items: all(compare(a, b) <= 0 for a, b in zip(items, items[1:], strict=False)))
+function("isSorted", list)(lambda items: all(compare(a, b) <= 0 for a, b in pairwise(items)))
 function("max", list)(_extreme("max", 1))
 function("min", list)(_extreme("min", -1))
 function("reverse", list)(lambda elements: elements[::-1])

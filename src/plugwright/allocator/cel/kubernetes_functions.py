@@ -53,7 +53,7 @@ def _is_integer(value: Quantity) -> bool:
     return value.amount == value.amount.to_integral_value() and -(1 << 63) <= value.amount < 1 << 63
 
 
-def _semver_relaxed(text: str, relaxed: bool) -> Semver:  # noqa: FBT001
+def _semver_relaxed(text: str, relaxed: bool) -> Semver:
     if not relaxed:
         return parse_semver(text)
     parts = text.removeprefix("v").split(".", 2)
@@ -61,7 +61,7 @@ def _semver_relaxed(text: str, relaxed: bool) -> Semver:  # noqa: FBT001
         if len(part) > 1:
             stripped = part.lstrip("0")
             parts[index] = stripped if stripped[:1].isdigit() else f"0{stripped}"
-    if len(parts) < 3:  # noqa: PLR2004
+    if len(parts) < 3:
         if "+" in parts[-1] or "-" in parts[-1]:
             raise EvaluationError("short version cannot contain PreRelease/Build meta data")
         parts += ["0"] * (3 - len(parts))
@@ -110,7 +110,7 @@ def _cidr(text: str) -> Cidr:
     address, slash, bits = text.partition("/")
     try:
         if not slash or not bits.isdigit() or (len(bits) > 1 and bits[0] == "0"):
-            raise ValueError(text)  # noqa: TRY301
+            raise ValueError(text)
         return Cidr(ipaddress.ip_interface(f"{_ip(address).address}/{bits}"))
     except ValueError:
         raise EvaluationError("network address parse error during conversion from string") from None
@@ -140,7 +140,7 @@ function("isUnspecified", Ip)(lambda ip: ip.address.is_unspecified)
 function("isLoopback", Ip)(lambda ip: ip.address.is_loopback)
 function("isLinkLocalUnicast", Ip)(lambda ip: ip.address.is_link_local)
 function("isLinkLocalMulticast", Ip)(
-    lambda ip: ip.address in ipaddress.ip_network("224.0.0.0/24" if ip.address.version == 4 else "ff02::/16")  # noqa: PLR2004
+    lambda ip: ip.address in ipaddress.ip_network("224.0.0.0/24" if ip.address.version == 4 else "ff02::/16")
 )
 function("isGlobalUnicast", Ip)(lambda ip: _global_unicast(ip.address))
 function("containsIP", Cidr, Ip)(_contains_ip)
@@ -211,7 +211,7 @@ def _conforms(name: str, text: str) -> bool:
         return len(text) <= longest and re.fullmatch(pattern, text, re.ASCII) is not None
     if name == "qualifiedName":
         prefix, slash, rest = text.rpartition("/")
-        valid = len(rest) <= 63 and re.fullmatch(_NAME, rest, re.ASCII) is not None  # noqa: PLR2004
+        valid = len(rest) <= 63 and re.fullmatch(_NAME, rest, re.ASCII) is not None
         return valid and (not slash or _conforms("dns1123Subdomain", prefix))
     if name == "byte":
         return (

@@ -9,25 +9,43 @@ from plugwright.allocator.cel.nodes import InvalidExpression, located
 __all__ = ["RESERVED", "Token", "tokenize", "unquoted"]
 
 RESERVED = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
 )
 
+_QUOTED = (
+    r"""(?:[rR](?:\"\"\"(?s:.)*?\"\"\"|\'\'\'(?s:.)*?\'\'\'|"[^"\n\r]*"|'[^'\n\r]*')"""
+    r"""|\"\"\"(?:\\(?s:.)|[^\\])*?\"\"\"|\'\'\'(?:\\(?s:.)|[^\\])*?\'\'\'"""
+    r"""|"(?:\\.|[^\\"\n\r])*"|'(?:\\.|[^\\'\n\r])*')"""
+)
 _TOKEN = re.compile(
     r"""
     (?P<skip>[ \t\r\n\f]+|//[^\n]*)
     |(?P<float>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\.\d+(?:[eE][+-]?\d+)?)
     |(?P<uint>(?:0x[0-9a-fA-F]+|\d+)[uU])
     |(?P<int>0x[0-9a-fA-F]+|\d+)
-    |(?P<bytes>[bB]%(quoted)s)
-    |(?P<string>%(quoted)s)
+    |(?P<bytes>[bB]QUOTED)
+    |(?P<string>QUOTED)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
-    |(?P<operator>==|!=|<=|>=|&&|\|\||[-+*/%%!<>?:.,()\[\]{}])
-    """
-    % {
-        "quoted": r"""(?:[rR](?:\"\"\"(?s:.)*?\"\"\"|'''(?s:.)*?'''|"[^"\n\r]*"|'[^'\n\r]*')"""
-        r"""|\"\"\"(?:\\(?s:.)|[^\\])*?\"\"\"|'''(?:\\(?s:.)|[^\\])*?'''"""
-        r"""|"(?:\\.|[^\\"\n\r])*"|'(?:\\.|[^\\'\n\r])*')"""
-    },
+    |(?P<operator>==|!=|<=|>=|&&|\|\||[-+*/%!<>?:.,()\[\]{}])
+    """.replace("QUOTED", _QUOTED),
     re.VERBOSE | re.ASCII,
 )
 _ESCAPE = re.compile(
@@ -73,7 +91,7 @@ def unquoted(text: str, *, as_bytes: bool) -> str:
 
     def replace(match: re.Match[str]) -> str:
         if match["bad"] is not None or (as_bytes and (match["u"] or match["U"])):
-            raise ValueError("unable to unescape string")
+            raise ValueError(f"Syntax error: token recognition error at: '{match[0]}'")
         if match["one"]:
             return _ONE.get(match["one"], match["one"])
         code = int(match["octal"], 8) if match["octal"] else int(match["x"] or match["u"] or match["U"], 16)

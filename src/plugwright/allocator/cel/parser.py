@@ -111,7 +111,7 @@ class _Parser:
             found = _PRECEDENCE.get(token.text) if token.kind in ("operator", "name") else None
             if found is None or found[0] < level:
                 return node
-            if found[0] < 2:  # noqa: PLR2004
+            if found[0] < 2:
                 node = self._logical(node, token.text, found)
                 continue
             chain = self._counted(chain)

@@ -38,7 +38,44 @@ _POSIX: dict[str, Callable[[str], bool]] = {
 }
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 _CATEGORIES = frozenset(
-    "C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs".split()
+    [
+        "C",
+        "Cc",
+        "Cf",
+        "Co",
+        "Cs",
+        "L",
+        "Ll",
+        "Lm",
+        "Lo",
+        "Lt",
+        "Lu",
+        "M",
+        "Mc",
+        "Me",
+        "Mn",
+        "N",
+        "Nd",
+        "Nl",
+        "No",
+        "P",
+        "Pc",
+        "Pd",
+        "Pe",
+        "Pf",
+        "Pi",
+        "Po",
+        "Ps",
+        "S",
+        "Sc",
+        "Sk",
+        "Sm",
+        "So",
+        "Z",
+        "Zl",
+        "Zp",
+        "Zs",
+    ]
 )
 _WORD = _CLASSES["w"]
 
@@ -225,7 +262,7 @@ class _Compiler:
         low, comma, high = self._pattern[self._at + 1 : max(end, 0)].partition(",")
         if end < 0 or not (low.isascii() and low.isdigit()) or not (high == "" or (high.isascii() and high.isdigit())):
             return None
-        if max(len(low), len(high)) > 4 or max(int(low), int(high or 0)) > _REPEAT or (high and int(high) < int(low)):  # noqa: PLR2004
+        if max(len(low), len(high)) > 4 or max(int(low), int(high or 0)) > _REPEAT or (high and int(high) < int(low)):
             raise RegexError(f"error parsing regexp: invalid repeat count: `{self._pattern[self._at : end + 1]}`")
         self._at = end + 1
         return int(low), (int(high) if high else None if comma else int(low))
@@ -375,13 +412,13 @@ class _Compiler:
                 and all(map(_POSIX["xdigit"], digits))
                 and len(digits) <= 6
                 and int(digits, 16) <= 0x10FFFF
-            ):  # noqa: PLR2004
+            ):
                 return chr(int(digits, 16))
         elif character and character.isascii() and not character.isalnum():
             return character
         elif character in "01234567" and character:
             digits = character
-            while len(digits) < 3 and self._peek() and self._peek() in "01234567":  # noqa: PLR2004
+            while len(digits) < 3 and self._peek() and self._peek() in "01234567":
                 digits += self._peek()
                 self._at += 1
             if digits[0] == "0" or len(digits) > 1:

@@ -7,11 +7,11 @@ from msgspec import Struct
 from plugwright.allocator.cel import celtypes
 from plugwright.allocator.cel.checker import check
 from plugwright.allocator.cel.costs import estimated_cost
-from plugwright.allocator.cel.dispatch import implementation
 from plugwright.allocator.cel.evaluator import BudgetExhausted, Frame, compile_closure
-from plugwright.allocator.cel.nodes import Call, InvalidExpression, Literal, Node, children, located
+from plugwright.allocator.cel.nodes import InvalidExpression, Node
 from plugwright.allocator.cel.parser import parse
-from plugwright.allocator.cel.regex import RegexError, compiled
+from plugwright.allocator.cel.regex import RegexError
+from plugwright.allocator.cel.validators import convert_constants, validate
 from plugwright.allocator.cel.values import EvaluationError, Semver, parse_quantity, parse_semver, type_name
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
 
 COST_LIMIT = 1_000_000
 LENGTH_LIMIT = 10 * 1024  # bytes of an expression, by the API server's validation
-_CONVERSIONS = ("bool", "bytes", "double", "dyn", "duration", "int", "string", "timestamp", "uint")
 
 
 class SelectorError(Exception):
@@ -79,7 +78,7 @@ class Selector:
         self._closure, self._size = compile_closure(root, metered=cost > COST_LIMIT)
 
     def matches(self, device: CelDevice) -> bool:
-        """Whether the expression is true for this device. Raises `SelectorError` for an error or an exhausted budget."""
+        """Whether the expression is true for the device. Raises `SelectorError` for an error or an exhausted budget."""
         frame: Frame = [None] * self._size
         try:
             frame[0], frame[1] = device.fields(), COST_LIMIT
@@ -102,62 +101,20 @@ def compile_selector(expression: str, *, stored: bool = False) -> Selector:
     try:
         root = parse(expression)
         check(root, expression, stored=stored)
-        _validate(root, expression)
+        validate(root, expression)
     except InvalidExpression as error:
         raise SelectorError(f"compilation failed: {error}") from None
     unknown = celtypes.DYN if stored else celtypes.ANY
     if root.type not in (celtypes.BOOL, unknown):
         raise SelectorError(f"must evaluate to bool or the unknown type, not {root.type}")
     try:
-        _convert_constants(root)
+        convert_constants(root)
     except (EvaluationError, RegexError) as error:
         raise SelectorError(f"program instantiation failed: {error}") from None
     cost = estimated_cost(root)
     if cost > COST_LIMIT and not stored:
         raise SelectorTooCostly("too complex, exceeds cost limit")
     return Selector(expression, root, cost)
-
-
-def _validate(root: Node, source: str) -> None:
-    """Literal arguments of matches(), duration() and timestamp() must be valid."""
-    findings: list[tuple[int, str]] = []
-
-    def visit(node: Node) -> None:
-        if isinstance(node, Call) and node.function in ("matches", "duration", "timestamp") and node.args:
-            last = node.args[-1]
-            if isinstance(last, Literal) and isinstance(last.value, str) and not _valid(node.function, last.value):
-                findings.append((last.at, f"invalid {node.function} argument"))
-        for child in children(node):
-            visit(child)
-
-    visit(root)
-    if findings:
-        raise InvalidExpression(located(source, findings))
-
-
-def _valid(function: str, text: str) -> bool:
-    try:
-        if function == "matches":
-            compiled(text)
-        else:
-            implementation(function)(text)
-    except (RegexError, EvaluationError):
-        return False
-    return True
-
-
-def _convert_constants(node: Node) -> None:
-    """Conversions and patterns of literals fail when the program is built, not when it runs."""
-    for child in children(node):
-        _convert_constants(child)
-    if not isinstance(node, Call) or not all(isinstance(arg, Literal) for arg in node.args) or not node.args:
-        return
-    last = node.args[min(len(node.args), 1) - 1]
-    assert isinstance(last, Literal)
-    if node.function in _CONVERSIONS and node.target is None:
-        implementation(node.function)(last.value)
-    elif node.function in ("find", "findAll") and isinstance(last.value, str):
-        compiled(last.value)
 
 
 def version(text: str) -> Semver:

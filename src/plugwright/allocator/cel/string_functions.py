@@ -13,6 +13,7 @@ __all__: list[str] = []
 _VERB = re.compile(r"%(?:(?P<percent>%)|(?:\.(?P<precision>\d+))?(?P<verb>.?))", re.DOTALL)
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _PRECISION = 1000
+_RAISED = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 
 
 def _regex(pattern: str) -> Regex:
@@ -117,7 +118,7 @@ def _format(text: str, values: list[object]) -> str:
         if used >= len(values):
             raise EvaluationError(f"index {used} out of range")
         used += 1
-        precision = int(match["precision"] or "6") if len(match["precision"] or "") < 5 else _PRECISION + 1  # noqa: PLR2004
+        precision = int(match["precision"] or "6") if len(match["precision"] or "") < 5 else _PRECISION + 1
         if precision > _PRECISION:
             raise EvaluationError(f"precision must not be over {_PRECISION}")
         return _formatted(match["verb"], precision, values[used - 1])
@@ -137,10 +138,17 @@ def _formatted(verb: str, precision: int, value: object) -> str:
         return digits if verb == "x" else digits.upper()
     if verb in ("f", "e", "d") and type(value) in (int, Uint, float):
         number = float(value)  # type: ignore[arg-type]
-        return _shown(value) if verb == "d" or not math.isfinite(number) else format(number, f".{precision}{verb}")
+        if verb == "d" or not math.isfinite(number):
+            return _shown(value)
+        return _scientific(number, precision) if verb == "e" else format(number, f".{precision}f")
     if verb and verb in "bdefosxX":
         raise EvaluationError(f"error during formatting: %{verb} clause does not accept {type_name(value)}")
     raise EvaluationError(f'could not parse formatting clause: unrecognized formatting clause "{verb}"')
+
+
+def _scientific(number: float, precision: int) -> str:
+    mantissa, _, exponent = format(number, f".{precision}e").partition("e")
+    return f"{mantissa}\u202f\u00d7\u202f10{exponent.removeprefix('+').translate(_RAISED)}"
 
 
 def _shown(value: object) -> str:

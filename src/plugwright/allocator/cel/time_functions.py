@@ -32,12 +32,12 @@ def parse_duration(text: str) -> Duration:
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     total, at = 0, 0
     while match := _PART.match(rest, at):
-        if not (match[1] or match[2]) or len(match[0]) > 40:  # noqa: PLR2004
+        if not (match[1] or match[2]) or len(match[0]) > 40:
             break
         unit, fraction = _UNITS[match[3]], match[2] or ""
         total += int(match[1] or 0) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
         at = match.end()
-    if rest != "0" and (at == 0 or at < len(rest)) or not -(1 << 63) <= total < 1 << 63:
+    if (rest != "0" and (at == 0 or at < len(rest))) or not -(1 << 63) <= total < 1 << 63:
         raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'")
     return Duration(sign * total)
 
@@ -47,7 +47,7 @@ def parse_timestamp(text: str) -> Timestamp:
     match = _TIMESTAMP.fullmatch(text)
     try:
         if match is None:
-            raise ValueError(text)  # noqa: TRY301
+            raise ValueError(text)
         moment = datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
         seconds = (moment - _EPOCH) // timedelta(seconds=1)
     except (ValueError, OverflowError):
@@ -56,7 +56,7 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 def _ranged(nanoseconds: int) -> Timestamp:
-    if not -62135596800 <= nanoseconds // _SECOND <= 253402300799:  # noqa: PLR2004
+    if not -62135596800 <= nanoseconds // _SECOND <= 253402300799:
         raise EvaluationError("timestamp overflow")
     return Timestamp(nanoseconds)
 

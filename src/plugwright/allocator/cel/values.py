@@ -136,11 +136,11 @@ def parse_quantity(text: str) -> Quantity:
 @lru_cache(maxsize=8192)
 def parse_semver(text: str) -> Semver:
     """A version as `semver()` reads it. Raises `EvaluationError`."""
-    if text.count(".") < 2:  # noqa: PLR2004
+    if text.count(".") < 2:
         raise EvaluationError("Version string empty" if not text else "No Major.Minor.Patch elements found")
     match = _SEMVER.fullmatch(text)
     if match is None:
-        raise EvaluationError(f"Invalid character(s) found in version {text[:100]!r}")
+        raise EvaluationError(_bad_number(text))
     for name, number in zip(("Major", "Minor", "Patch"), match.groups()[:3], strict=True):
         if len(number) > 1 and number[0] == "0":
             raise EvaluationError(f'{name} number must not contain leading zeroes "{number}"')
@@ -150,6 +150,14 @@ def parse_semver(text: str) -> Semver:
     if match[5] and not all(match[5].split(".")):
         raise EvaluationError("Build meta data is empty")
     return Semver((int(match[1]), int(match[2]), int(match[3])), tuple(words))
+
+
+def _bad_number(text: str) -> str:
+    numbers = re.split(r"[-+]", text, maxsplit=1)[0].split(".", 2)
+    for name, number in zip(("major", "minor", "patch"), numbers, strict=False):
+        if not (number.isascii() and number.isdigit()):
+            return f'Invalid character(s) found in {name} number "{number[:100]}"'
+    return f'Invalid character(s) found in version "{text[:100]}"'
 
 
 def _identifier(word: str) -> int | str:
@@ -215,7 +223,7 @@ def compare(left: object, right: object) -> int:
     """-1, 0 or 1. Raises `EvaluationError` for values without an order."""
     kind, other = type(left), type(right)
     if kind in _NUMBERS and other in _NUMBERS:
-        if left != left or right != right:  # noqa: PLR0124
+        if left != left or right != right:
             raise EvaluationError("NaN values cannot be ordered")
     elif kind is not other or kind not in _ORDERED:
         raise EvaluationError("no such overload")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+from plugwright.allocator.cel import LENGTH_LIMIT, SelectorError, SelectorTooCostly, compile_selector
 from plugwright.apiserver import validation
 from plugwright.apiserver.kinds import slice_validation
 from plugwright.apiserver.kinds.slice_validation import duplicates, too_many, unsupported
@@ -32,7 +33,7 @@ def validate_update(before: Object, after: Object) -> Iterator[FieldError]:
 
 def validate_class(device_class: Object) -> Iterator[FieldError]:
     spec = device_class.get("spec") or {}
-    yield from too_many("spec.selectors", spec.get("selectors") or [], _MOST)
+    yield from _selector_errors("spec.selectors", spec.get("selectors") or [])
     yield from _config_errors("spec.config", spec.get("config") or [], None)
 
 
@@ -111,7 +112,7 @@ def _label_errors(path: str, name: str) -> Iterator[FieldError]:
 def _exact_errors(path: str, request: Object) -> Iterator[FieldError]:
     if not request.get("deviceClassName"):
         yield FieldError(f"{path}.deviceClassName", "Required value", "FieldValueRequired")
-    yield from too_many(f"{path}.selectors", request.get("selectors") or [], _MOST)
+    yield from _selector_errors(f"{path}.selectors", request.get("selectors") or [])
     mode, count = str(request.get("allocationMode") or "ExactCount"), request.get("count")
     yield from unsupported(f"{path}.allocationMode", mode, _MODES)
     if mode == "All" and count:
@@ -124,6 +125,32 @@ def _exact_errors(path: str, request: Object) -> Iterator[FieldError]:
         yield from unsupported(f"{place}.operator", str(toleration.get("operator") or "Equal"), _OPERATORS)
         if toleration.get("effect"):
             yield from unsupported(f"{place}.effect", str(toleration["effect"]), _EFFECTS)
+
+
+def _selector_errors(path: str, selectors: list[Object]) -> Iterator[FieldError]:
+    yield from too_many(path, selectors, _MOST)
+    for number, selector in enumerate(selectors[:_MOST]):
+        cel = selector.get("cel")
+        if not cel:
+            yield FieldError(f"{path}[{number}].cel", "Required value", "FieldValueRequired")
+        else:
+            yield from _expression_errors(f"{path}[{number}].cel.expression", str(cel.get("expression") or ""))
+
+
+def _expression_errors(path: str, expression: str) -> Iterator[FieldError]:
+    """An expression must compile, be boolean, and stay within the cost limit on every possible device."""
+    if len(expression.encode()) > LENGTH_LIMIT:
+        yield FieldError(path, f"Too long: may not be more than {LENGTH_LIMIT} bytes", "FieldValueTooLong")
+        return
+    try:
+        compile_selector(expression)
+    except SelectorTooCostly as error:
+        yield validation.forbidden(path, str(error))
+    except SelectorError as error:
+        if str(error).startswith("program instantiation failed"):
+            yield FieldError(path, f"Internal error: {error}", "InternalError")
+        else:
+            yield validation.invalid(path, expression, str(error))
 
 
 def _constraint_errors(path: str, constraint: Object, names: set[str]) -> Iterator[FieldError]:

@@ -1,0 +1,93 @@
+"""Checks of literals when an expression is compiled: patterns, times, formats, and constant conversions."""
+
+import re
+
+from plugwright.allocator.cel.dispatch import implementation
+from plugwright.allocator.cel.nodes import Call, InvalidExpression, ListNode, Literal, Node, children, located
+from plugwright.allocator.cel.regex import RegexError, compiled
+from plugwright.allocator.cel.values import EvaluationError
+
+__all__ = ["convert_constants", "validate"]
+
+_CONVERSIONS = ("bool", "bytes", "double", "dyn", "duration", "int", "string", "timestamp", "uint")
+_VERB = re.compile(r"%(?:\.\d+)?(.?)", re.DOTALL)
+_ANYTHING = "strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
+_SHOWN = ("string", "bool", "bytes", "int", "uint", "double", "map", "list", "type", "duration", "timestamp", "null")
+_CLAUSES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "s": ("string", _SHOWN, _ANYTHING),
+    "d": ("decimal", ("int", "uint"), "integers"),
+    "f": ("fixed-point", ("double",), "doubles"),
+    "o": ("octal", ("int", "uint"), "integers"),
+    "b": ("binary", ("int", "uint", "bool"), "integers and bools"),
+    "x": ("hex", ("int", "uint", "string", "bytes"), "integers, byte buffers, and strings"),
+    "X": ("hex", ("int", "uint", "string", "bytes"), "integers, byte buffers, and strings"),
+}
+
+
+def validate(root: Node, source: str) -> None:
+    """Raise `InvalidExpression` for literal arguments of matches(), duration(), timestamp() and format() in error."""
+    findings: list[tuple[int, str]] = []
+
+    def visit(node: Node) -> None:
+        if isinstance(node, Call) and node.args:
+            findings.extend(_format_findings(node) if node.function == "format" else _literal_findings(node))
+        for child in children(node):
+            visit(child)
+
+    visit(root)
+    if findings:
+        raise InvalidExpression(located(source, findings))
+
+
+def _literal_findings(node: Call) -> list[tuple[int, str]]:
+    last = node.args[-1]
+    if node.function not in ("matches", "duration", "timestamp") or not isinstance(last, Literal):
+        return []
+    if not isinstance(last.value, str) or _valid(node.function, last.value):
+        return []
+    return [(last.at, f"invalid {node.function} argument")]
+
+
+def _valid(function: str, text: str) -> bool:
+    try:
+        if function == "matches":
+            compiled(text)
+        else:
+            implementation(function)(text)
+    except (RegexError, EvaluationError):
+        return False
+    return True
+
+
+def _format_findings(node: Call) -> list[tuple[int, str]]:
+    values = node.args[0]
+    if not isinstance(node.target, Literal) or not isinstance(values, ListNode):
+        return []
+    verbs = [match[1] for match in _VERB.finditer(str(node.target.value)) if match[0] != "%%"]
+    for index, verb in enumerate(verbs):
+        if verb not in _CLAUSES and verb != "e":
+            return [(node.at, f'could not parse formatting clause: unrecognized formatting clause "{verb}"')]
+        if index >= len(values.elements):
+            return [(node.at, f"index {index} out of range")]
+        value = values.elements[index]
+        name, accepted, described = _CLAUSES.get(verb, ("", (value.type.kind,), ""))
+        if value.type.kind not in (*accepted, "dyn"):
+            message = f"{name} clause can only be used on {described}, was given {value.type}"
+            return [(value.at, f"error during formatting: {message}")]
+    if len(verbs) < len(values.elements):
+        counts = f"(expected {len(verbs)}, got {len(values.elements)})"
+        return [(node.at, f"too many arguments supplied to string.format {counts}")]
+    return []
+
+
+def convert_constants(node: Node) -> None:
+    """Fail for conversions and patterns of literals that cannot succeed: the program is not built then."""
+    for child in children(node):
+        convert_constants(child)
+    if not isinstance(node, Call) or not node.args or not isinstance(node.args[0], Literal):
+        return
+    value = node.args[0].value
+    if node.function in _CONVERSIONS and node.target is None:
+        implementation(node.function)(value)
+    elif node.function in ("find", "findAll") and isinstance(value, str):
+        compiled(value)
