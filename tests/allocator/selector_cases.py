@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ DEVICES: list[dict[str, Any]] = [
     {"driver": "gpu.example.com"},
 ]
 
-_READ = {"string": str, "int": int, "bool": bool, "version": version}
+_READ: dict[str, Callable[[Any], object]] = {"string": str, "int": int, "bool": bool, "version": version}
 
 
 def device_of(described: dict[str, Any]) -> CelDevice:
@@ -62,7 +63,7 @@ def asked(expression: str, *, stored: bool) -> dict[str, Any]:
         return {"cost": LIMIT + 1}
     except SelectorError as error:
         return {"error": str(error)}
-    results = []
+    results: list[dict[str, Any]] = []
     for device in map(device_of, DEVICES):
         try:
             results.append({"value": selector.matches(device)})

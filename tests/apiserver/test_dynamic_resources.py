@@ -128,3 +128,36 @@ async def test_a_request_is_exact_or_a_choice(api: Api, request_: Json) -> None:
     claim = {"metadata": {"name": "one"}, "spec": {"devices": {"requests": [request_]}}}
     answer = await api("POST", CLAIMS, claim)
     assert answer.code == 422
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("device.model", "compilation failed: ERROR: <input>:1:7: undefined field 'model'"),
+        ("1 + 1", "must evaluate to bool or the unknown type, not int"),
+        (
+            "lists.range(5000).all(a, lists.range(5000).all(b, a + b >= 0))",
+            "Forbidden: too complex, exceeds cost limit",
+        ),
+        ('int("x") == 1', "Internal error: program instantiation failed: type conversion error"),
+        ("true || " * 2000 + "true", "Too long: may not be more than 10240 bytes"),
+    ],
+    ids=["unknown field", "not boolean", "too costly", "constant in error", "too long"],
+)
+async def test_a_selector_that_can_never_work_is_refused(api: Api, expression: str, message: str) -> None:
+    selectors = [{"cel": {"expression": "true"}}, {"cel": {"expression": expression}}]
+    exactly = {"deviceClassName": "gpu", "selectors": selectors}
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    objects = {
+        f"{ROOT}/deviceclasses": ({"selectors": selectors}, "spec.selectors[1]"),
+        CLAIMS: (claim, "spec.devices.requests[0].exactly.selectors[1]"),
+        f"{ROOT}/namespaces/default/resourceclaimtemplates": (
+            {"spec": claim},
+            "spec.spec.devices.requests[0].exactly.selectors[1]",
+        ),
+    }
+    for path, (spec, place) in objects.items():
+        refused = await api("POST", path, {"metadata": {"name": "gpu"}, "spec": spec})
+        assert refused.code == 422, refused.body
+        assert f"{place}.cel.expression: " in refused.body["message"]
+        assert message in refused.body["message"]

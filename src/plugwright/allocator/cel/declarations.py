@@ -5,6 +5,7 @@ for every comparable type, `S` for every type with a sum; other capital letters 
 """
 
 import re
+from collections.abc import Callable
 from functools import cache
 
 from msgspec import Struct
@@ -179,6 +180,8 @@ DEVICE_FIELDS = {
     "capacity": map_of(celtypes.STRING, map_of(celtypes.STRING, _SIMPLE["Quantity"])),
 }
 
+_MAKERS: dict[str, Callable[..., Type]] = {"list": list_of, "map": map_of, "optional": optional_of, "type": type_of}
+
 
 @cache
 def overloads(*, stored: bool) -> dict[str, list[Overload]]:
@@ -216,6 +219,11 @@ def _split(text: str) -> list[str]:
 def _parsed(text: str) -> Type:
     name, _, inner = text.partition("(")
     if inner:
-        makers = {"list": list_of, "map": map_of, "optional": optional_of, "type": type_of}
+        makers: dict[str, Callable[..., Type]] = {
+            "list": list_of,
+            "map": map_of,
+            "optional": optional_of,
+            "type": type_of,
+        }
         return makers[name](*(_parsed(each) for each in _split(inner.removesuffix(")"))))
     return _SIMPLE.get(text) or parameter(text)

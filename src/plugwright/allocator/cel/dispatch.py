@@ -1,6 +1,7 @@
 """Implementations of functions by the types of their arguments at run time."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from plugwright.allocator.cel.celtypes import Type
 from plugwright.allocator.cel.values import EvaluationError, type_name
@@ -9,13 +10,14 @@ __all__ = ["Implementation", "Types", "function", "implementation", "registered"
 
 Implementation = Callable[..., object]
 Types = tuple[type, ...]
+_Given = TypeVar("_Given", bound=Implementation)
 _registered: dict[str, list[tuple[Types, Implementation]]] = {}
 
 
-def function(names: str, *types: type) -> Callable[[Implementation], Implementation]:
+def function(names: str, *types: type) -> Callable[[_Given], _Given]:
     """Register an implementation of one overload; `object` accepts every type."""
 
-    def register(implementation: Implementation) -> Implementation:
+    def register(implementation: _Given) -> _Given:
         for name in names.split():
             _registered.setdefault(name, []).append((types, implementation))
         return implementation

@@ -38,7 +38,7 @@ def _accepted(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def _sign(left: object, right: object) -> int:
-    return (left > right) - (left < right)  # type: ignore[operator]
+    return (left > right) - (left < right)  # type: ignore[operator,no-any-return]
 
 
 @function("asInteger", Quantity)

@@ -227,4 +227,4 @@ def compare(left: object, right: object) -> int:
             raise EvaluationError("NaN values cannot be ordered")
     elif kind is not other or kind not in _ORDERED:
         raise EvaluationError("no such overload")
-    return (left > right) - (left < right)  # type: ignore[operator]
+    return (left > right) - (left < right)  # type: ignore[operator,no-any-return]
