@@ -54,7 +54,6 @@ class _Checker:
     def __init__(self, *, stored: bool) -> None:
         self.types = Substitutions()
         self.findings: list[tuple[int, str]] = []
-        self._mixed = 0
         self._functions = overloads(stored=stored)
         self._fields = device_fields(stored=stored)
         self._variables: dict[str, list[Type]] = {"device": [DEVICE]}
@@ -128,10 +127,8 @@ class _Checker:
         if node.function == "_?._":
             result = self._field(node, node.args[0], str(getattr(node.args[1], "value", "")))
             return result if result.name == "optional_type" else optional_of(result)
-        self._mixed += node.function == "format"  # whose list may hold values of several types
         for arg in node.args:
             self.check(arg)
-        self._mixed -= node.function == "format"
         if node.target is not None:
             self._namespaced(node)
         if node.target is not None:
@@ -183,14 +180,12 @@ class _Checker:
         node.overloads = candidates
         return celtypes.BOOL
 
-    def _joined(self, node: Node, previous: Type | None, current: Type) -> Type:
+    def _joined(self, previous: Type | None, current: Type) -> Type:
         if previous is None:
             return current
         if self.types.assignable([previous], [current]):
             return most_general(previous, current)
-        if self._mixed:
-            return celtypes.DYN
-        return self._mismatch(node, previous, current)
+        return celtypes.DYN
 
     def _unwrapped(self, node: Node, *, optional: bool) -> Type:
         found = self.check(node)
@@ -204,15 +199,15 @@ class _Checker:
     def _list(self, node: ListNode) -> Type:
         element: Type | None = None
         for index, each in enumerate(node.elements):
-            element = self._joined(each, element, self._unwrapped(each, optional=index in node.optional))
+            element = self._joined(element, self._unwrapped(each, optional=index in node.optional))
         return list_of(element or self.types.fresh())
 
     def _map(self, node: MapNode) -> Type:
         key_type: Type | None = None
         value_type: Type | None = None
         for key, value, optional in node.entries:
-            key_type = self._joined(key, key_type, self.check(key))
-            value_type = self._joined(value, value_type, self._unwrapped(value, optional=optional))
+            key_type = self._joined(key_type, self.check(key))
+            value_type = self._joined(value_type, self._unwrapped(value, optional=optional))
         return map_of(key_type or self.types.fresh(), value_type or self.types.fresh())
 
     def _comprehension(self, node: Comprehension) -> Type:

@@ -2,8 +2,18 @@
 
 import re
 
+from plugwright.allocator.cel.celtypes import Type, unwrap_optional
 from plugwright.allocator.cel.dispatch import implementation
-from plugwright.allocator.cel.nodes import Call, InvalidExpression, ListNode, Literal, Node, children, located
+from plugwright.allocator.cel.nodes import (
+    Call,
+    InvalidExpression,
+    ListNode,
+    Literal,
+    MapNode,
+    Node,
+    children,
+    located,
+)
 from plugwright.allocator.cel.regex import RegexError, compiled
 from plugwright.allocator.cel.values import EvaluationError
 
@@ -28,15 +38,37 @@ def validate(root: Node, source: str) -> None:
     """Raise `InvalidExpression` for literal arguments of matches(), duration(), timestamp() and format() in error."""
     findings: list[tuple[int, str]] = []
 
-    def visit(node: Node) -> None:
+    def visit(node: Node, mixed: bool) -> None:  # noqa: FBT001
         if isinstance(node, Call) and node.args:
             findings.extend(_format_findings(node) if node.function == "format" else _literal_findings(node))
+            mixed = mixed or node.function == "format"  # its values may have several types
+        if not mixed:
+            findings.extend(_mixed_findings(node))
         for child in children(node):
-            visit(child)
+            visit(child, mixed)
 
-    visit(root)
+    visit(root, mixed=False)
     if findings:
         raise InvalidExpression(located(source, findings))
+
+
+def _mixed_findings(node: Node) -> list[tuple[int, str]]:
+    """The elements of a list, and the keys and the values of a map, must have one type."""
+    groups: list[list[tuple[Node, Type]]] = []
+    if isinstance(node, ListNode):
+        groups = [[(each, _inner(each, index in node.optional)) for index, each in enumerate(node.elements)]]
+    elif isinstance(node, MapNode):
+        keys = [(key, key.type) for key, _, _ in node.entries]
+        groups = [keys, [(value, _inner(value, optional)) for _, value, optional in node.entries]]
+    for group in groups:
+        for each, found in group[1:]:
+            if found != group[0][1]:
+                return [(each.at, f"expected type '{group[0][1].shown()}' but found '{found.shown()}'")]
+    return []
+
+
+def _inner(node: Node, optional: bool) -> Type:  # noqa: FBT001
+    return unwrap_optional(node.type)[0] if optional else node.type
 
 
 def _literal_findings(node: Call) -> list[tuple[int, str]]:
