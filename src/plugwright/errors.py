@@ -22,6 +22,8 @@
     ├── HoldersUnknown          the devices that pods hold cannot be read
     ├── ClaimRefused            a ResourceClaim cannot be prepared; the text is for the pod's owner
     │   └── ClaimWaits              not now: it is tried again
+    ├── AllocationAborted       claims that cannot be allocated: an invalid claim, class, selector or pool
+    │   └── FeatureUnsupported      their allocation depends on a feature or field that the allocator does not know
     ├── DirectoryReplaced       the kubelet's directory was deleted under a mount of it
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     ├── StateFileDamaged        a file of our own state that cannot be read
@@ -53,9 +55,10 @@ from plugwright.text import described, line_of, quoted
 
 # fmt: off
 __all__ = [
-    "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut", "CallUnfinished", "CheckpointCorrupt",
-    "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError", "ContainerConfigError",
-    "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "HardwareMissing", "HoldersUnknown",
+    "AllocationAborted", "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut", "CallUnfinished",
+    "CheckpointCorrupt", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
+    "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
+    "HardwareMissing", "HoldersUnknown",
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
     "MalformedMessage", "NotFound", "PatchFailed", "PathTooLong", "PeerGone", "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
@@ -233,6 +236,26 @@ class ClaimRefused(PlugwrightError):
 
 class ClaimWaits(ClaimRefused):
     """The claim cannot be prepared now: a device is held, away or failing, or the API server does not answer."""
+
+
+class AllocationAborted(PlugwrightError):
+    """Claims cannot be allocated, in kube-scheduler's words.
+
+    `on_node` if another node may still fit. Otherwise the claim, its class or a selector has to change first.
+    `reasons` are the `Reason`s that are known.
+    """
+
+    def __init__(self, message: str, on_node: bool = False, reasons: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.on_node, self.reasons = on_node, tuple(reasons)
+
+
+class FeatureUnsupported(AllocationAborted):
+    """The allocation depends on a feature or a field that the allocator does not implement; the claim waits."""
+
+    def __init__(self, feature: str, message: str) -> None:
+        super().__init__(message)
+        self.feature = feature
 
 
 class DirectoryReplaced(PlugwrightError):

@@ -2,15 +2,21 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal, InvalidOperation, localcontext
 
 from plugwright.errors import InvalidValue
 
-__all__ = ["add", "as_text", "canonical", "effective_requests", "is_quantity", "parse", "whole", "zero_if_invalid"]
+# fmt: off
+__all__ = [
+    "add", "as_text", "canonical", "effective_requests", "is_quantity", "parse", "suffix_of", "whole", "written",
+    "zero_if_invalid",
+]
+# fmt: on
 
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
+_EXACT_DIGITS = 17  # before the point: with nine behind it they fit into the usual precision of 28
 _DIGITS = 40  # the API server refuses longer quantities
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]?|[KMGTPE]i|[eE][+-]?\d+)", re.ASCII)
 
@@ -65,15 +71,31 @@ def as_text(value: Decimal) -> str:
 def canonical(amount: object) -> str:
     """As an API server writes it: with the largest unit that leaves a whole number."""
     text = str(amount)
-    if not is_quantity(text):
-        return text
-    value = parse(text)
-    if text.endswith("i") and value == value.to_integral_value() and abs(value) >= _BINARY[-1][1]:
+    return written(parse(text), suffix_of(text)) if is_quantity(text) else text
+
+
+def suffix_of(text: str) -> str:
+    """The kind of suffix that a quantity is written with: `binary`, `exponent` or `decimal`."""
+    if text.endswith("i"):
+        return "binary"
+    return "exponent" if _EXPONENT.search(text) else "decimal"
+
+
+def written(value: Decimal, suffix: str) -> str:
+    """A number as an API server writes it. Fractions and small numbers have no binary suffix."""
+    if value.adjusted() > _EXACT_DIGITS:
+        with localcontext(prec=2 * _DIGITS):
+            return _written(value, suffix)
+    return _written(value, suffix)
+
+
+def _written(value: Decimal, suffix: str) -> str:
+    if suffix == "binary" and value == value.to_integral_value() and abs(value) >= _BINARY[-1][1]:
         unit, size = next((row for row in _BINARY if value % row[1] == 0), ("", Decimal(1)))
     else:
         value = value.quantize(_DECIMAL[-1][1], ROUND_CEILING)
         unit, size = next((row for row in _DECIMAL if value % row[1] == 0), _DECIMAL[-1])
-        unit = _EXPONENTS[unit] if _EXPONENT.search(text) else unit
+        unit = _EXPONENTS[unit] if suffix == "exponent" else unit
     return f"{int(value / size)}{unit}" if value else "0"
 
 

@@ -3,21 +3,21 @@
 Rules about the other pods of a node are `pod_affinity`'s.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from plugwright.allocator.node_selector import NodeSelectorTerm, label_expression, labels_match
 from plugwright.apiserver.store import Object
 
-__all__ = ["LabelSelector", "NodeAffinity", "NodeSelectorTerm", "PreferredTerm", "matching_toleration", "tolerates"]
-
-_NAME = "metadata.name"
+__all__ = ["LabelSelector", "NodeAffinity", "PreferredTerm", "matching_toleration", "tolerates"]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
     """`expressions` must all match; None matches nothing, as a selector that is not given."""
 
-    expressions: tuple[Object, ...] | None = None
+    expressions: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def of(cls, selector: Object | None, also: Mapping[str, str] | None = None) -> "LabelSelector":
@@ -26,7 +26,7 @@ class LabelSelector:
             return cls()
         equal = {**(selector.get("matchLabels") or {}), **(also or {})}
         labels = [{"key": key, "operator": "In", "values": [value]} for key, value in equal.items()]
-        return cls(tuple(map(_expression, (*labels, *(selector.get("matchExpressions") or ())))))
+        return cls(tuple(map(label_expression, (*labels, *(selector.get("matchExpressions") or ())))))
 
     @property
     def is_empty(self) -> bool:
@@ -34,33 +34,7 @@ class LabelSelector:
         return self.expressions == ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        return self.expressions is not None and all(_matches(expression, labels) for expression in self.expressions)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSelectorTerm:
-    """All of its expressions must match; a term without any matches no node."""
-
-    labels: tuple[Object, ...]
-    fields: tuple[Object, ...]
-
-    @classmethod
-    def of(cls, term: Object) -> "NodeSelectorTerm":
-        labels, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-        return cls(tuple(map(_expression, labels)), tuple(map(_expression, fields)))
-
-    @property
-    def node_names(self) -> frozenset[str] | None:
-        """The nodes that its fields name; None if it names none."""
-        names = [frozenset(expression["values"]) for expression in self.fields if expression["operator"] == "In"]
-        return frozenset.intersection(*names) if names else None
-
-    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        if not self.labels and not self.fields:
-            return False
-        return all(_matches(expression, labels) for expression in self.labels) and all(
-            _matches(expression, {_NAME: name}) for expression in self.fields
-        )
+        return self.expressions is not None and all(labels_match(expression, labels) for expression in self.expressions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,37 +106,3 @@ def _node_names(terms: tuple[NodeSelectorTerm, ...] | None) -> frozenset[str] | 
             return None
         names |= term.node_names
     return frozenset(names)
-
-
-def _expression(expression: Object) -> Object:
-    """Checked once, when the pod is read: a malformed expression raises here and never while nodes are matched."""
-    return {
-        "key": str(expression["key"]),
-        "operator": expression.get("operator"),
-        "values": list(expression.get("values") or ()),
-    }
-
-
-def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(expression["key"]), expression["values"]
-    match expression["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _compares(value, values, int.__gt__)
-        case "Lt":
-            return _compares(value, values, int.__lt__)
-    return False
-
-
-def _compares(value: str | None, values: list[str], compare: Callable[[int, int], bool]) -> bool:
-    try:
-        return value is not None and len(values) == 1 and compare(int(value), int(values[0]))
-    except (TypeError, ValueError):
-        return False

@@ -7,11 +7,11 @@ takes the real scheduler's CEL and counters. A test, or a person with kubectl, w
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from plugwright.allocator.node_selector import NodeSelectorTerm
 from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.scheduling.affinity import NodeSelectorTerm
 from plugwright.errors import NotFound
 
 __all__ = ["ClaimController", "ClaimPlacement"]

@@ -1,0 +1,48 @@
+"""Why a claim gets no devices: one structured reason per request and device, or per pool or request as a whole."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+__all__ = ["Reason", "ReasonKind", "summary"]
+
+ReasonKind = Literal[
+    "SelectorFalse",
+    "SelectorError",
+    "Tainted",
+    "AlreadyAllocated",
+    "UsedByOtherRequest",
+    "CounterExhausted",
+    "InsufficientCapacity",
+    "ConstraintViolated",
+    "NodeMismatch",
+    "PoolIncomplete",
+    "PoolInvalid",
+    "FeatureDisabled",
+    "TooFewDevices",
+    "TooManyDevices",
+]
+
+
+class Reason(Struct, frozen=True, omit_defaults=True):
+    """Why one device is not allocated. A reason without `device` concerns the pool, one without `pool` the request.
+
+    `request` is `main/sub` for a subrequest. It is empty in reasons that hold for every request.
+    """
+
+    kind: ReasonKind
+    claim: str = ""
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    message: str = ""
+
+
+def summary(reasons: Iterable[Reason]) -> str:
+    """One line for people: how many devices each kind of reason excludes."""
+    counts: dict[str, set[tuple[str, str, str]]] = {}
+    for reason in reasons:
+        counts.setdefault(reason.kind, set()).add((reason.driver, reason.pool, reason.device))
+    return ", ".join(f"{len(devices)} {kind}" for kind, devices in sorted(counts.items()))
