@@ -30,6 +30,7 @@ APIS: Mapping[str, str] = {
 }
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
+    "__main__": "plugwright, and the allocator's questions offline",
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
     "cdi": "each plugin's CDI specs",
     "claims": "as a driver reads them, and as the emulated kubelet keeps them",
@@ -73,6 +74,7 @@ SMALL = 80  # lines; a smaller module has two importers, or a reason
 _ONE_OF_MANY = "one of several of its kind, one module each"
 _FULL = "its importer is near the limit of 400 lines"
 SMALL_MODULES: Mapping[str, str] = {
+    "allocator.shared_counters": "the counters of one pool; its importer has the devices of all",
     "cli.lean_start": "loaded before anything else",
     "cluster.controllers.pod_gc": _ONE_OF_MANY,
     "cluster.joined.differences": "pure, and tested alone",

@@ -1,13 +1,13 @@
 """The devices that an attempt has given to claims so far: whether one more is allowed, and how to take it back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from decimal import Decimal
 from typing import Any
 
 from plugwright.allocator.allocated_state import AllocatedState
-from plugwright.allocator.claim_requests import ClaimRequests, DeviceRequest
 from plugwright.allocator.constraints import Constraint, constraints_of
 from plugwright.allocator.consumable_capacity import Amount, consumption, shortage
+from plugwright.allocator.device_requests import ClaimRequests, DeviceRequest
 from plugwright.allocator.features import BINDING_CONDITIONS, Features
 from plugwright.allocator.published_slices import DeviceId, SliceDevice, device_name
 from plugwright.allocator.reasons import ReasonKind
@@ -15,9 +15,9 @@ from plugwright.allocator.shared_counters import SharedCounters
 from plugwright.allocator.slice_pools import SlicePool
 from plugwright.errors import AllocationAborted, FeatureUnsupported, InvalidValue
 
-__all__ = ["AllocationAttempt", "ChosenDevice", "Rejection"]
+__all__ = ["AllocationAttempt", "ChosenDevice", "DeviceRejection"]
 
-Rejection = tuple[ReasonKind, str]  # with its details
+DeviceRejection = tuple[ReasonKind, str]  # with its details
 
 
 class ChosenDevice:
@@ -48,7 +48,7 @@ class AllocationAttempt:
         self._shared_amounts: dict[DeviceId, dict[str, Decimal]] = {}
         self.chosen: list[list[ChosenDevice]] = [[] for _ in claims]
 
-    def in_use(self, claim: int, request: DeviceRequest, device: SliceDevice) -> Rejection | None:
+    def in_use(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | None:
         """Admin access may have a device that is in use, but each device once per claim."""
         if request.admin_access:
             return ("UsedByOtherRequest", "") if claim in self._users.get(device.id, ()) else None
@@ -56,17 +56,19 @@ class AllocationAttempt:
             return "AlreadyAllocated", ""
         return ("UsedByOtherRequest", "") if self._users.get(device.id) else None
 
-    def lacks_capacity(self, claim: int, request: DeviceRequest, device: SliceDevice) -> Rejection | None:
+    def lacks_capacity(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | None:
         used = self._state.capacity.get(device.id), self._shared_amounts.get(device.id)
         return self._shortage(claim, request, device, used)
 
-    def lacks_capacity_when_free(self, claim: int, request: DeviceRequest, device: SliceDevice) -> Rejection | None:
+    def lacks_capacity_alone(
+        self, claim: int, request: DeviceRequest, device: SliceDevice
+    ) -> DeviceRejection | None:
         """Without what other claims consume."""
         return self._shortage(claim, request, device, ())
 
     def _shortage(
         self, claim: int, request: DeviceRequest, device: SliceDevice, used: tuple[Mapping[str, Decimal] | None, ...]
-    ) -> Rejection | None:
+    ) -> DeviceRejection | None:
         if not self._features.consumable_capacity or not (request.capacity or "capacity" in device.published):
             return None
         try:
@@ -79,7 +81,7 @@ class AllocationAttempt:
             raise AllocationAborted(text) from None
         return ("InsufficientCapacity", problem) if problem else None
 
-    def choose(self, claim: int, request: DeviceRequest, device: SliceDevice) -> Rejection | ChosenDevice:
+    def choose(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | ChosenDevice:
         """Gives the device to the request unless it is in use, exhausted, tainted, or against a constraint."""
         shared = self._features.consumable_capacity and device.allows_multiple
         if not (shared and request.admin_access):
@@ -102,6 +104,17 @@ class AllocationAttempt:
         self.chosen[claim].append(choice)
         return choice
 
+    @property
+    def allocated_devices(self) -> Set[DeviceId]:
+        """Devices that other claims have."""
+        return self._state.devices
+
+    def is_tainted(self, request: DeviceRequest, device: SliceDevice) -> Mapping[str, Any] | None:
+        """The taint that the request does not tolerate."""
+        if not device.taints or not self._features.device_taints:
+            return None
+        return next((taint for taint in device.taints if not _tolerated(taint, request)), None)
+
     def take_back(self, choice: ChosenDevice) -> None:
         """Undoes the last choice of the claim."""
         self.chosen[choice.claim].pop()
@@ -114,14 +127,16 @@ class AllocationAttempt:
             self._users[device].discard(choice.claim)
         self._undo(choice)
 
-    def constraint_of(self, rejection: Rejection, claim: int, request: DeviceRequest, device: SliceDevice) -> None:
+    def constraint_of(
+        self, rejection: DeviceRejection, claim: int, request: DeviceRequest, device: SliceDevice
+    ) -> None:
         """Upstream treats a constraint that excludes one of all devices as an error of the claim."""
         if rejection[0] == "ConstraintViolated":
             where = f"claim {self._claims[claim].name}, request {request.short_name}"
             text = f"cannot add device {device_name(device.id)} because a claim constraint would not be satisfied"
             raise AllocationAborted(f"{where}: {text}")
 
-    def _reserve(self, choice: ChosenDevice) -> Rejection | None:
+    def _reserve(self, choice: ChosenDevice) -> DeviceRejection | None:
         device, request = choice.device, choice.request
         if device.counters:
             if not self._features.partitionable_devices:
@@ -131,10 +146,9 @@ class AllocationAttempt:
                 if exhausted:
                     return "CounterExhausted", exhausted
                 choice.counted = True
-        if self._features.device_taints:
-            taint = next((taint for taint in device.taints if not _tolerated(taint, request)), None)
-            if taint is not None:
-                return "Tainted", f"{taint.get('key')}={taint.get('value') or ''}:{taint.get('effect')}"
+        taint = self.is_tainted(request, device)
+        if taint:
+            return "Tainted", f"{taint.get('key')}={taint.get('value') or ''}:{taint.get('effect')}"
         for constraint in self._constraints[choice.claim]:
             if not constraint.add(request, device):
                 return "ConstraintViolated", constraint.text

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plugwright.allocator.allocation_attempt import ChosenDevice
-from plugwright.allocator.claim_requests import ClaimRequests, DeviceRequest
+from plugwright.allocator.device_requests import ClaimRequests, DeviceRequest
 from plugwright.allocator.features import Features
 from plugwright.allocator.published_slices import device_name
 from plugwright.errors import AllocationAborted

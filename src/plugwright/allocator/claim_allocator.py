@@ -7,7 +7,7 @@ from typing import Any
 from plugwright.allocator.allocated_state import AllocatedState
 from plugwright.allocator.allocation_attempt import AllocationAttempt
 from plugwright.allocator.allocation_results import allocation_result
-from plugwright.allocator.claim_requests import ClaimRequests, read_claim
+from plugwright.allocator.device_requests import ClaimRequests, read_claim
 from plugwright.allocator.device_search import DeviceSearch
 from plugwright.allocator.features import Features
 from plugwright.allocator.published_slices import SliceIndex

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from plugwright.allocator.claim_requests import DeviceRequest
+from plugwright.allocator.device_requests import DeviceRequest
 from plugwright.allocator.features import Features
 from plugwright.allocator.published_slices import SliceDevice
 

@@ -15,7 +15,7 @@ from plugwright.allocator.features import Features
 from plugwright.errors import InvalidValue
 from plugwright.quantity import parse, suffix_of, written
 
-__all__ = ["Amount", "Capacity", "amount", "capacities", "consumption", "shortage"]
+__all__ = ["Amount", "DeviceCapacity", "amount", "capacities", "consumption", "shortage"]
 
 _MAX_INT64 = 2**63 - 1
 _NOTHING: Mapping[str, Decimal] = {}
@@ -31,7 +31,7 @@ class Amount(Struct, frozen=True):
         return written(self.value, self.suffix)
 
 
-class Capacity(Struct, frozen=True):
+class DeviceCapacity(Struct, frozen=True):
     """One capacity of a device with its request policy."""
 
     value: Amount
@@ -49,16 +49,16 @@ def amount(text: str) -> Amount:
     return Amount(parse(text), suffix_of(text))
 
 
-def capacities(published: Mapping[str, Any]) -> Mapping[str, Capacity]:
+def capacities(published: Mapping[str, Any]) -> Mapping[str, DeviceCapacity]:
     """The capacities of a device as its slice has them."""
     return {name: _capacity(entry) for name, entry in published.items()}
 
 
-def _capacity(entry: Mapping[str, Any]) -> Capacity:
+def _capacity(entry: Mapping[str, Any]) -> DeviceCapacity:
     policy = entry.get("requestPolicy") or {}
     valid = policy.get("validRange")
     limits = {key: amount(str(text)) for key, text in (valid or {}).items() if text is not None}
-    return Capacity(
+    return DeviceCapacity(
         value=amount(str(entry.get("value", "0"))),
         default=None if policy.get("default") is None else amount(str(policy["default"])),
         values=tuple(amount(str(text)) for text in policy.get("validValues") or ()),
@@ -70,7 +70,7 @@ def _capacity(entry: Mapping[str, Any]) -> Capacity:
 
 
 def consumption(
-    requested: Mapping[str, Amount], published: Mapping[str, Capacity], features: Features
+    requested: Mapping[str, Amount], published: Mapping[str, DeviceCapacity], features: Features
 ) -> Mapping[str, Amount]:
     """What a request consumes of each capacity of a device. Raises `InvalidValue` if that cannot be computed."""
     consumed: dict[str, Amount] = {}
@@ -86,7 +86,7 @@ def consumption(
 
 def shortage(
     requested: Mapping[str, Amount],
-    published: Mapping[str, Capacity],
+    published: Mapping[str, DeviceCapacity],
     used: tuple[Mapping[str, Decimal] | None, ...],
     features: Features,
 ) -> str:
@@ -105,7 +105,7 @@ def shortage(
     return ""
 
 
-def _consumed(requested: Amount | None, capacity: Capacity, features: Features) -> Amount:
+def _consumed(requested: Amount | None, capacity: DeviceCapacity, features: Features) -> Amount:
     if requested is None:
         return capacity.default or capacity.value
     if capacity.has_range and capacity.minimum is not None:
@@ -113,7 +113,7 @@ def _consumed(requested: Amount | None, capacity: Capacity, features: Features) 
     return next((value for value in capacity.values if requested.value <= value.value), requested)
 
 
-def _rounded_to_range(requested: Amount, minimum: Amount, capacity: Capacity, features: Features) -> Amount:
+def _rounded_to_range(requested: Amount, minimum: Amount, capacity: DeviceCapacity, features: Features) -> Amount:
     if requested.value < minimum.value:
         return minimum
     if capacity.step is None:
@@ -136,7 +136,7 @@ def _unrepresentable(requested: Amount) -> str:
     return f"capacity request cannot be represented in the device's range arithmetic: {requested}"
 
 
-def _violates_policy(consumed: Amount, capacity: Capacity, features: Features) -> bool:
+def _violates_policy(consumed: Amount, capacity: DeviceCapacity, features: Features) -> bool:
     if consumed == capacity.default:
         return False
     if capacity.has_range:
@@ -144,7 +144,7 @@ def _violates_policy(consumed: Amount, capacity: Capacity, features: Features) -
     return bool(capacity.values) and all(consumed.value != value.value for value in capacity.values)
 
 
-def _outside_range(consumed: Amount, capacity: Capacity, features: Features) -> bool:
+def _outside_range(consumed: Amount, capacity: DeviceCapacity, features: Features) -> bool:
     if capacity.maximum is not None and consumed.value > capacity.maximum.value:
         return True
     if capacity.step is None:
@@ -157,7 +157,7 @@ def _outside_range(consumed: Amount, capacity: Capacity, features: Features) -> 
     return step <= 0 or (_scaled(consumed, scale) - lowest) % step != 0
 
 
-def _counts_in_thousandths(capacity: Capacity, features: Features) -> bool:
+def _counts_in_thousandths(capacity: DeviceCapacity, features: Features) -> bool:
     if not features.fractional_ranges:
         return False
     limits = [limit for limit in (capacity.minimum, capacity.maximum, capacity.step) if limit is not None]

@@ -6,9 +6,9 @@ exceed Python's recursion limit.
 
 from typing import NamedTuple
 
-from plugwright.allocator.allocation_attempt import AllocationAttempt, ChosenDevice, Rejection
+from plugwright.allocator.allocation_attempt import AllocationAttempt, ChosenDevice, DeviceRejection
 from plugwright.allocator.cel import SelectorError
-from plugwright.allocator.claim_requests import MAX_DEVICES, ClaimRequests, DeviceRequest
+from plugwright.allocator.device_requests import MAX_DEVICES, ClaimRequests, DeviceRequest
 from plugwright.allocator.features import Features
 from plugwright.allocator.published_slices import DeviceId, SliceDevice, compiled, device_name
 from plugwright.allocator.reasons import Reason
@@ -65,8 +65,10 @@ class DeviceSearch:
         self.pools, self.attempt = pools, attempt
         usable = (slice_ for pool in pools if pool.usable for slice_ in pool.slices)
         self._devices = [device for slice_ in usable for device in slice_.devices]
+        self._suffixes: dict[tuple[int, str], list[int]] = {}
+        self._evaluated: dict[tuple[int, str], dict[int, bool]] = {}  # may a device ever be chosen, by place
         self._all: dict[tuple[int, str], list[SliceDevice]] = {}
-        self.rejections: dict[tuple[int, str, DeviceId], Rejection] = {}
+        self.rejections: dict[tuple[int, str, DeviceId], DeviceRejection] = {}
         self.most_found: dict[tuple[int, str], int] = {}
         self.selected: dict[tuple[int, int], int] = {}  # the alternative of a request
         self._stack: list[_Choice | _Slot] = []
@@ -112,14 +114,13 @@ class DeviceSearch:
                 state = "being updated" if pool.incomplete else "invalid"
                 text = f"asks for all devices, but resource pool {pool} is currently {state}"
                 where = f"claim {self._claims[claim].name}, request {request.short_name}"
-                kind = "PoolIncomplete" if pool.incomplete else "PoolInvalid"
                 reason = Reason(
-                    "PoolIncomplete" if kind == "PoolIncomplete" else "PoolInvalid",
+                    "PoolIncomplete" if pool.incomplete else "PoolInvalid",
                     self._claims[claim].name, request.name, pool.driver, pool.name, message=pool.invalid,
                 )  # fmt: skip
                 raise AllocationAborted(f"{where}: {text}", reasons=[reason])
         found = []
-        lacks = self.attempt.lacks_capacity_when_free
+        lacks = self.attempt.lacks_capacity_alone
         if self._features.all_skips_full_devices:
             lacks = self.attempt.lacks_capacity
         for device in self._devices:
@@ -187,16 +188,22 @@ class DeviceSearch:
         if request.takes_all:
             return self._required_device(slot)
         attempt, claim = self.attempt, position.claim
+        needed = self._wanted(claim, request) - position.device
+        suffix = self._possible_from(claim, request) if needed > 1 else None
         for place in range(position.start, len(self._devices)):
+            if suffix is not None and suffix[place] < needed:
+                break
             self._steps_left -= 1
             if self._steps_left < 0:
                 raise AllocationAborted("filter operation aborted: the search took too many steps", on_node=True)
             device = self._devices[place]
-            rejection = (
-                attempt.in_use(claim, request, device)
-                or self._unselectable(claim, request, device)
-                or attempt.lacks_capacity(claim, request, device)
-            )
+            rejection = attempt.in_use(claim, request, device)
+            if rejection is None:
+                rejection = self._unselectable(claim, request, device)
+                if needed > 1:
+                    possible = rejection is None and not attempt.is_tainted(request, device)
+                    self._evaluated.setdefault((claim, request.name), {})[place] = possible
+                rejection = rejection or attempt.lacks_capacity(claim, request, device)
             choice = rejection or attempt.choose(claim, request, device)
             if isinstance(choice, ChosenDevice):
                 slot.choice = choice
@@ -207,6 +214,25 @@ class DeviceSearch:
         self.most_found[key] = max(self.most_found.get(key, 0), position.device)
         return self._leave(_FAILED)
 
+    def _possible_from(self, claim: int, request: DeviceRequest) -> list[int] | None:
+        """How many devices from each place on may ever be chosen, once every device has been evaluated.
+
+        A search that cannot find enough of them ends early. Not before: upstream would report an error of a selector
+        that was not evaluated yet.
+        """
+        key = claim, request.name
+        if key in self._suffixes:
+            return self._suffixes[key]
+        evaluated = self._evaluated.get(key, {})
+        taken = set() if request.admin_access else self.attempt.allocated_devices
+        counts = [0]
+        for place in reversed(range(len(self._devices))):
+            if place not in evaluated and self._devices[place].id not in taken:
+                return None
+            counts.append(counts[-1] + evaluated.get(place, False))
+        self._suffixes[key] = counts[::-1]
+        return self._suffixes[key]
+
     def _required_device(self, slot: _Slot) -> _Step:
         """One of all devices: if it is not available, the request fails."""
         position, request = slot.position, slot.request
@@ -214,12 +240,12 @@ class DeviceSearch:
         choice = self.attempt.choose(position.claim, request, device)
         if not isinstance(choice, ChosenDevice):
             self._reject(position.claim, request, device, choice)
-            self.attempt.constraint_of(choice, position.claim, request, device)
+            self.attempt.refuse_violation(choice, position.claim, request, device)
             return self._leave(_FAILED)
         slot.choice = choice
         return position._replace(device=position.device + 1)
 
-    def _unselectable(self, claim: int, request: DeviceRequest, device: SliceDevice) -> Rejection | None:
+    def _unselectable(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | None:
         if device.has_binding_conditions and not self._features.binding_conditions:
             return "FeatureDisabled", "DRADeviceBindingConditions is disabled"
         class_name = (request.device_class.get("metadata") or {}).get("name", "")
@@ -232,7 +258,7 @@ class DeviceSearch:
 
     def _unselected(
         self, owner: str, selectors: tuple[str, ...], request: DeviceRequest, device: SliceDevice
-    ) -> Rejection | None:
+    ) -> DeviceRejection | None:
         for number, expression in enumerate(selectors):
             where = f"{owner}: selector #{number}"
             try:
@@ -251,7 +277,7 @@ class DeviceSearch:
     def _selector_error(self, text: str, request: DeviceRequest, device: SliceDevice) -> AllocationAborted:
         return AllocationAborted(text, reasons=[Reason("SelectorError", "", request.name, *device.id, message=text)])
 
-    def _reject(self, claim: int, request: DeviceRequest, device: SliceDevice, rejection: Rejection) -> None:
+    def _reject(self, claim: int, request: DeviceRequest, device: SliceDevice, rejection: DeviceRejection) -> None:
         self.rejections.setdefault((claim, request.name, device.id), rejection)
 
     def _remember_alternatives(self) -> None:

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from plugwright.allocator.cel import CelDevice, Selector, SelectorError, compile_selector
-from plugwright.allocator.consumable_capacity import Capacity, amount, capacities
+from plugwright.allocator.consumable_capacity import DeviceCapacity, amount, capacities
 from plugwright.allocator.node_selector import NodeSelector
 from plugwright.errors import AllocationAborted
 
@@ -75,7 +75,7 @@ class SliceDevice:
         return {entry["counterSet"]: _counters(entry.get("counters")) for entry in consumed}
 
     @cached_property
-    def capacity(self) -> Mapping[str, Capacity]:
+    def capacity(self) -> Mapping[str, DeviceCapacity]:
         return capacities(self.published.get("capacity") or {})
 
     @cached_property
