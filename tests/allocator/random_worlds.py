@@ -53,7 +53,7 @@ class _World:
             "node": {"metadata": {"name": "n0", "labels": {"zone": "z0", "size": "3"}}},
             "classes": [self._class(driver) for driver in _DRIVERS],
             "slices": chance.sample(slices, len(slices)),
-            "claims": [self._claim(number) for number in range(chance.choice([1, 1, 1, 2, 3]))],
+            "claims": [self._claim(number) for number in range(chance.choice([1, 1, 1, 2]))],
             **taken,
         }
 
@@ -75,7 +75,9 @@ class _World:
         slices = []
         for number in range(count):
             spec: _Object = dict(place if self._some(0.8) else self._place())
-            devices = [self._device(driver, f"d{number}-{place}", sets, spec) for place in range(self._chance.randint(2, 6))]
+            devices = [
+                self._device(driver, f"d{number}-{place}", sets, spec) for place in range(self._chance.randint(2, 6))
+            ]
             spec["devices"] = devices
             self._devices += [(f"{driver}/{name}", device) for device in devices]
             slices.append(spec)
@@ -128,30 +130,28 @@ class _World:
             attributes["example.com/root"] = chance.choice(
                 [{"string": "r0"}, {"string": "r1"}, {"bool": True}, {"version": "1.0.0"}, {"int": 1}]
             )
-        device["attributes"] = attributes
-        capacity = self._capacity()
-        if capacity:
-            device["capacity"] = capacity
+        device |= {"attributes": attributes, "capacity": self._capacity()}
         if self._some(0.4):
             device["allowMultipleAllocations"] = True
         if sets and self._some(0.8):
-            device["consumesCounters"] = [self._consumed(name) for name in chance.sample(sets, chance.randint(1, len(sets)))]
+            device["consumesCounters"] = [
+                self._consumed(name) for name in chance.sample(sets, chance.randint(1, len(sets)))
+            ]
         if self._some(0.2):
             effect, key = chance.choice(_TAINTS)
             device["taints"] = [{"key": key or "k", "value": chance.choice(["v", ""]), "effect": effect}]
         if spec.get("perDeviceNodeSelection"):
-            device |= chance.choice([{"nodeName": "n0"}, {"nodeName": "n1"}, {"allNodes": True}])
-            if self._some(0.3):
-                for key in ("nodeName", "allNodes"):
-                    device.pop(key, None)
-                device["nodeSelector"] = self._node_selector()
+            selector = {"nodeSelector": self._node_selector()}
+            device |= chance.choice([{"nodeName": "n0"}, {"nodeName": "n1"}, {"allNodes": True}, selector])
         if self._some(0.01):
             device |= {"bindingConditions": ["ready"], "bindingFailureConditions": ["failed"]}
         return device
 
     def _consumed(self, name: str) -> _Object:
         name = name if self._some(0.995) else "missing"
-        counters = {counter: {"value": str(self._chance.randint(1, 4))} for counter in ("mem", "cores") if self._some(0.7)}
+        counters = {
+            counter: {"value": str(self._chance.randint(1, 4))} for counter in ("mem", "cores") if self._some(0.7)
+        }
         return {"counterSet": name, "counters": counters or {"mem": {"value": "1"}}}
 
     def _capacity(self) -> _Object:
@@ -170,7 +170,9 @@ class _World:
             capacity["rate"] = {"value": self._chance.choice(["10", "4", "2500m"])}
             if self._some(0.6):
                 fractions = [{"min": "100m", "step": "100m"}, {"min": "500m", "max": "3", "step": "250m"}]
-                limits = self._chance.choice([{"min": "1", "step": "1"}, {"min": "1", "max": "4", "step": "3"}, *fractions])
+                limits = self._chance.choice(
+                    [{"min": "1", "step": "1"}, {"min": "1", "max": "4", "step": "3"}, *fractions]
+                )
                 capacity["rate"]["requestPolicy"] = {"default": limits["min"], "validRange": limits}
         return capacity
 
@@ -191,13 +193,16 @@ class _World:
         return {"allocated": allocated, "allocatedShared": shared, "allocatedCapacity": used}
 
     def _claim(self, number: int) -> _Object:
-        requests = [self._request(f"r{place}") for place in range(self._chance.choice([1, 1, 1, 2, 3]))]
+        requests = [self._request(f"r{place}") for place in range(self._chance.choice([1, 1, 1, 2]))]
         devices: _Object = {"requests": requests}
         if self._some(0.4):
             devices["constraints"] = [self._constraint(requests) for _ in range(self._chance.randint(1, 2))]
         if self._some(0.3):
             devices["config"] = [self._config(requests) for _ in range(self._chance.randint(1, 2))]
-        return {"metadata": {"name": f"c{number}", "namespace": "default", "uid": f"uid-{number}"}, "spec": {"devices": devices}}
+        return {
+            "metadata": {"name": f"c{number}", "namespace": "default", "uid": f"uid-{number}"},
+            "spec": {"devices": devices},
+        }
 
     def _request(self, name: str) -> _Object:
         if self._some(0.25):
@@ -212,7 +217,7 @@ class _World:
         if self._some(0.12):
             request = {"deviceClassName": driver[0], "allocationMode": "All"}
         elif self._some(0.4):
-            request["count"] = chance.choice([2, 2, 2, 3, 3, 4, 20])
+            request["count"] = 20 if self._some(0.02) else chance.choice([2, 2, 2, 3])
         if self._some(0.3):
             expressions = [text.replace("{d}", driver) for text in chance.sample(_SELECTORS, chance.randint(1, 2))]
             request["selectors"] = [{"cel": {"expression": text}} for text in expressions]
@@ -240,7 +245,9 @@ class _World:
 
     def _names(self, requests: list[_Object]) -> list[str]:
         names = [request["name"] for request in requests]
-        names += [f"{request['name']}/{sub['name']}" for request in requests for sub in request.get("firstAvailable", ())]
+        names += [
+            f"{request['name']}/{sub['name']}" for request in requests for sub in request.get("firstAvailable", ())
+        ]
         return self._chance.sample(names, self._chance.randint(1, len(names)))
 
     def _constraint(self, requests: list[_Object]) -> _Object:

@@ -60,9 +60,7 @@ class AllocationAttempt:
         used = self._state.capacity.get(device.id), self._shared_amounts.get(device.id)
         return self._shortage(claim, request, device, used)
 
-    def lacks_capacity_alone(
-        self, claim: int, request: DeviceRequest, device: SliceDevice
-    ) -> DeviceRejection | None:
+    def lacks_capacity_alone(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | None:
         """Without what other claims consume."""
         return self._shortage(claim, request, device, ())
 
@@ -127,7 +125,7 @@ class AllocationAttempt:
             self._users[device].discard(choice.claim)
         self._undo(choice)
 
-    def constraint_of(
+    def refuse_violation(
         self, rejection: DeviceRejection, claim: int, request: DeviceRequest, device: SliceDevice
     ) -> None:
         """Upstream treats a constraint that excludes one of all devices as an error of the claim."""

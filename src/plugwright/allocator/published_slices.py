@@ -5,7 +5,7 @@ from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import Any
 
-from plugwright.allocator.cel import CelDevice, Selector, SelectorError, compile_selector
+from plugwright.allocator.cel import CelDevice, Selector, SelectorError, compile_selector, version
 from plugwright.allocator.consumable_capacity import DeviceCapacity, amount, capacities
 from plugwright.allocator.node_selector import NodeSelector
 from plugwright.errors import AllocationAborted
@@ -230,7 +230,7 @@ def _unknown_fields(device: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.{field}"
 
 
-_SCALARS: Mapping[str, Callable[[Any], object]] = {"bool": bool, "int": int, "string": str, "version": str}
+_SCALARS: Mapping[str, Callable[[Any], object]] = {"bool": bool, "int": int, "string": str, "version": version}
 
 
 def _attribute(name: str, value: Mapping[str, Any]) -> object:
