@@ -11,7 +11,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,13 @@ build/h2spec: $(wildcard tests/protocol/h2spec/*)
 build/interop: $(wildcard tests/protocol/interop/*)
 	@cd tests/protocol/interop && CGO_ENABLED=0 go build -trimpath -modfile old.mod -o ../../../$@/old . && \
 	  CGO_ENABLED=0 go build -trimpath -o ../../../$@/new . && touch ../../../$@
+
+# Upstream's cases are recorded from its module, which the module proxy has.
+test-allocator: $(READY) ## claims allocated beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000]
+	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py $(ARGS)
+
+build/allocator-oracle/1.37: $(wildcard tests/allocator/oracle/*)
+	@cd tests/allocator/oracle && CGO_ENABLED=0 go build -trimpath -o ../../../$@ .
 
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
 	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
@@ -130,6 +137,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.scale $(filter --quick,$(ARGS)) $(if $(BESIDE),--beside '$(BESIDE)')
 	@$(BIN)/python -m bench.slices $(filter --quick,$(ARGS))
+	@$(BIN)/python -m bench.allocation $(filter --quick,$(ARGS)) $(if $(wildcard build/allocator-oracle/1.37),--peer build/allocator-oracle/1.37)
 
 # Minutes, and root is not needed: etcd and Kubernetes are built the first time, as for `make test-kubernetes`.
 bench-joined: $(READY) ## 500 joined nodes on the real control plane (Go): [PEER='program --kubeconfig {kubeconfig}'] [ARGS=--quick]
