@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plugwright.allocator import AllocatedState, ClaimAllocator, features_of
-
 from bench import table
 from bench.table import Bar, Row
+
+from plugwright.allocator import AllocatedState, ClaimAllocator, features_of
 
 __all__ = ["main"]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from plugwright.allocator.questions import answer
 from tests.requirements import unavailable
+
+from plugwright.allocator.questions import answer
 
 __all__ = ["differences", "oracle", "our_answer", "upstream_answers"]
 

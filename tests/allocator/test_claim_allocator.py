@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from plugwright.allocator import AllocatedState, ClaimAllocator, SliceIndex, features_of, summary
 from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
 
@@ -101,7 +102,7 @@ def test_an_incomplete_pool_gives_no_devices() -> None:
     published["spec"]["pool"]["resourceSliceCount"] = 2
     [_, reason] = allocator(published).allocate(NODE, [claim()]).reasons
     assert (reason.kind, reason.pool) == ("PoolIncomplete", "n1")
-    with pytest.raises(AllocationAborted, match="resource pool gpu.example.com/n1 is currently being updated"):
+    with pytest.raises(AllocationAborted, match=r"resource pool gpu\.example\.com/n1 is currently being updated"):
         allocator(published).allocate(NODE, [claim(request(allocationMode="All"))])
 
 
@@ -178,7 +179,7 @@ def test_features_follow_the_version_and_alpha_features_are_refused_by_name() ->
     assert not features_of("v1.36").fractional_ranges
     with pytest.raises(FeatureUnsupported, match="DRAListTypeAttributes"):
         features_of(names=["DRAListTypeAttributes"])
-    with pytest.raises(ConfigError, match="got '1.30'"):
+    with pytest.raises(ConfigError, match=r"got '1\.30'"):
         features_of("1.30")
 
 
