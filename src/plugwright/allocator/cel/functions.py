@@ -302,8 +302,8 @@ function("optional.unwrap unwrapOpt", list)(lambda optionals: [each.value for ea
 
 
 def _sorted(elements: list[object], keys: list[object]) -> list[object]:
-    pairs = sorted(zip(keys, elements, strict=True), key=cmp_to_key(lambda a, b: compare(a[0], b[0])))
-    return [element for _, element in pairs]
+    order = cmp_to_key(compare)
+    return [elements[index] for index in sorted(range(len(keys)), key=lambda index: order(keys[index]))]
 
 
 def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:

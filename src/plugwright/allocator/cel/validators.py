@@ -38,7 +38,7 @@ def validate(root: Node, source: str) -> None:
     """Raise `InvalidExpression` for literal arguments of matches(), duration(), timestamp() and format() in error."""
     findings: list[tuple[int, str]] = []
 
-    def visit(node: Node, mixed: bool) -> None:  # noqa: FBT001
+    def visit(node: Node, mixed: bool) -> None:
         if isinstance(node, Call) and node.args:
             findings.extend(_format_findings(node) if node.function == "format" else _literal_findings(node))
             mixed = mixed or node.function == "format"  # its values may have several types
@@ -67,7 +67,7 @@ def _mixed_findings(node: Node) -> list[tuple[int, str]]:
     return []
 
 
-def _inner(node: Node, optional: bool) -> Type:  # noqa: FBT001
+def _inner(node: Node, optional: bool) -> Type:
     return unwrap_optional(node.type)[0] if optional else node.type
 
 
