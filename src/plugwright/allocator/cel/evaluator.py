@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from plugwright.allocator.cel import functions, kubernetes_functions, string_functions, time_functions
+from plugwright.allocator.cel import functions, kubernetes_functions, list_functions, string_functions, time_functions
 from plugwright.allocator.cel.call_costs import actual_cost
 from plugwright.allocator.cel.declarations import TYPE_NAMES
 from plugwright.allocator.cel.dispatch import Implementation, implementation
@@ -21,7 +21,13 @@ from plugwright.allocator.cel.values import ABSENT, EvaluationError, Optional
 
 __all__ = ["BudgetExhausted", "Closure", "Frame", "compile_closure"]
 
-LIBRARIES = (functions, kubernetes_functions, string_functions, time_functions)  # imported for their registrations
+_LIBRARIES = (
+    functions,
+    list_functions,
+    kubernetes_functions,
+    string_functions,
+    time_functions,
+)  # imported for their registrations
 
 Frame = list[object]  # the device, the remaining budget, then one slot per variable
 Closure = Callable[[Frame], object]
