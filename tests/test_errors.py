@@ -31,7 +31,16 @@ from plugwright.text import line_of
 PACKAGE = Path(errors.__file__).parent
 CLASS = re.compile(r"^ *class (\w+)\(([^)]*)\)", re.MULTILINE)
 _WIRE = "never leaves protocol: grpc_errors makes a PlugwrightError of it"
+_CEL = "never leaves allocator.cel: a SelectorError is made of it"
+_SELECTOR = "an answer of allocator.cel, which its callers turn into a refusal or a reason"
 ELSEWHERE: Mapping[str, str] = {
+    "BudgetExhausted": _CEL,
+    "EvaluationError": _CEL,
+    "InvalidExpression": _CEL,
+    "MacroError": _CEL,
+    "RegexError": _CEL,
+    "SelectorError": _SELECTOR,
+    "SelectorTooCostly": _SELECTOR,
     "BrokenExchange": _WIRE,
     "ConnectionFault": _WIRE,
     "GrpcError": _WIRE,
