@@ -5,7 +5,7 @@ from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import Any
 
-from plugwright.allocator.cel import CelDevice, Selector, SelectorError, compile_selector, version
+from plugwright.allocator.cel import CelDevice, CompiledSelector, SelectorError, compile_selector, version
 from plugwright.allocator.consumable_capacity import DeviceCapacity, amount, capacities
 from plugwright.allocator.node_selector import NodeSelector
 from plugwright.errors import AllocationAborted
@@ -38,14 +38,14 @@ def unknown_field(value: Mapping[str, Any], known: Iterable[str]) -> str:
 
 
 @lru_cache(1024)
-def _compiled(expression: str) -> Selector | SelectorError:
+def _compiled(expression: str) -> CompiledSelector | SelectorError:
     try:
         return compile_selector(expression, stored=True)
     except SelectorError as error:
         return error
 
 
-def compiled(expression: str) -> Selector:
+def compiled(expression: str) -> CompiledSelector:
     """The selector of an expression, compiled once. Raises `SelectorError`."""
     selector = _compiled(expression)
     if isinstance(selector, SelectorError):

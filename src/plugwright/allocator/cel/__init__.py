@@ -3,11 +3,19 @@
 from plugwright.allocator.cel.selector import (
     LENGTH_LIMIT,
     CelDevice,
-    Selector,
+    CompiledSelector,
     SelectorError,
     SelectorTooCostly,
     compile_selector,
     version,
 )
 
-__all__ = ["LENGTH_LIMIT", "CelDevice", "Selector", "SelectorError", "SelectorTooCostly", "compile_selector", "version"]
+__all__ = [
+    "LENGTH_LIMIT",
+    "CelDevice",
+    "CompiledSelector",
+    "SelectorError",
+    "SelectorTooCostly",
+    "compile_selector",
+    "version",
+]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from plugwright.allocator.cel.cel_values import Optional
 from plugwright.allocator.cel.celtypes import Type
-from plugwright.allocator.cel.values import Optional
 
 __all__ = ["FIXED", "ONE", "UNKNOWN", "Operand", "Range", "actual_cost", "estimate"]
 

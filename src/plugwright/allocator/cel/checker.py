@@ -12,8 +12,8 @@ from plugwright.allocator.cel.celtypes import (
     unwrap_optional,
 )
 from plugwright.allocator.cel.declarations import TYPE_NAMES, Overload, device_fields, overloads
-from plugwright.allocator.cel.nodes import (
-    Call,
+from plugwright.allocator.cel.syntax_tree import (
+    CallNode,
     Comprehension,
     Ident,
     InvalidExpression,
@@ -64,7 +64,7 @@ class _Checker:
                 node.type = self._ident(node)
             case Select():
                 node.type = self._select(node)
-            case Call():
+            case CallNode():
                 node.type = self._call(node)
             case ListNode():
                 node.type = self._list(node)
@@ -123,7 +123,7 @@ class _Checker:
         found = self._fields.get(field) if target == DEVICE else None
         return found or self._report(node, f"undefined field '{field}'")
 
-    def _call(self, node: Call) -> Type:
+    def _call(self, node: CallNode) -> Type:
         if node.function == "_?._":
             result = self._field(node, node.args[0], str(getattr(node.args[1], "value", "")))
             return result if result.name == "optional_type" else optional_of(result)
@@ -139,14 +139,14 @@ class _Checker:
         node.function = name
         return self._overload(node, self._functions[name])
 
-    def _namespaced(self, node: Call) -> None:
+    def _namespaced(self, node: CallNode) -> None:
         """`sets.contains(…)` is a function with a dot in its name, not a method of `sets`."""
         assert node.target is not None
         qualified = qualified_name(node.target)
         if qualified and f"{qualified}.{node.function}" in self._functions:
             node.function, node.target = f"{qualified}.{node.function}", None
 
-    def _overload(self, node: Call, candidates: list[Overload]) -> Type:
+    def _overload(self, node: CallNode, candidates: list[Overload]) -> Type:
         operands = ([node.target] if node.target else []) + node.args
         types = [operand.type for operand in operands]
         if node.function in _LOGICAL:
@@ -167,12 +167,12 @@ class _Checker:
                 result = celtypes.DYN
         return result or self._no_overload(node, types)
 
-    def _no_overload(self, node: Call, types: list[Type]) -> Type:
+    def _no_overload(self, node: CallNode, types: list[Type]) -> Type:
         shown = [self.types.resolve(each, free_is_dyn=True).shown() for each in types]
         signature = f"{shown[0]}.({', '.join(shown[1:])})" if node.target else f"({', '.join(shown)})"
         return self._report(node, f"found no matching overload for '{node.function}' applied to '{signature}'")
 
-    def _logical(self, node: Call, candidates: list[Overload]) -> Type:
+    def _logical(self, node: CallNode, candidates: list[Overload]) -> Type:
         for arg in node.args:
             if not self.types.assignable([arg.type], [celtypes.BOOL]):
                 self._mismatch(arg, celtypes.BOOL, arg.type)

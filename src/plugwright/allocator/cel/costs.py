@@ -4,7 +4,16 @@ from msgspec import Struct
 
 from plugwright.allocator.cel.call_costs import FIXED, ONE, UNKNOWN, Operand, Range, estimate
 from plugwright.allocator.cel.celtypes import Type
-from plugwright.allocator.cel.nodes import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
+from plugwright.allocator.cel.syntax_tree import (
+    CallNode,
+    Comprehension,
+    Ident,
+    ListNode,
+    Literal,
+    MapNode,
+    Node,
+    Select,
+)
 
 __all__ = ["estimated_cost"]
 
@@ -51,7 +60,7 @@ class _Coster:
                 return self._ident(node)
             case Select():
                 return self._select(node)
-            case Call():
+            case CallNode():
                 return self._call(node)
             case ListNode():
                 return self._list(node)
@@ -102,7 +111,7 @@ class _Coster:
         self._entries[id(node)] = _Entries("map", keys or FIXED(0), values or FIXED(0))
         return total
 
-    def _call(self, node: Call) -> Range:
+    def _call(self, node: CallNode) -> Range:
         if node.function == "_?._":
             return self.cost(node.args[0]) + ONE
         costs = [self.cost(each) for each in node.args]
@@ -118,7 +127,7 @@ class _Coster:
             total += each
         return total + self._overloads(node)
 
-    def _conditional(self, node: Call, costs: list[Range]) -> Range:
+    def _conditional(self, node: CallNode, costs: list[Range]) -> Range:
         yes, no = ((self._size(each) or UNKNOWN) for each in node.args[1:])
         self._sizes[id(node)] = yes.union(no)
         entries = self._entry_sizes(node.args[1])
@@ -127,7 +136,7 @@ class _Coster:
             self._entries[id(node)] = united
         return costs[0] + costs[1].union(costs[2])
 
-    def _overloads(self, node: Call) -> Range:
+    def _overloads(self, node: CallNode) -> Range:
         """The range over all overloads the checker could not exclude."""
         nodes = ([node.target] if node.target else []) + node.args
         operands = [self._operand(each) for each in nodes]
@@ -147,12 +156,12 @@ class _Coster:
             self._sizes[id(node)] = size
         return price or FIXED(0)
 
-    def _index(self, node: Call, kind: str) -> Range | None:
+    def _index(self, node: CallNode, kind: str) -> Range | None:
         entries = self._entry_sizes(node.args[0])
         self._paths[id(node)] = (*self._path(node.args[0]), "@items" if kind == "list" else "@values")
         return entries.values if entries else None
 
-    def _joined_entries(self, node: Call) -> None:
+    def _joined_entries(self, node: CallNode) -> None:
         first = self._entry_sizes(node.args[0])
         united = first.union(self._entry_sizes(node.args[1])) if first else None
         if united:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from plugwright.allocator.cel.cel_values import EvaluationError, type_name
 from plugwright.allocator.cel.celtypes import Type
-from plugwright.allocator.cel.values import EvaluationError, type_name
 
 __all__ = ["Implementation", "Types", "function", "implementation", "registered"]
 

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 
 from plugwright.allocator.cel import functions, kubernetes_functions, list_functions, string_functions, time_functions
 from plugwright.allocator.cel.call_costs import actual_cost
+from plugwright.allocator.cel.cel_values import ABSENT, EvaluationError, Optional
 from plugwright.allocator.cel.declarations import TYPE_NAMES
 from plugwright.allocator.cel.dispatch import Implementation, implementation
-from plugwright.allocator.cel.nodes import (
-    Call,
+from plugwright.allocator.cel.syntax_tree import (
+    CallNode,
     Comprehension,
     Ident,
     ListNode,
@@ -17,7 +18,6 @@ from plugwright.allocator.cel.nodes import (
     Select,
     qualified_name,
 )
-from plugwright.allocator.cel.values import ABSENT, EvaluationError, Optional
 
 __all__ = ["BudgetExhausted", "Closure", "Frame", "compile_closure"]
 
@@ -59,7 +59,7 @@ class _Compiler:
                 return self._ident(node)
             case Select():
                 return self._select(node)
-            case Call():
+            case CallNode():
                 return self._call(node)
             case ListNode():
                 return self._list(node)
@@ -112,7 +112,7 @@ class _Compiler:
 
         return select
 
-    def _call(self, node: Call) -> Closure:
+    def _call(self, node: CallNode) -> Closure:
         special = _SPECIAL.get(node.function)
         operands = ([node.target] if node.target else []) + node.args
         closures = [self.compile(each) for each in operands]

@@ -5,10 +5,7 @@ import operator
 from collections.abc import Callable
 
 from plugwright.allocator.cel import celtypes
-from plugwright.allocator.cel.celtypes import Type, list_of, map_of
-from plugwright.allocator.cel.declarations import TYPE_NAMES
-from plugwright.allocator.cel.dispatch import function
-from plugwright.allocator.cel.values import (
+from plugwright.allocator.cel.cel_values import (
     ABSENT,
     EvaluationError,
     Optional,
@@ -17,6 +14,9 @@ from plugwright.allocator.cel.values import (
     equal,
     type_name,
 )
+from plugwright.allocator.cel.celtypes import Type, list_of, map_of
+from plugwright.allocator.cel.declarations import TYPE_NAMES
+from plugwright.allocator.cel.dispatch import function
 
 __all__ = ["in_list", "integer", "unsigned"]
 

@@ -7,9 +7,7 @@ import urllib.parse
 from collections.abc import Callable
 from decimal import Decimal
 
-from plugwright.allocator.cel.dispatch import function
-from plugwright.allocator.cel.time_functions import parse_timestamp
-from plugwright.allocator.cel.values import (
+from plugwright.allocator.cel.cel_values import (
     ABSENT,
     Cidr,
     EvaluationError,
@@ -22,6 +20,8 @@ from plugwright.allocator.cel.values import (
     parse_quantity,
     parse_semver,
 )
+from plugwright.allocator.cel.dispatch import function
+from plugwright.allocator.cel.time_functions import parse_timestamp
 
 __all__: list[str] = []
 

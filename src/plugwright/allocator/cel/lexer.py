@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct
 
-from plugwright.allocator.cel.nodes import InvalidExpression, located
+from plugwright.allocator.cel.syntax_tree import InvalidExpression, located
 
 __all__ = ["RESERVED", "Token", "tokenize", "unquoted"]
 

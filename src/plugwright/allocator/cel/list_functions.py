@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import cmp_to_key
 from itertools import pairwise
 
+from plugwright.allocator.cel.cel_values import ABSENT, Duration, EvaluationError, Optional, Uint, compare
 from plugwright.allocator.cel.dispatch import function
 from plugwright.allocator.cel.functions import in_list, integer, unsigned
-from plugwright.allocator.cel.values import ABSENT, Duration, EvaluationError, Optional, Uint, compare
 
 __all__: list[str] = []
 

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 
 from plugwright.allocator.cel import celtypes
-from plugwright.allocator.cel.nodes import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
+from plugwright.allocator.cel.syntax_tree import (
+    CallNode,
+    Comprehension,
+    Ident,
+    ListNode,
+    Literal,
+    MapNode,
+    Node,
+    Select,
+)
 
 __all__ = ["ACCUMULATOR", "MacroError", "expand"]
 
@@ -20,7 +29,7 @@ class MacroError(Exception):
         self.node = node
 
 
-def expand(call: Call) -> Node:
+def expand(call: CallNode) -> Node:
     """The expansion of a macro, or the call itself."""
     if call.target is None:
         return _has(call) if call.function == "has" and len(call.args) == 1 else call
@@ -29,7 +38,7 @@ def expand(call: Call) -> Node:
     return expanded or call
 
 
-def _has(call: Call) -> Node:
+def _has(call: CallNode) -> Node:
     selected = call.args[0]
     if not isinstance(selected, Select):
         raise MacroError(selected, "invalid argument to has() macro")
@@ -44,7 +53,7 @@ def _variable(node: Node, message: str = "argument must be a simple name") -> st
     return node.name
 
 
-def _variables(call: Call, count: int) -> tuple[str, str]:
+def _variables(call: CallNode, count: int) -> tuple[str, str]:
     first = _variable(call.args[0])
     second = _variable(call.args[1]) if count > 1 else ""
     if first == second:
@@ -71,10 +80,10 @@ class _Writer:
         return Ident(at=self.at, name=ACCUMULATOR)
 
     def call(self, function: str, *args: Node) -> Node:
-        return Call(at=self.at, function=function, target=None, args=list(args))
+        return CallNode(at=self.at, function=function, target=None, args=list(args))
 
     def method(self, target: Node, function: str, *args: Node) -> Node:
-        return Call(at=self.at, function=function, target=target, args=list(args))
+        return CallNode(at=self.at, function=function, target=target, args=list(args))
 
     def list(self, *elements: Node) -> Node:
         return ListNode(at=self.at, elements=list(elements))
@@ -107,21 +116,21 @@ class _Writer:
         )
 
 
-def _all(call: Call, target: Node) -> Node:
+def _all(call: CallNode, target: Node) -> Node:
     write, variables = _Writer(call.at), _variables(call, len(call.args) - 1)
     condition = write.call("@not_strictly_false", write.result())
     step = write.call("_&&_", write.result(), call.args[-1])
     return write.fold(target, variables, write.true(), (condition, step, write.result()))
 
 
-def _exists(call: Call, target: Node) -> Node:
+def _exists(call: CallNode, target: Node) -> Node:
     write, variables = _Writer(call.at), _variables(call, len(call.args) - 1)
     condition = write.call("@not_strictly_false", write.call("!_", write.result()))
     step = write.call("_||_", write.result(), call.args[-1])
     return write.fold(target, variables, write.false(), (condition, step, write.result()))
 
 
-def _exists_one(call: Call, target: Node) -> Node:
+def _exists_one(call: CallNode, target: Node) -> Node:
     write, variables = _Writer(call.at), _variables(call, len(call.args) - 1)
     more = write.call("_+_", write.result(), write.number(1))
     step = write.call("_?_:_", call.args[-1], more, write.result())
@@ -129,24 +138,24 @@ def _exists_one(call: Call, target: Node) -> Node:
     return write.fold(target, variables, write.number(0), (write.true(), step, result))
 
 
-def _map(call: Call, target: Node) -> Node:
+def _map(call: CallNode, target: Node) -> Node:
     write = _Writer(call.at)
     name = _variable(call.args[0], "argument is not an identifier")
     return _collected(write, target, (name, ""), (write.list(), _appended(write, call.args[-1])), call.args[1:-1])
 
 
-def _filter(call: Call, target: Node) -> Node:
+def _filter(call: CallNode, target: Node) -> Node:
     write = _Writer(call.at)
     name = _variable(call.args[0], "argument is not an identifier")
     return _collected(write, target, (name, ""), (write.list(), _appended(write, call.args[0])), call.args[1:])
 
 
-def _transform_list(call: Call, target: Node) -> Node:
+def _transform_list(call: CallNode, target: Node) -> Node:
     write, variables = _Writer(call.at), _variables(call, 2)
     return _collected(write, target, variables, (write.list(), _appended(write, call.args[-1])), call.args[2:-1])
 
 
-def _transform_map(call: Call, target: Node) -> Node:
+def _transform_map(call: CallNode, target: Node) -> Node:
     write, variables = _Writer(call.at), _variables(call, 2)
     inserted = [Ident(at=call.at, name=variables[0])] if call.function == "transformMap" else []
     step = write.call("cel.@mapInsert", write.result(), *inserted, call.args[-1])
@@ -166,16 +175,16 @@ def _collected(
     return write.fold(over, variables, start, (write.true(), step, write.result()))
 
 
-def _sort_by(call: Call, target: Node) -> Node:
+def _sort_by(call: CallNode, target: Node) -> Node:
     write = _Writer(call.at)
-    if not isinstance(target, (ListNode, Select, Ident, Comprehension, Call)):
+    if not isinstance(target, (ListNode, Select, Ident, Comprehension, CallNode)):
         message = "sortBy can only be applied to a list, identifier, comprehension, call or select expression"
         raise MacroError(target, message)
     keys = _map(call, Ident(at=call.at, name=_INPUT))
     return write.bind(_INPUT, target, write.method(Ident(at=call.at, name=_INPUT), "@sortByAssociatedKeys", keys))
 
 
-def _bind(call: Call, target: Node) -> Node | None:
+def _bind(call: CallNode, target: Node) -> Node | None:
     if not isinstance(target, Ident) or target.name != "cel":
         return None
     if not isinstance(call.args[0], Ident):
@@ -183,7 +192,7 @@ def _bind(call: Call, target: Node) -> Node | None:
     return _Writer(call.at).bind(call.args[0].name, call.args[1], call.args[2])
 
 
-def _opt_map(call: Call, target: Node) -> Node:
+def _opt_map(call: CallNode, target: Node) -> Node:
     write = _Writer(call.at)
     if not isinstance(call.args[0], Ident):
         raise MacroError(call.args[0], f"{call.function}() variable name must be a simple identifier")
@@ -192,7 +201,7 @@ def _opt_map(call: Call, target: Node) -> Node:
     return write.call("_?_:_", write.method(target, "hasValue"), present, write.call("optional.none"))
 
 
-_MACROS: dict[tuple[str, int], Callable[[Call, Node], Node | None]] = {
+_MACROS: dict[tuple[str, int], Callable[[CallNode, Node], Node | None]] = {
     ("all", 2): _all,
     ("all", 3): _all,
     ("exists", 2): _exists,

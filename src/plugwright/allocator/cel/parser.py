@@ -3,10 +3,11 @@
 import struct
 
 from plugwright.allocator.cel import celtypes
+from plugwright.allocator.cel.cel_values import Uint
 from plugwright.allocator.cel.lexer import RESERVED, Token, tokenize, unquoted
 from plugwright.allocator.cel.macros import MacroError, expand
-from plugwright.allocator.cel.nodes import (
-    Call,
+from plugwright.allocator.cel.syntax_tree import (
+    CallNode,
     Ident,
     InvalidExpression,
     ListNode,
@@ -19,7 +20,6 @@ from plugwright.allocator.cel.nodes import (
     located,
     qualified_name,
 )
-from plugwright.allocator.cel.values import Uint
 
 __all__ = ["parse"]
 
@@ -98,7 +98,7 @@ class _Parser:
             question = self._advance()
             yes = self._binary(0)
             self._expect(":")
-            node = Call(at=question.at, function="_?_:_", target=None, args=[node, yes, self._expression()])
+            node = CallNode(at=question.at, function="_?_:_", target=None, args=[node, yes, self._expression()])
         self._depth -= 1
         return node
 
@@ -117,7 +117,7 @@ class _Parser:
             chain = self._counted(chain)
             self._advance()
             right = self._binary(found[0] + 1)
-            node = Call(at=token.at, function=found[1], target=None, args=[node, right])
+            node = CallNode(at=token.at, function=found[1], target=None, args=[node, right])
 
     def _logical(self, first: Node, operator: str, found: tuple[int, str]) -> Node:
         terms, places = [first], []
@@ -129,7 +129,7 @@ class _Parser:
             middle = (low + high + 1) // 2
             left = terms[middle] if middle == low else balanced(low, middle - 1)
             right = terms[middle + 1] if middle == high else balanced(middle + 1, high)
-            return Call(at=places[middle], function=found[1], target=None, args=[left, right])
+            return CallNode(at=places[middle], function=found[1], target=None, args=[left, right])
 
         return balanced(0, len(places) - 1)
 
@@ -150,7 +150,7 @@ class _Parser:
             self._advance()
             count += 1
         node = self._members(self._primary()) if token.text == "-" or not self._at("-") else self._unary()
-        return Call(at=token.at, function=f"{token.text}_", target=None, args=[node]) if count % 2 else node
+        return CallNode(at=token.at, function=f"{token.text}_", target=None, args=[node]) if count % 2 else node
 
     def _members(self, node: Node) -> Node:
         chain = 0
@@ -164,7 +164,7 @@ class _Parser:
         function = "_[?_]" if self._accept("?") else "_[_]"
         key = self._expression()
         self._expect("]", "{']'}")
-        return Call(at=token.at, function=function, target=None, args=[node, key])
+        return CallNode(at=token.at, function=function, target=None, args=[node, key])
 
     def _member(self, node: Node, token: Token) -> Node:
         optional = self._accept("?")
@@ -173,7 +173,7 @@ class _Parser:
             raise self._error(name, f"Syntax error: mismatched input {name.shown()} expecting IDENTIFIER")
         if optional:
             field = Literal(at=name.at, value=name.text, type=celtypes.STRING)
-            return Call(at=token.at, function="_?._", target=None, args=[node, field])
+            return CallNode(at=token.at, function="_?._", target=None, args=[node, field])
         if self._at("("):
             return self._call(name.text, node)
         if self._at("{") and (path := qualified_name(node)):
@@ -182,7 +182,7 @@ class _Parser:
 
     def _call(self, function: str, target: Node | None) -> Node:
         opening = self._expect("(")
-        call = Call(at=opening.at, function=function, target=target, args=self._arguments(")"))
+        call = CallNode(at=opening.at, function=function, target=target, args=self._arguments(")"))
         try:
             return expand(call)
         except MacroError as error:

@@ -68,7 +68,7 @@ _ASSERTIONS: dict[str, Callable[[str, int], bool]] = {
 _Fragment = Callable[[int], int]  # writes steps that continue at the given step, returns their entry
 
 
-class _Compiler:
+class _RegexCompiler:
     """Parses a pattern and writes its steps from the end to the start."""
 
     def __init__(self, pattern: str) -> None:
@@ -366,4 +366,4 @@ class _Compiler:
 
 def program(pattern: str) -> list[Step]:
     """The steps of a pattern, from the first. Raises `RegexError`."""
-    return _Compiler(pattern).program()
+    return _RegexCompiler(pattern).program()

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from plugwright.allocator.cel import celtypes
+from plugwright.allocator.cel.cel_values import EvaluationError, Semver, parse_quantity, parse_semver, type_name
 from plugwright.allocator.cel.checker import check
 from plugwright.allocator.cel.costs import estimated_cost
 from plugwright.allocator.cel.evaluator import BudgetExhausted, Frame, compile_closure
-from plugwright.allocator.cel.nodes import InvalidExpression, Node
 from plugwright.allocator.cel.parser import parse
 from plugwright.allocator.cel.regex import RegexError
+from plugwright.allocator.cel.syntax_tree import InvalidExpression, Node
 from plugwright.allocator.cel.validators import convert_constants, validate
-from plugwright.allocator.cel.values import EvaluationError, Semver, parse_quantity, parse_semver, type_name
 
 __all__ = [
     "COST_LIMIT",
     "LENGTH_LIMIT",
     "CelDevice",
-    "Selector",
+    "CompiledSelector",
     "SelectorError",
     "SelectorTooCostly",
     "compile_selector",
@@ -69,7 +69,7 @@ class CelDevice(Struct):
         return self._fields
 
 
-class Selector:
+class CompiledSelector:
     """A compiled expression."""
 
     def __init__(self, expression: str, root: Node, cost: int) -> None:
@@ -92,7 +92,7 @@ class Selector:
         raise SelectorError(f"CEL result of type {name} could not be converted to bool: {conversion}")
 
 
-def compile_selector(expression: str, *, stored: bool = False) -> Selector:
+def compile_selector(expression: str, *, stored: bool = False) -> CompiledSelector:
     """Compiles an expression; raises `SelectorError` if it does not compile, is not boolean, or may cost too much.
 
     `stored` compiles as kube-scheduler does for objects which the API server accepted before: newer functions are
@@ -114,7 +114,7 @@ def compile_selector(expression: str, *, stored: bool = False) -> Selector:
     cost = estimated_cost(root)
     if cost > COST_LIMIT and not stored:
         raise SelectorTooCostly("too complex, exceeds cost limit")
-    return Selector(expression, root, cost)
+    return CompiledSelector(expression, root, cost)
 
 
 def version(text: str) -> Semver:

@@ -3,10 +3,10 @@
 import math
 import re
 
+from plugwright.allocator.cel.cel_values import EvaluationError, Uint, type_name
 from plugwright.allocator.cel.celtypes import Type
 from plugwright.allocator.cel.dispatch import function, implementation
 from plugwright.allocator.cel.regex import Regex, RegexError, compiled
-from plugwright.allocator.cel.values import EvaluationError, Uint, type_name
 
 __all__: list[str] = []
 

@@ -4,9 +4,9 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
+from plugwright.allocator.cel.cel_values import Duration, EvaluationError, Timestamp
 from plugwright.allocator.cel.dispatch import function
 from plugwright.allocator.cel.functions import integer
-from plugwright.allocator.cel.values import Duration, EvaluationError, Timestamp
 
 __all__ = ["parse_duration", "parse_timestamp"]
 

@@ -2,10 +2,12 @@
 
 import re
 
+from plugwright.allocator.cel.cel_values import EvaluationError
 from plugwright.allocator.cel.celtypes import Type, unwrap_optional
 from plugwright.allocator.cel.dispatch import implementation
-from plugwright.allocator.cel.nodes import (
-    Call,
+from plugwright.allocator.cel.regex import RegexError, compiled
+from plugwright.allocator.cel.syntax_tree import (
+    CallNode,
     InvalidExpression,
     ListNode,
     Literal,
@@ -14,8 +16,6 @@ from plugwright.allocator.cel.nodes import (
     children,
     located,
 )
-from plugwright.allocator.cel.regex import RegexError, compiled
-from plugwright.allocator.cel.values import EvaluationError
 
 __all__ = ["convert_constants", "validate"]
 
@@ -39,7 +39,7 @@ def validate(root: Node, source: str) -> None:
     findings: list[tuple[int, str]] = []
 
     def visit(node: Node, mixed: bool) -> None:
-        if isinstance(node, Call) and node.args:
+        if isinstance(node, CallNode) and node.args:
             findings.extend(_format_findings(node) if node.function == "format" else _literal_findings(node))
             mixed = mixed or node.function == "format"  # its values may have several types
         if not mixed:
@@ -71,7 +71,7 @@ def _inner(node: Node, optional: bool) -> Type:
     return unwrap_optional(node.type)[0] if optional else node.type
 
 
-def _literal_findings(node: Call) -> list[tuple[int, str]]:
+def _literal_findings(node: CallNode) -> list[tuple[int, str]]:
     last = node.args[-1]
     if node.function not in ("matches", "duration", "timestamp") or not isinstance(last, Literal):
         return []
@@ -91,7 +91,7 @@ def _valid(function: str, text: str) -> bool:
     return True
 
 
-def _format_findings(node: Call) -> list[tuple[int, str]]:
+def _format_findings(node: CallNode) -> list[tuple[int, str]]:
     values = node.args[0]
     if not isinstance(node.target, Literal) or not isinstance(values, ListNode):
         return []
@@ -116,7 +116,7 @@ def convert_constants(node: Node) -> None:
     """Fail for conversions and patterns of literals that cannot succeed: the program is not built then."""
     for child in children(node):
         convert_constants(child)
-    if not isinstance(node, Call) or not node.args or not isinstance(node.args[0], Literal):
+    if not isinstance(node, CallNode) or not node.args or not isinstance(node.args[0], Literal):
         return
     value = node.args[0].value
     if node.function in _CONVERSIONS and node.target is None:

@@ -6,7 +6,7 @@ from plugwright.allocator.cel.celtypes import DYN, Type
 from plugwright.allocator.cel.declarations import Overload
 
 __all__ = [
-    "Call",
+    "CallNode",
     "Comprehension",
     "Ident",
     "InvalidExpression",
@@ -60,7 +60,7 @@ class Select(Node, eq=False):
     test: bool = False  # has(operand.field)
 
 
-class Call(Node, eq=False):
+class CallNode(Node, eq=False):
     function: str
     target: Node | None
     args: list[Node]
@@ -102,7 +102,7 @@ def children(node: Node) -> list[Node]:
     match node:
         case Select():
             return [node.operand]
-        case Call():
+        case CallNode():
             return ([node.target] if node.target else []) + node.args
         case ListNode():
             return node.elements
