@@ -236,9 +236,16 @@ class Book:
                 self._apis[resource] = served.api, served.driver
         return found
 
-    def is_stale(self, name: Name) -> bool:
-        """Whether only the checkpoint has a holding: that of a pod which has ended, unless the kubelet just started."""
-        return name in self.stored and name not in self.pods
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a new checkpoint may free a device.
+
+        The present one has a pod that pod-resources does not list, or was written before an Allocate.
+        """
+        answered = self._clock() - _STORED_LATE
+        return any(name not in self.pods for name in self.stored) or any(
+            when < answered for name, when in self.allocated.items() if name not in self._calls
+        )
 
     def settle(self) -> None:
         """Forgets offers that are no longer made and not held. Does nothing while a source is missing."""

@@ -256,7 +256,7 @@ class Ledger:
             except HoldersUnknown as error:
                 self._warn(HoldingSource.POD_RESOURCES, str(error))
             else:
-                if self._keeps_back_stale():
+                if any(self._closed.values()) and self._book.is_outdated:
                     await self.checkpoint.rewritten(self._resend)
                     await self._read_files()
         self._decide()
@@ -334,10 +334,6 @@ class Ledger:
         self._book.settle()
         self._to_write.notify()
         self._notify()
-
-    def _keeps_back_stale(self) -> bool:
-        """Whether a device may be kept back for a pod that has ended."""
-        return any(self._closed.values()) and any(map(self._book.is_stale, self._book.stored))
 
     def _is_unknown(self, source: HoldingSource) -> bool:
         return source in self._book.unknown
