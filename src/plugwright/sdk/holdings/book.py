@@ -248,11 +248,13 @@ class Book:
         )
 
     def settle(self) -> None:
-        """Forgets offers that are no longer made and not held. Does nothing while a source is missing."""
+        """Remembers what is held, and forgets offers that are no longer made, unless a source is missing."""
+        held = self.held
+        for name in held - self._remembered.keys():
+            self._remembered[name] = self.offer_of(name)
         if self.missing:
             return
         self._is_lost = False
-        held = self.held
         self._remembered = {
             name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
         }
@@ -283,7 +285,9 @@ class Book:
 
     def offer_of(self, name: Name) -> Offer:
         """As it was offered when it was given out."""
-        return self._remembered.get(name) or self._offers.get(name) or guessed_offer(name)
+        guess = guessed_offer(name)
+        remembered = self._remembered.get(name, guess)
+        return remembered if remembered != guess else self._offers.get(name, guess)
 
     def name_of(self, claim: ClaimRecord) -> Name:
         """The device of a claim under the name that the device plugin API has for it."""
@@ -317,7 +321,7 @@ class Book:
         """The offer is open. A device that is held stays remembered as it was when it was given out."""
         if offer is not None and self._settled.get(name) != offer:
             self._settled[name] = offer
-            if name not in self._remembered or name not in self.held:
+            if name not in self.held or self._remembered.get(name) in (None, guessed_offer(name)):
                 self._remembered[name] = offer
 
     def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
@@ -372,10 +376,10 @@ class Book:
     def _all_holds(self) -> Iterator[Hold]:
         for name in sorted(self.held):
             holder = self._holder(name)
-            if name in self._remembered or name in self._offers:
-                yield Hold(self.offer_of(name), holder, is_offered=name in self._offers)
+            offer = self.offer_of(name)
+            yield Hold(offer, holder, is_offered=name in self._offers)
+            if offer != guessed_offer(name):
                 continue
-            yield Hold(guessed_offer(name), holder)
             nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
             if nodes:
                 yield Hold(Offer(name, nodes), holder, by_nodes=True)
