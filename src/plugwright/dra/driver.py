@@ -41,7 +41,7 @@ from plugwright.kube.api_client import ApiClient
 from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import check_driver_name, driver_name
-from plugwright.sdk.holdings.book import ClaimRecord
+from plugwright.sdk.holdings.records import ClaimRecord
 from plugwright.sdk.holdings.sources import CDI_OWNER
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus

@@ -20,8 +20,8 @@ from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.driver_names import driver_name
-from plugwright.sdk.holdings.book import Served
 from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.records import Served
 from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.log_level import LogLevel

@@ -19,8 +19,8 @@ from plugwright.model import NUMA_NODES, Device, natural_order, some
 from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.driver_names import driver_name
-from plugwright.sdk.holdings.book import Closed, Served
 from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.records import Closed, Served
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.status import shown
 from plugwright.system.latest import InProgress, Latest

@@ -10,9 +10,10 @@ import msgspec
 
 from plugwright.attributes import Consumption, CounterSet
 from plugwright.model import Device
-from plugwright.sdk.holdings.book import Book, ClaimRecord, Memory, PodRecord, Served
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, Served
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Rules", "search"]

@@ -18,8 +18,9 @@ from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
-from plugwright.sdk.holdings.book import Book, Served
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.records import Served
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Latest

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable
 import pytest
 from tests.sdk.holdings.node_model import Rules, search
 
-from plugwright.sdk.holdings.book import Book, Memory
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.hardware import HoldIndex, Name, Offer, conflicting
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.records import Memory
 
 STEPS = int(os.environ.get("PLUGWRIGHT_SEARCH_STEPS", "300"))
 CONTROL = 30_000  # steps within which a missing guard must be found

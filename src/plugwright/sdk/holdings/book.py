@@ -8,69 +8,19 @@ for it, because after a reboot the kubelet fails pods whose recorded devices are
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-import msgspec
-
 from plugwright.model import Device
 from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.holdings.hardware import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
 from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, Served
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["Book", "ClaimRecord", "Closed", "Memory", "PodRecord", "Served"]
+__all__ = ["Book"]
 
 _NOT_READ = "it has not been read yet"
 _STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if it ever will
 _OPEN = "its previous Allocate has not returned"
 _SAME_REQUEST = "this very request"
-
-
-class Served(msgspec.Struct, frozen=True):
-    """How a resource is offered; `is_arbitrated` if its driver keeps the two APIs apart for each device."""
-
-    api: ServeMode
-    driver: str
-    is_arbitrated: bool = False
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """How hardware was last offered: by resource the API and the name of the driver, and each offer with identity."""
-
-    resources: dict[str, tuple[ServeMode, str]] = {}
-    offers: tuple[Offer, ...] = ()
-
-
-class PodRecord(msgspec.Struct, frozen=True):
-    """A container that holds a device through the device plugin API; `nodes` are the device nodes that it was given."""
-
-    pod_uid: str = ""
-    container: str = ""
-    nodes: tuple[str, ...] = ()
-
-
-class ClaimRecord(msgspec.Struct, frozen=True):
-    """A device of a prepared claim: `device` is its name in the slice, `device_id` that in the plugin if known."""
-
-    driver: str
-    device: str
-    device_id: str = ""
-    namespace: str = ""
-    claim: str = ""
-    uid: str = ""
-    pod: str = ""
-    share_id: str = ""
-    admin_access: bool = False
-    source: HoldingSource = HoldingSource.PREPARED_CLAIMS
-
-    @property
-    def holder(self) -> str:
-        return f"ResourceClaim {self.namespace}/{self.claim}" if self.claim else f"ResourceClaim with uid {self.uid}"
-
-
-class Closed(msgspec.Struct, frozen=True):
-    """Why a device is kept back; `waits` if that is not known to be necessary, because a source cannot be read."""
-
-    reason: str
-    waits: bool = False
 
 
 class Book:
@@ -297,6 +247,8 @@ class Book:
         if claim.device_id:
             return resource, claim.device_id
         known = [*self._listed.get(resource, ()), *(name[1] for name in self._remembered if name[0] == resource)]
+        if resource == claim.driver:  # one that this daemon never had: its device may be called as the hardware
+            known = [name for offer in self._offers.values() for name in offer.physical]
         return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:

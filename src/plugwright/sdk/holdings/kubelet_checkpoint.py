@@ -14,8 +14,8 @@ import msgspec
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import PodDevicesEntry
-from plugwright.sdk.holdings.book import PodRecord
 from plugwright.sdk.holdings.hardware import Name
+from plugwright.sdk.holdings.records import PodRecord
 from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["CheckpointFile", "Held", "KubeletCheckpoint"]

@@ -20,12 +20,13 @@ from plugwright.model import Device, some
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import PodResources
 from plugwright.sdk.holdings import sources
-from plugwright.sdk.holdings.book import Book, ClaimRecord, Closed, Served
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import Holdings, HoldingSource
 from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointFile, KubeletCheckpoint
 from plugwright.sdk.holdings.offers import OfferMemory
 from plugwright.sdk.holdings.published import published
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, Served
 from plugwright.sdk.holdings.sources import ClaimFilesRead
 from plugwright.sdk.settings import Settings
 from plugwright.system.blocking import BlockingCalls
@@ -132,6 +133,11 @@ class Ledger:
             if waiting:
                 found[resource] = f"{some(waiting)}: {closed[waiting[0]].reason}"
         return found
+
+    @property
+    def offers(self) -> Memory:
+        """How devices are offered, as the next run is to know it."""
+        return self._book.memory
 
     @property
     def claims_unknown(self) -> str:
@@ -245,7 +251,7 @@ class Ledger:
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
             if self._is_loaded:
-                await self.memory.write(self._book.memory)
+                await self.memory.write(self.offers)
 
     async def _read(self, *, list_pods: bool) -> None:
         await self._read_files()

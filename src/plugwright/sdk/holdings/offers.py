@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
-from plugwright.sdk.holdings.book import Memory
+from plugwright.sdk.holdings.records import Memory
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.latest import Latest
 from plugwright.system.log_once import LogOnce

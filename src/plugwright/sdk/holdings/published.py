@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from plugwright.sdk.holdings.book import Book, Closed
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings, HoldingSource
+from plugwright.sdk.holdings.records import Closed
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["published"]

@@ -15,9 +15,9 @@ import msgspec
 
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import PodResources
-from plugwright.sdk.holdings.book import ClaimRecord
 from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.records import ClaimRecord
 from plugwright.system import files
 
 __all__ = ["CDI_OWNER", "ClaimFilesRead", "claims_in", "pods_by_device", "read_claim_files"]
