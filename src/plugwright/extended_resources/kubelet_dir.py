@@ -23,7 +23,7 @@ _TIMEOUT = 5.0
 async def read(paths: KubeletPaths) -> KubeletDirectory:
     """Raises `ConfigError` if it cannot be read: an unreadable directory must not look like an empty one."""
     try:
-        registered, is_held = _registered(paths.checkpoint)
+        registered = _registered(paths.checkpoint)
         plugin_sockets = list(_sockets(paths.device_plugins, paths.kubelet_socket))
         registry_sockets = list(_sockets(paths.plugins_registry))
     except OSError as error:
@@ -33,19 +33,15 @@ async def read(paths: KubeletPaths) -> KubeletDirectory:
     announced = [await _announced_resource(path) for path in registry_sockets]
     listening = sum(map(sockets.is_listening, plugin_sockets)) + sum(name is not None for name in announced)
     names = frozenset(name for name in announced if name)
-    # List frees a device that is being allocated (3.58), so the kubelet is asked only if there are holders to name.
-    holders = await _holders(paths.pod_resources_socket) if is_held else {}
-    return KubeletDirectory(this_boot, registered, listening, names, holders)
+    return KubeletDirectory(this_boot, registered, listening, names, await _holders(paths.pod_resources_socket))
 
 
-def _registered(path: Path) -> tuple[frozenset[str], bool]:
-    """The registered resources, and whether a container holds devices of any."""
+def _registered(path: Path) -> frozenset[str]:
     try:
-        content = checkpoint.decode(path.read_bytes())
-        return frozenset(content.registered or ()), bool(content.entries)
+        return frozenset(checkpoint.decode(path.read_bytes()).registered or ())
     except FileNotFoundError:
         path.parent.stat()  # a kubelet that never had a plugin has a directory but no checkpoint
-        return frozenset(), False
+        return frozenset()
     except CheckpointCorrupt as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -21,7 +21,7 @@ from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.driver_names import driver_name
 from plugwright.sdk.holdings.ledger import Ledger
-from plugwright.sdk.holdings.records import Served
+from plugwright.sdk.holdings.records import ServedResource
 from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.log_level import LogLevel
@@ -185,10 +185,10 @@ class ResourceRuntime:
                 logger.error("what containers were given earlier may not be there", extra=facts)
 
 
-def served_by(plugin: Plugin, *, is_arbitrated: bool = False) -> Served:
+def served_by(plugin: Plugin, *, is_arbitrated: bool = False) -> ServedResource:
     """How the ledger sees the resource of a plugin."""
     serve = plugin.serve
-    return Served(serve.api, serve.driver or driver_name(plugin.resource), is_arbitrated)
+    return ServedResource(serve.api, serve.driver or driver_name(plugin.resource), is_arbitrated)
 
 
 DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]

@@ -20,7 +20,7 @@ from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.driver_names import driver_name
 from plugwright.sdk.holdings.ledger import Ledger
-from plugwright.sdk.holdings.records import Closed, Served
+from plugwright.sdk.holdings.records import Closed, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.status import shown
 from plugwright.system.latest import InProgress, Latest
@@ -123,7 +123,7 @@ class Inventory:
         ledger: Ledger | None = None,
     ) -> None:
         self.resource = resource
-        self.served = Served(ServeMode.DEVICE_PLUGIN, driver_name(resource))
+        self.served = ServedResource(ServeMode.DEVICE_PLUGIN, driver_name(resource))
         self.ledger = ledger
         self.latest: Latest[Snapshot | None] = Latest(None)
         self.refused = Latest("")  # why the last list was refused

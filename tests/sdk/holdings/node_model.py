@@ -13,7 +13,7 @@ from plugwright.model import Device
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import HoldingSource
-from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, Served
+from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Rules", "search"]
@@ -144,7 +144,7 @@ class Node:
         self.read()
         for resource, (api, devices) in self.config.items():
             self.book.offer(
-                resource, {device.id: device for device in devices}, Served(api, driver(resource), api is DRA)
+                resource, {device.id: device for device in devices}, ServedResource(api, driver(resource), api is DRA)
             )
         self.trace[-1] += f" {CONFIGS.index(self.config)}"
         self.publish()

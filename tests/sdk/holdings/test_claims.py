@@ -21,7 +21,7 @@ from plugwright.protocol.pod_resources import (
 from plugwright.sdk.driver_names import device_name, driver_name
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger
-from plugwright.sdk.holdings.records import Served
+from plugwright.sdk.holdings.records import ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["paths"]
@@ -30,7 +30,7 @@ RESOURCE = "example.com/gpu"
 DRIVER = driver_name(RESOURCE)
 UID = "0d3c0d3c-0000-4000-8000-000000000001"
 IDS = ("GPU-0", "GPU-1")
-PLUGIN = Served(ServeMode.DEVICE_PLUGIN, DRIVER)
+PLUGIN = ServedResource(ServeMode.DEVICE_PLUGIN, DRIVER)
 
 
 def _prepared_claims(paths: KubeletPaths, cdi: Path) -> None:
@@ -105,7 +105,7 @@ async def test_every_device_of_a_claim_is_kept_back(
         write(paths, tmp_path)
     ledger = Ledger(Settings(kubelet_dir=paths.root))
     resource = "example.com/renamed" if named else RESOURCE
-    served = Served(ServeMode.DEVICE_PLUGIN, driver_name(resource))
+    served = ServedResource(ServeMode.DEVICE_PLUGIN, driver_name(resource))
     devices = {key: Device(key, physical=(key,) if named else ()) for key in (*IDS, "GPU-2")}
     async with pod_resources.serve(Kubelet(has_pod=write is None), paths.pod_resources_socket):
         await ledger.start({resource: served}, [str(tmp_path)])
@@ -137,7 +137,7 @@ async def test_a_resource_that_left_claims_waits_until_they_are_accounted_for(
     """An upgrade from `serve: dra`, with everything lost but the memory of how the devices were offered."""
     settings = Settings(kubelet_dir=paths.root, state_dir=tmp_path / "state")
     devices = {key: Device(key) for key in IDS}
-    dra = Served(ServeMode.DRA, DRIVER, is_arbitrated=True)
+    dra = ServedResource(ServeMode.DRA, DRIVER, is_arbitrated=True)
     before = Ledger(settings)
     await before.start({RESOURCE: dra}, [])
     before.offer(RESOURCE, devices, dra)

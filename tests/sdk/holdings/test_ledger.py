@@ -20,7 +20,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.ledger import Ledger
-from plugwright.sdk.holdings.records import Served
+from plugwright.sdk.holdings.records import ServedResource
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Latest
@@ -147,7 +147,7 @@ def ledger_of(
     return Ledger(Settings(kubelet_dir=paths.root, timeouts=timeouts), resend, clock)
 
 
-SERVED = Served(ServeMode.DEVICE_PLUGIN, "driver.example.com")
+SERVED = ServedResource(ServeMode.DEVICE_PLUGIN, "driver.example.com")
 
 
 def allocate(ledger: Ledger, device_id: str) -> None:

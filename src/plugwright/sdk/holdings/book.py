@@ -12,7 +12,7 @@ from plugwright.model import Device
 from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.holdings.hardware import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
 from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource
-from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, Served
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Book"]
@@ -39,7 +39,7 @@ class Book:
         self._apis = dict(memory.resources) if memory is not None else {}
         self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
         self._calls: dict[Name, float | None] = {}  # open calls of Allocate, with the time of the answer before
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedResource] = {}
         self._listed: dict[str, Mapping[str, Device]] = {}
         self._offers: dict[Name, Offer] = {}  # those with identity
         self._settled: dict[Name, Offer] = {}  # open since this process offers them
@@ -53,7 +53,7 @@ class Book:
 
     # What is offered.
 
-    def offer(self, resource: str, devices: Mapping[str, Device], served: Served) -> None:
+    def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
         """Replaces the list of a resource."""
         new = {(resource, device.id): offer_of(resource, device) for device in devices.values() if _has_names(device)}
         before = {name: offer for name, offer in self._offers.items() if name[0] == resource}
@@ -283,7 +283,7 @@ class Book:
         held = self._claimed if api is ServeMode.DEVICE_PLUGIN else {*self.stored, *self.pods, *self.allocated}
         return any(name[0] == resource for name in held)
 
-    def _plain_closed(self, resource: str, served: Served, waits: str) -> Closed | None:
+    def _plain_closed(self, resource: str, served: ServedResource, waits: str) -> Closed | None:
         """Why no device of a resource can be offered yet, if that does not depend on the device.
 
         A device without names of its hardware can only be held by a claim beside its own name. Where there is a driver,

@@ -18,13 +18,13 @@ from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.records import PodRecord
 from plugwright.system.blocking import BlockingCalls
 
-__all__ = ["CheckpointFile", "Held", "KubeletCheckpoint"]
+__all__ = ["CheckpointContent", "Held", "KubeletCheckpoint"]
 
 Held = Mapping[str, tuple[int, ...]]  # device id → NUMA nodes
 _WRITE_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
 
-class CheckpointFile(msgspec.Struct, frozen=True):
+class CheckpointContent(msgspec.Struct, frozen=True):
     """The content of one file; the kubelet replaces it as a whole, so another file has another identity.
 
     `written` is in seconds since the epoch, and 0 if there is no file.
@@ -40,7 +40,7 @@ class CheckpointFile(msgspec.Struct, frozen=True):
 class KubeletCheckpoint:
     def __init__(self, path: Path, limit: float) -> None:
         self._path = path
-        self._latest = CheckpointFile()
+        self._latest = CheckpointContent()
         self._reads = BlockingCalls(f"read of {path}", limit)
 
     async def rewritten(self, resend: Callable[[], None]) -> None:
@@ -51,19 +51,19 @@ class KubeletCheckpoint:
         resend()
         await asyncio.sleep(_WRITE_DELAY)
 
-    async def read(self) -> CheckpointFile:
+    async def read(self) -> CheckpointContent:
         """OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.
 
         One thread reads at a time: a disk that hangs must not collect them.
         """
         return await self._reads.join(self._read)
 
-    def _read(self) -> CheckpointFile:
+    def _read(self) -> CheckpointContent:
         self._latest = _read(self._path, self._latest)
         return self._latest
 
 
-def _read(path: Path, latest: CheckpointFile) -> CheckpointFile:
+def _read(path: Path, latest: CheckpointContent) -> CheckpointContent:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -72,11 +72,11 @@ def _read(path: Path, latest: CheckpointFile) -> CheckpointFile:
                 return latest
             content = checkpoint.decode(file.read())
             entries, held = content.entries or (), checkpoint.held_by_resource(content)
-            return CheckpointFile(identity, entries, held, _records(entries), status.st_mtime_ns / 1e9)
+            return CheckpointContent(identity, entries, held, _records(entries), status.st_mtime_ns / 1e9)
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise
-        return CheckpointFile()  # a kubelet writes none at its start (4.31)
+        return CheckpointContent()  # a kubelet writes none at its start (4.31)
 
 
 def _records(entries: Iterable[PodDevicesEntry]) -> dict[Name, tuple[PodRecord, ...]]:

@@ -23,10 +23,10 @@ from plugwright.sdk.holdings import sources
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import Holdings, HoldingSource
-from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointFile, KubeletCheckpoint
+from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointContent, KubeletCheckpoint
 from plugwright.sdk.holdings.offers import OfferMemory
 from plugwright.sdk.holdings.published import published
-from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, Served
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, ServedResource
 from plugwright.sdk.holdings.sources import ClaimFilesRead
 from plugwright.sdk.settings import Settings
 from plugwright.system.blocking import BlockingCalls
@@ -80,7 +80,7 @@ class Ledger:
 
     # For the inventories and the service of each resource.
 
-    def offer(self, resource: str, devices: Mapping[str, Device], served: Served) -> None:
+    def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
         """Takes the new list of a resource; not between `withdraw` and `accept`, when it is an old plugin's."""
         if resource not in self._replaced:
             self._book.offer(resource, devices, served)
@@ -182,7 +182,7 @@ class Ledger:
         self._take_pods(pods)
         return pods
 
-    async def read_checkpoint(self) -> CheckpointFile:
+    async def read_checkpoint(self) -> CheckpointContent:
         """The kubelet's checkpoint. HoldersUnknown if it cannot be read, FileNotFoundError without its directory."""
         try:
             file = await self.checkpoint.read()
@@ -208,7 +208,7 @@ class Ledger:
             self._publish()
         return self.latest.value
 
-    async def start(self, served: Mapping[str, Served], cdi: Iterable[str]) -> None:
+    async def start(self, served: Mapping[str, ServedResource], cdi: Iterable[str]) -> None:
         """Reads what can decide about the first lists; pods only if something has changed since the last run."""
         async with self._turn:
             self._cdi |= {Path(path) for path in cdi}

@@ -6,10 +6,10 @@ from plugwright.sdk.holdings.hardware import Offer
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["ClaimRecord", "Closed", "Memory", "PodRecord", "Served"]
+__all__ = ["ClaimRecord", "Closed", "Memory", "PodRecord", "ServedResource"]
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedResource(msgspec.Struct, frozen=True):
     """How a resource is offered; `is_arbitrated` if its driver keeps the two APIs apart for each device."""
 
     api: ServeMode
