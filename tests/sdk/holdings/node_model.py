@@ -11,8 +11,8 @@ import msgspec
 from plugwright.attributes import Consumption, CounterSet
 from plugwright.model import Device
 from plugwright.sdk.holdings.book import Book
-from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 

@@ -10,8 +10,8 @@ import pytest
 from tests.sdk.holdings.node_model import Rules, search
 
 from plugwright.sdk.holdings.book import Book
-from plugwright.sdk.holdings.hardware import HoldIndex, Name, Offer, conflicting
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.overlaps import HoldIndex, Name, Offer, conflicting
 from plugwright.sdk.holdings.records import Memory
 
 STEPS = int(os.environ.get("PLUGWRIGHT_SEARCH_STEPS", "300"))

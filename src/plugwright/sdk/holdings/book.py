@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
 from plugwright.sdk.driver_names import device_name
-from plugwright.sdk.holdings.hardware import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
 from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource
+from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
 from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 

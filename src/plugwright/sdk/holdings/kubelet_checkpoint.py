@@ -14,7 +14,7 @@ import msgspec
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import PodDevicesEntry
-from plugwright.sdk.holdings.hardware import Name
+from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import PodRecord
 from plugwright.system.blocking import BlockingCalls
 

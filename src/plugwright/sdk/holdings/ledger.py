@@ -21,10 +21,10 @@ from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import PodResources
 from plugwright.sdk.holdings import sources
 from plugwright.sdk.holdings.book import Book
-from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import Holdings, HoldingSource
 from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointContent, KubeletCheckpoint
 from plugwright.sdk.holdings.offers import OfferMemory
+from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.published import published
 from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, ServedResource
 from plugwright.sdk.holdings.sources import ClaimFilesRead

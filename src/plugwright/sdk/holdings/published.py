@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from plugwright.sdk.holdings.book import Book
-from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings, HoldingSource
+from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import Closed
 from plugwright.sdk.serve_settings import ServeMode
 

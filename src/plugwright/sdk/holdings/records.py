@@ -2,8 +2,8 @@
 
 import msgspec
 
-from plugwright.sdk.holdings.hardware import Offer
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.overlaps import Offer
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["ClaimRecord", "Closed", "Memory", "PodRecord", "ServedResource"]

@@ -15,8 +15,8 @@ import msgspec
 
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import PodResources
-from plugwright.sdk.holdings.hardware import Name
 from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import ClaimRecord
 from plugwright.system import files
 
