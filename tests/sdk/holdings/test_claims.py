@@ -90,7 +90,7 @@ class Kubelet:
         (_manager_state, HoldingSource.DRA_MANAGER_STATE),
         (None, HoldingSource.POD_RESOURCES),
     ],
-    ids=str,
+    ids=["prepared claims", "cdi", "dra_manager_state", "pod-resources"],
 )
 @pytest.mark.parametrize("named", [False, True], ids=["by id", "by hardware in another resource"])
 async def test_every_device_of_a_claim_is_kept_back(
