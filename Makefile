@@ -11,7 +11,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ build/allocator-oracle/1.37: $(wildcard tests/allocator/oracle/*)
 
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
 	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
+
+search: $(READY) ## 200,000 steps of a model of the node, looking for a device with two holders: [STEPS=1000000]
+	@PLUGWRIGHT_SEARCH_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest -q --timeout 3600 tests/sdk/holdings/test_search.py $(ARGS)
 
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
 	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),4) $(ARGS)

@@ -76,6 +76,9 @@ _FULL = "its importer is near the limit of 400 lines"
 SMALL_MODULES: Mapping[str, str] = {
     "allocator.shared_counters": "the counters of one pool; its importer has the devices of all",
     "cli.lean_start": "loaded before anything else",
+    "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",
+    "sdk.holdings.published": "the value that others build on, apart from how it is read",
+    "sdk.removed_devices": "one part of a resource, supervised on its own",
     "cluster.controllers.pod_gc": _ONE_OF_MANY,
     "cluster.joined.differences": "pure, and tested alone",
     "cluster.joined.pod_limits": "pods' fields, not nodes",

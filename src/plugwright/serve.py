@@ -6,7 +6,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from plugwright.dra import names
+from plugwright.sdk import driver_names
 from plugwright.sdk import run as sdk_run
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
@@ -52,7 +52,7 @@ def needs_driver(runtime: ResourceRuntime) -> bool:
 
 
 def _may_have_claims(runtime: ResourceRuntime) -> bool:
-    driver = runtime.serve.driver or names.driver_name(runtime.resource)
+    driver = runtime.serve.driver or driver_names.driver_name(runtime.resource)
     if not (runtime.settings.paths.plugins / driver).is_dir():
         return False
     from plugwright.dra.driver_paths import DriverPaths, may_have_claims  # only if there was a driver

@@ -87,7 +87,7 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     directory = str(kubelet.paths.device_plugins)
     assert report == {
         "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0,
-        "cordons": [], "cordons_unreadable": "", "pods_unreadable": "",
+        "cordons": [], "cordons_unreadable": "", "pods_unreadable": "", "waiting": {},
         "log_lines_dropped": 0, "config": None,
     }  # fmt: skip
     assert devices[first].pop("since") <= devices[second].pop("since")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.deploy.rendered import CASES, Object, helm, objects, one
 
-from plugwright.dra.names import driver_name
+from plugwright.sdk.driver_names import driver_name
 
 OWN = "plugwright-plugwright"
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

@@ -20,8 +20,10 @@ from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.transport import Unary
+from plugwright.sdk.holdings.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.testing import pod_requesting
 
@@ -48,7 +50,8 @@ def inventory() -> Inventory:
 
 def removed_devices(inventory: Inventory, paths: KubeletPaths, patience: float) -> RemovedDevices:
     timeouts = Timeouts(departed=patience)
-    return RemovedDevices(inventory, paths, timeouts, KubeletCheckpoint(paths.checkpoint, timeouts.checkpoint))
+    settings = Settings(kubelet_dir=paths.root, timeouts=timeouts)
+    return RemovedDevices(inventory, ResourceHoldings(TAPE, Ledger(settings), inventory.resend), timeouts)
 
 
 class Node:
@@ -218,14 +221,18 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
 
 
 async def test_no_checkpoint_yet_means_that_nothing_was_allocated(paths: KubeletPaths) -> None:
-    assert await KubeletCheckpoint(paths.checkpoint, 60).held(TAPE) == {}
+    assert (await KubeletCheckpoint(paths.checkpoint, 60).read()).held.get(TAPE, {}) == {}
     async with serve_held_devices(Node(), paths.pod_resources_socket):
         assert await held_by_pods(paths.pod_resources_socket) == set()
 
 
 async def test_checkpoint_and_pod_resources_are_both_read(paths: KubeletPaths) -> None:
     write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
-    assert await KubeletCheckpoint(paths.checkpoint, 60).held(TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
+    assert (await KubeletCheckpoint(paths.checkpoint, 60).read()).held.get(TAPE, {}) == {
+        "st0": (0,),
+        "st1": (0, 1),
+        "st2": (),
+    }
     node = Node(
         HeldDevice(TAPE, "st3", "default", "backup", "main"), HeldDevice("example.com/disk", "sd0", "a", "b", "c")
     )

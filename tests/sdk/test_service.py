@@ -209,7 +209,7 @@ async def test_a_blocking_method_without_async_does_not_delay_other_calls(
 ) -> None:
     plugin = HangingThread()
     async with plugged(plugin, kubelet, settings) as tape:
-        allocating = [asyncio.create_task(tape.client.allocate(["st0"])) for _ in range(3)]
+        allocating = [asyncio.create_task(tape.client.allocate([f"st{number}"])) for number in range(3)]
         assert await tape.client.options() == Options(pre_start=True, preference=True)
         assert not any(task.done() for task in allocating)
         plugin.let_go.set()

@@ -51,6 +51,8 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["cordons_unreadable"]:
         yield clean(report["cordons_unreadable"])
     yield from _config_lines(report.get("config"), now)
+    for name, reason in sorted(report.get("waiting", {}).items()):
+        yield f"{clean(name)}: devices wait: {clean(reason)}"
     if report["pods_unreadable"] and any(resource["devices"] for resource in report["resources"]):
         yield f"pods that hold devices are not known: {clean(report['pods_unreadable'])}"
         yield ""

@@ -11,8 +11,8 @@ import msgspec
 
 from plugwright.config.schema import ConfigFile
 from plugwright.config.serve_entry import driver_of
-from plugwright.dra.names import driver_domain, driver_name
 from plugwright.model import Resource
+from plugwright.sdk.driver_names import driver_domain, driver_name
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Served", "extend_pod", "objects", "served_by_claims"]

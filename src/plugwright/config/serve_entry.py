@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from plugwright.dra.names import check_driver_name, driver_name
 from plugwright.errors import ConfigError, InvalidSetting
 from plugwright.sdk.device_family import FamilySettings, ResourceEntry
+from plugwright.sdk.driver_names import check_driver_name, driver_name
 from plugwright.sdk.serve_settings import ServeMode, ServeSettings, Split, TaintSettings
 
 __all__ = ["ServeEntry", "ServeValue", "driver_of", "serve_settings", "serve_value"]

@@ -17,11 +17,11 @@ from contextlib import suppress
 from plugwright.dra import driver_paths
 from plugwright.dra.device_placement import MOVING, DeviceState, device_status, hardware_units
 from plugwright.dra.driver_paths import DriverPaths, PlacementLock
-from plugwright.dra.names import device_name
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError, HoldersUnknown, PlugwrightError
 from plugwright.model import Device, natural_order
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
@@ -138,7 +138,7 @@ class ClaimsOnly:
 
     async def _read_held(self) -> dict[str, str]:
         """At first by the checkpoint, which pod-resources only names: a kubelet that has just started lists no pods."""
-        holders = self._runtime.holders
+        holders = self._runtime.holdings
         stored = await holders.stored()
         if self._held is None:
             pods: dict[str, str] = {}

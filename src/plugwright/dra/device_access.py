@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from plugwright.dra.device_placement import DevicePlacement
-from plugwright.dra.names import device_name
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["PluginDevices"]
 
-_NOT_THERE = ("gone", "held")  # codes: no plugin call can make such a device usable
+_NOT_THERE = ("gone", "held", "holders-unknown")  # codes: no plugin call can make such a device usable
 
 
 class PluginDevices:

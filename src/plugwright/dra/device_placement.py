@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from plugwright.dra.names import device_name
 from plugwright.model import Device, natural_order
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Signal
 

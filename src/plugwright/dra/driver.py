@@ -24,7 +24,6 @@ from plugwright.dra.device_placement import DevicePlacement
 from plugwright.dra.device_taints.taints import Taint, TaintController
 from plugwright.dra.driver_paths import DriverPaths
 from plugwright.dra.health import HealthService
-from plugwright.dra.names import check_driver_name, driver_name
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.resource_api_client import ResourceClient
 from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
@@ -41,6 +40,9 @@ from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.api_client import ApiClient
 from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.driver_names import check_driver_name, driver_name
+from plugwright.sdk.holdings.records import ClaimRecord
+from plugwright.sdk.holdings.sources import CDI_OWNER
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ServeMode
@@ -54,7 +56,6 @@ __all__ = ["Driver", "find_api_server"]
 
 logger = logging.getLogger(__name__)
 
-_OWNER = "plugwright-dra"  # of CDI files: a plugin that removes its own leaves those of claims alone
 _TAINTS = "taints.json"
 _RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
 
@@ -149,8 +150,9 @@ class Driver:
         api = await in_thread("API server", partial(self._connect, settings))
         own = DriverPaths.of(settings, self.name)
         metadata = DeviceMetadata(own.directory, self.name)
-        files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
+        files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=CDI_OWNER), metadata)
         prepared = PreparedClaims(own.checkpoint, boot_id(), files.find)
+        prepared.latest.subscribe(partial(self._record_claims, prepared))
         placement = self._wrap(self._placement(own, api, prepared))
         claim_status = ClaimStatus(api, self.name)
         host_root = Path(serve.host_root) if serve.host_root else None
@@ -168,6 +170,24 @@ class Driver:
             claim_status=claim_status,
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
+
+    def _record_claims(self, prepared: PreparedClaims) -> None:
+        """The ledger keeps back devices of other resources that are the same hardware."""
+        records = [
+            ClaimRecord(
+                self.name,
+                device.name,
+                device.id,
+                namespace=claim.namespace,
+                claim=claim.name,
+                uid=claim.uid,
+                share_id=device.share_id,
+                admin_access=device.admin_access,
+            )
+            for claim in prepared.latest.value.values()
+            for device in claim.devices
+        ]
+        self._runtime.ledger.take_prepared(self.name, records)
 
     def _placement(self, files: DriverPaths, api: ResourceClient, prepared: PreparedClaims) -> DevicePlacement:
         if self._runtime.serve.api is not ServeMode.BOTH:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from plugwright.dra.names import device_name
 from plugwright.model import Device
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Inventory, Snapshot
 
 __all__ = ["HealthService", "reported"]

@@ -34,6 +34,7 @@ __all__ = [
     "decode_pods",
     "held_claims",
     "held_devices",
+    "held_in",
     "serve",
 ]
 
@@ -207,14 +208,7 @@ class PodResourcesClient:
 
     async def held_devices(self, timeout: float | None = None) -> list[HeldDevice]:
         """Every device that an active pod holds, sorted."""
-        return sorted(
-            {
-                HeldDevice(device.resource, device.device_id, pod.namespace, pod.name, container.name)
-                for pod in await self.pods(timeout)
-                for container in pod.containers
-                for device in container.devices
-            }
-        )
+        return held_in(await self.pods(timeout))
 
     async def held_claims(self, timeout: float | None = None) -> list[HeldClaimDevice]:
         """Every device that an active pod holds by a ResourceClaim, sorted."""
@@ -304,6 +298,18 @@ def _resource_and_id(device: ContainerDevices) -> tuple[str, str]:
 def _to_allocatable(resource: str, device_id: str, items: Iterable[ContainerDevices]) -> AllocatableDevice:
     nodes = tuple(sorted(item.numa for item in items if item.numa is not None))
     return AllocatableDevice(resource, device_id, nodes or None)
+
+
+def held_in(pods: Iterable[PodResources]) -> list[HeldDevice]:
+    """Every device that these pods hold, sorted."""
+    return sorted(
+        {
+            HeldDevice(device.resource, device.device_id, pod.namespace, pod.name, container.name)
+            for pod in pods
+            for container in pod.containers
+            for device in container.devices
+        }
+    )
 
 
 async def held_devices(socket: Path, timeout: float) -> list[HeldDevice]:

@@ -9,13 +9,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from plugwright.errors import PlugwrightError
-from plugwright.protocol import pod_resources
-from plugwright.protocol.pod_resources import HeldDevice
+from plugwright.errors import HoldersUnknown
+from plugwright.protocol.pod_resources import HeldDevice, held_in
+from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.system.concurrency import cancel
-from plugwright.system.latest import InProgress
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
@@ -24,8 +22,6 @@ __all__ = ["AllocationAudit"]
 logger = logging.getLogger(__name__)
 
 _DELAYS = (1, 4, 15)  # before each question, as parts of the first; after the last one, the allocation is given up
-_TIMEOUT = 5.0
-_MOMENT = 0.01  # seconds
 # A pod's containers may have the devices of its init containers, for which the kubelet calls Allocate again.
 _AGAIN = "their devices were allocated again: to the pod's next container, or to another pod"
 _NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
@@ -46,9 +42,8 @@ class _PendingAllocation:
 class AllocationAudit:
     """`add` is called after each allocation; `close` leaves out what is pending."""
 
-    def __init__(self, socket: Path, delay: float, allocating: InProgress | None = None) -> None:
-        self._socket, self._delays = socket, [delay * part for part in _DELAYS]
-        self._allocating = allocating or InProgress()
+    def __init__(self, ledger: Ledger, delay: float) -> None:
+        self._ledger, self._delays = ledger, [delay * part for part in _DELAYS]
         self._pending: dict[tuple[str, str], _PendingAllocation] = {}  # by resource and device id
         self._asking: asyncio.Task[None] | None = None
         self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
@@ -91,22 +86,16 @@ class AllocationAudit:
             self._asking = None
 
     async def _held(self) -> HeldDevices:
-        """Nothing where the kubelet does not answer; that is logged once for each reason.
-
-        Not while it allocates: its List takes a device that is being allocated for free (3.57, 3.58).
-        """
+        """Nothing if the kubelet does not answer; that is logged once for each reason."""
         try:
-            async with asyncio.timeout(_TIMEOUT):
-                await asyncio.sleep(_MOMENT)  # after a stop of this process: calls that have come meanwhile are first
-                await self._allocating.ended()
-            held = await pod_resources.held_devices(self._socket, _TIMEOUT)
-        except (OSError, PlugwrightError) as error:
-            self._failure = clean(f"pod-resources cannot be read: {error}")
+            pods = await self._ledger.list_pods()
+        except HoldersUnknown as error:
+            self._failure = clean(error)
             self._problems.warning("allocations not attributed to pods", self._failure, extra={"error": self._failure})
             return {}
         self._failure = ""
         self._problems.recovered()
-        return {(device.resource, device.device_id): device for device in held}
+        return {(device.resource, device.device_id): device for device in held_in(pods)}
 
     def _log_holders(self, allocation: _PendingAllocation, held: HeldDevices) -> None:
         containers: dict[tuple[str, str, str], list[str]] = {}

@@ -24,7 +24,7 @@ from plugwright.sdk import logs
 from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
-from plugwright.sdk.device_holders import Holders
+from plugwright.sdk.holdings.holding import Holdings, HoldingSource, UnknownSource
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ResourceDriver, ServeMode
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
@@ -37,7 +37,12 @@ __all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
-_NO_HOLDERS = Holders(unreadable="the kubelet was not asked")
+
+def _without_pods(reason: str) -> Holdings:
+    return Holdings(unknown={HoldingSource.POD_RESOURCES: UnknownSource(reason, 0.0)})
+
+
+_NOT_ASKED = _without_pods("the kubelet was not asked")
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
@@ -70,13 +75,14 @@ def _blocked(daemon: Daemon) -> Blocked:
 
 def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
     if request.get("do") in ("status", "watch"):
-        return report(daemon, Holders(unreadable="the event loop is blocked"), stalled=reason)
+        return report(daemon, _without_pods("the event loop is blocked"), stalled=reason)
     raise ConfigError(reason)
 
 
-def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") -> DaemonStatus:
+def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -> DaemonStatus:
     """`stalled`: why the event loop is blocked, where another thread has found that."""
     runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
+    unknown = holdings.unknown.get(HoldingSource.POD_RESOURCES)
     return DaemonStatus(
         ready=all(map(is_ready, runtimes)),
         registration=daemon.settings.registration.value,
@@ -85,10 +91,11 @@ def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") ->
         stalls=daemon.stalls.count,
         cordons=daemon.cordons.listed(),
         cordons_unreadable=daemon.cordons.unreadable,
-        pods_unreadable=holders.unreadable,
+        pods_unreadable=unknown.reason if unknown is not None else "",
+        waiting=dict(daemon.ledger.waiting),
         log_lines_dropped=logs.dropped_lines(),
         config=msgspec.to_builtins(daemon.config.value) if daemon.config.value is not None else None,
-        resources=[_resource(runtime, holders) for runtime in runtimes],
+        resources=[_resource(runtime, holdings) for runtime in runtimes],
     )
 
 
@@ -121,11 +128,13 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
         is_registered = status.state is RegistrationState.REGISTERED
         if not is_registered or not runtime.service.streams.value.open:
             yield f"{'no stream open' if is_registered else status.state} {status.reason or failing}"
+    if waiting := runtime.ledger.waiting.get(runtime.resource):
+        yield f"devices wait: {waiting}"
     if runtime.driver is not None and not (driver := runtime.driver.state.value).ready:
         yield f"DRA driver {driver.state} {driver.reason or failing}"
 
 
-def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
+def _resource(runtime: ResourceRuntime, holdings: Holdings) -> ResourceStatus:
     idle = runtime.discovery.idle.value
     status: RegistrationStatus | DriverState = runtime.registration.status.value
     if runtime.serve.api is ServeMode.DRA and runtime.driver is not None:
@@ -148,15 +157,15 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
         refused=runtime.inventory.refused.value,
         serve=runtime.serve.api.value,
         driver=driver,
-        devices=_devices(runtime, holders, driver),
+        devices=_devices(runtime, holdings, driver),
     )
 
 
-def _devices(runtime: ResourceRuntime, holders: Holders, driver: Mapping[str, object] | None) -> list[DeviceStatus]:
+def _devices(runtime: ResourceRuntime, holdings: Holdings, driver: Mapping[str, object] | None) -> list[DeviceStatus]:
     snapshot = runtime.inventory.latest.value
     if snapshot is None:
         return []
-    places = _places(driver)
+    places, pods = _places(driver), _pods(runtime.resource, holdings)
     return [
         DeviceStatus(
             id=device.id,
@@ -165,7 +174,7 @@ def _devices(runtime: ResourceRuntime, holders: Holders, driver: Mapping[str, ob
             code=device.code,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
-            pods=list(holders.pods.get((runtime.resource, device.id), ())),
+            pods=pods.get(device.id, []),
             api=_api(places.get(device.id), driver),
             claims=_claims(places.get(device.id)),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
@@ -173,6 +182,15 @@ def _devices(runtime: ResourceRuntime, holders: Holders, driver: Mapping[str, ob
         )
         for device in snapshot.devices.values()
     ]
+
+
+def _pods(resource: str, holdings: Holdings) -> dict[str, list[str]]:
+    """By device id, the pods that hold it through the device plugin API, as namespace/name."""
+    pods: dict[str, set[str]] = {}
+    for holding in holdings.holdings:
+        if holding.key.resource == resource and holding.key.api is ServeMode.DEVICE_PLUGIN and holding.pod:
+            pods.setdefault(holding.key.device_id, set()).add(clean(f"{holding.namespace}/{holding.pod}"))
+    return {device_id: sorted(names) for device_id, names in pods.items()}
 
 
 def _places(driver: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -195,7 +213,7 @@ def _claims(place: object) -> list[str]:
 async def _handle(daemon: Daemon, request: Request) -> object:
     match request:
         case {"do": "status"}:
-            return report(daemon, await daemon.holders.read())
+            return report(daemon, await daemon.ledger.refreshed())
         case {"do": "watch"}:
             return _reports(daemon)
         case {"do": "ready", "wait": int() | float() as seconds}:
@@ -278,5 +296,5 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
 async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
     """One now, and one after every change."""
     async for _ in daemon.changed.notifications():
-        yield report(daemon, await daemon.holders.read())
+        yield report(daemon, await daemon.ledger.refreshed())
         await asyncio.sleep(_WATCH_INTERVAL)

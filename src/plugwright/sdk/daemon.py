@@ -18,11 +18,12 @@ from plugwright.sdk import registration
 from plugwright.sdk.audit import AllocationAudit
 from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import CordonRule
-from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
-from plugwright.sdk.exclusivity import Exclusivity
+from plugwright.sdk.driver_names import driver_name
+from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.records import ServedResource
+from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.log_level import LogLevel
 from plugwright.sdk.node_state import NodeState
 from plugwright.sdk.plugin import Plugin, supported_options
@@ -60,34 +61,28 @@ class ResourceRuntime:
         settings: Settings,
         directory: Directory,
         stalls: StallDetector,
-        checkpoint: KubeletCheckpoint,
-        exclusivity: Exclusivity,
+        ledger: Ledger,
         drivers: "DriverFactory | None" = None,
     ) -> None:
         self.resource = plugin.resource
         self.serve = self.serve_asked = plugin.serve
-        self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
-        self.settings, self.checkpoint, self.exclusivity = settings, checkpoint, exclusivity
+        self.inventory = Inventory(plugin.resource, ledger=ledger)
+        self.settings, self.ledger = settings, ledger
         self.calls = PluginCalls(plugin.resource, stalls)
         self.service = PluginService(plugin, self.inventory, self.calls, settings)
         self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
-        self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
-        self.holders = self.removed_devices.holders
-        self.released_devices = ReleasedDevices(self.inventory, self.service, self.holders, settings.timeouts)
+        self.holdings = ResourceHoldings(plugin.resource, ledger, self.inventory.resend)
+        self.removed_devices = RemovedDevices(self.inventory, self.holdings, settings.timeouts)
+        self.released_devices = ReleasedDevices(self.inventory, self.service, self.holdings, settings.timeouts)
         self.service.before_allocate = self.released_devices.allocating
-        self._node = NodeState(
-            plugin.resource,
-            settings.paths.pod_resources_socket,
-            checkpoint,
-            settings.state_dir,
-            self.inventory.resend,
-        )
+        self._node = NodeState(self.holdings, settings.state_dir)
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._restarts = Signal()  # discover() is to be called again
         self._restarts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
         self.driver = drivers(self) if drivers is not None else None
+        self.inventory.served = served_by(plugin, is_arbitrated=self.driver is not None)
         if self.driver is not None and self.serve.api is ServeMode.DEVICE_PLUGIN:
             # Earlier claims may hold devices: the driver unprepares them, and returns each device when no claim has it.
             self.serve = self.serve.without_new_claims()
@@ -139,7 +134,7 @@ class ResourceRuntime:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
         if plugin is not self.service.plugin:
             self.inventory.reconfigure()
-            self.exclusivity.withdraw(self.resource)
+            self.ledger.withdraw(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._restarts.notify()
         if supported_options(plugin) != before:
@@ -166,7 +161,7 @@ class ResourceRuntime:
         while True:
             seen = self._restarts.count
             await self._restore()
-            self.exclusivity.accept(self.resource)
+            self.ledger.accept(self.resource)
             name = f"discover() of {self.resource}"
             discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
             restarted = asyncio.create_task(self._restarts.wait(seen))
@@ -188,6 +183,12 @@ class ResourceRuntime:
             except PluginError as error:
                 facts = {"resource": self.resource, "error": clean(error)}
                 logger.error("what containers were given earlier may not be there", extra=facts)
+
+
+def served_by(plugin: Plugin, *, is_arbitrated: bool = False) -> ServedResource:
+    """How the ledger sees the resource of a plugin."""
+    serve = plugin.serve
+    return ServedResource(serve.api, serve.driver or driver_name(plugin.resource), is_arbitrated)
 
 
 DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
@@ -214,15 +215,11 @@ class Daemon:
         self.log_level = LogLevel()
         self.cordons = CordonController(settings)
         self.cordons.changed.subscribe(self._publish_change)
-        self.holders = DeviceHolders(settings.paths.pod_resources_socket)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
-        self._checkpoint = KubeletCheckpoint(paths.checkpoint, settings.timeouts.checkpoint)
-        self._exclusivity = Exclusivity(
-            paths.pod_resources_socket, self._checkpoint, settings.timeouts, self._resend_one
-        )
-        self._exclusivity.changed.subscribe(self._compare_holders)
-        self._audit = AllocationAudit(paths.pod_resources_socket, settings.timeouts.audit, self._exclusivity.allocating)
+        self.ledger = Ledger(settings, self._resend_one)
+        self.ledger.changed.subscribe(self._compare_holders)
+        self._audit = AllocationAudit(self.ledger, settings.timeouts.audit)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -243,7 +240,7 @@ class Daemon:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
                 looking = group.create_task(watch_for_replacement(self._directory))
                 cordoning = group.create_task(self.cordons.run())
-                comparing = group.create_task(self._exclusivity.run())
+                comparing = group.create_task(self.ledger.run())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -274,7 +271,8 @@ class Daemon:
         await self.cordons.load()
         if cordons is not None:
             self.cordons.declare(cordons)
-        await self._exclusivity.read()
+        served = {resource: served_by(plugin) for resource, plugin in new.items()}
+        await self.ledger.start(served, {plugin.serve.cdi for plugin in new.values()})
         removed = [resource for resource in self.resources if resource not in new]
         for resource in removed:
             logger.info("resource removed", extra={"resource": resource, "devices": self.resources[resource].listed})
@@ -320,8 +318,7 @@ class Daemon:
             self.settings,
             self._directory,
             self.stalls,
-            self._checkpoint,
-            self._exclusivity,
+            self.ledger,
             self._drivers,
         )
         self.cordons.attach(runtime.inventory)
@@ -336,7 +333,7 @@ class Daemon:
         runtimes = [self.resources.pop(resource) for resource in resources]
         for resource in resources:
             self.cordons.detach(resource)
-            self._exclusivity.withdraw(resource)
+            self.ledger.withdraw(resource)
         self._abandoned |= await cancel_within(self.settings.limits.stop + _STOP_MARGIN, *stopping)
         for runtime in runtimes:
             self._abandoned |= runtime.supervisor.abandoned
@@ -351,6 +348,7 @@ class Daemon:
                 return
 
     def _compare_holders(self) -> None:
+        self._publish_change()
         for runtime in self.resources.values():
             runtime.inventory.compare_holders()
 

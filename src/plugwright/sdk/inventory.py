@@ -3,7 +3,7 @@
 Three sources know something about a device: discovery lists it, an operator has cordoned it, the kubelet says that a
 pod holds it. `compose` makes one list of them; `Inventory` keeps them, publishes the list when it changes, and logs
 what has changed its health. When a removed device may leave the list is `removed_devices`; which devices must not be
-given out, because a pod holds their hardware under another name, is `exclusivity`.
+given out, because their hardware is held under another name, or may be, is decided by the ledger, `holdings`.
 """
 
 import logging
@@ -18,7 +18,10 @@ from plugwright.errors import InvalidValue
 from plugwright.model import NUMA_NODES, Device, natural_order, some
 from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
-from plugwright.sdk.exclusivity import Exclusivity
+from plugwright.sdk.driver_names import driver_name
+from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.records import Closed, ServedResource
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.status import shown
 from plugwright.system.latest import InProgress, Latest
 
@@ -45,9 +48,9 @@ class DeviceSources(msgspec.Struct, frozen=True):
     rules: Sequence[CordonRule] = ()  # cordons by the configuration
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = {}  # part of the resource that has failed → why
-    kept_back: Mapping[str, str] = msgspec.field(
+    kept_back: Mapping[str, Closed] = msgspec.field(
         default_factory=dict
-    )  # device id → who holds its hardware under another name
+    )  # device id → who holds its hardware under another name, or may
     withheld: Mapping[str, str] = msgspec.field(
         default_factory=dict
     )  # device id → why claims have it, and not this list
@@ -87,7 +90,7 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     if sources.kept_back:
         reasons = sources.kept_back
         discovered = [
-            device.unhealthy(reasons[device.id], "held") if device.healthy and device.id in reasons else device
+            _kept_back(device, reasons[device.id]) if device.healthy and device.id in reasons else device
             for device in discovered
         ]
     composed = {}
@@ -95,6 +98,10 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
         reason = sources.cordon(device)
         composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}", "cordoned")
     return composed
+
+
+def _kept_back(device: Device, closed: Closed) -> Device:
+    return device.unhealthy(closed.reason, "holders-unknown" if closed.waits else "held")
 
 
 def _cordoned(sources: DeviceSources) -> dict[str, Device]:
@@ -113,10 +120,11 @@ class Inventory:
         resource: str,
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = time.monotonic,
-        exclusivity: Exclusivity | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.resource = resource
-        self._exclusivity = exclusivity
+        self.served = ServedResource(ServeMode.DEVICE_PLUGIN, driver_name(resource))
+        self.ledger = ledger
         self.latest: Latest[Snapshot | None] = Latest(None)
         self.refused = Latest("")  # why the last list was refused
         self._clock, self._elapsed = clock, elapsed
@@ -124,7 +132,7 @@ class Inventory:
         self._removed_since: dict[str, float] = {}
         self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
         self.allocated: dict[str, float] = {}  # when the kubelet was last given a device, by `elapsed`
-        self.allocating = exclusivity.allocating if exclusivity is not None else InProgress()
+        self.allocating = ledger.allocating if ledger is not None else InProgress()
 
     @property
     def removed_since(self) -> Mapping[str, float]:
@@ -139,8 +147,8 @@ class Inventory:
     def update(self, devices: object) -> None:
         """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
         discovered = _by_id(self.resource, devices)
-        if self._exclusivity is not None:
-            self._exclusivity.offer(self.resource, discovered)
+        if self.ledger is not None:
+            self.ledger.offer(self.resource, discovered, self.served)
         before = self._sources
         removed = {
             device_id: device if device_id in before.removed else device.unhealthy(*self._gone)
@@ -211,10 +219,7 @@ class Inventory:
         self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
-        device_ids = list(device_ids)
         self.allocated |= dict.fromkeys(device_ids, self._elapsed())
-        if self._exclusivity is not None:
-            self._exclusivity.note_allocated(self.resource, device_ids)
 
     def publish_without_list(self) -> None:
         """Publishes what is known before discovery has listed anything."""
@@ -223,8 +228,8 @@ class Inventory:
 
     def _change(self, sources: DeviceSources, publish: bool = False) -> None:
         before = self.latest.value
-        if self._exclusivity is not None and (before is not None or publish):
-            kept_back = self._exclusivity.reasons(self.resource, sources.discovered)
+        if self.ledger is not None and (before is not None or publish):
+            kept_back = self.ledger.closed(self.resource, sources.discovered)
             sources = replace(sources, kept_back=kept_back)
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:

@@ -6,23 +6,21 @@ devices by a claim have no such answers: `StoredAllocation` is a plain value tha
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from plugwright.errors import PlugwrightError
-from plugwright.protocol import messages, pod_resources
+from plugwright.protocol import messages
 from plugwright.protocol.checkpoint import PodDevicesEntry
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
 __all__ = ["NodeState", "StoredAllocation", "stored_allocations"]
 
 logger = logging.getLogger(__name__)
-
-_POD_RESOURCES_TIMEOUT = 5.0
 
 
 class StoredAllocation(msgspec.Struct, frozen=True):
@@ -42,21 +40,11 @@ class StoredAllocation(msgspec.Struct, frozen=True):
 
 
 class NodeState:
-    """`directory` is where the plugin may keep files over restarts and reboots; None if nothing is kept.
+    """`directory` is where the plugin may keep files over restarts and reboots; None if nothing is kept."""
 
-    `send_again` has the kubelet get the device list once more.
-    """
-
-    def __init__(
-        self,
-        resource: str,
-        pod_resources_socket: Path,
-        checkpoint: KubeletCheckpoint,
-        directory: Path | None = None,
-        send_again: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.resource, self.directory = resource, directory
-        self._socket, self._checkpoint, self._send_again = pod_resources_socket, checkpoint, send_again
+    def __init__(self, holdings: ResourceHoldings, directory: Path | None = None) -> None:
+        self.resource, self.directory = holdings.resource, directory
+        self._holdings = holdings
         self._problems = LogOnce(logger)
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
@@ -66,10 +54,10 @@ class NodeState:
         """
         try:
             if current:
-                await pod_resources.held_devices(self._socket, _POD_RESOURCES_TIMEOUT)  # frees what ended pods held
-                await self._checkpoint.rewritten(self._send_again)
-            allocations = stored_allocations(await self._checkpoint.entries(), self.resource)
-        except (OSError, PlugwrightError) as error:
+                await self._holdings.pods()  # the kubelet frees the devices of ended pods
+                await self._holdings.rewritten()
+            allocations = stored_allocations(await self._holdings.entries(), self.resource)
+        except PlugwrightError as error:
             facts = {"resource": self.resource, "error": clean(error)}
             self._problems.warning("what containers were given cannot be read", str(error), extra=facts)
             return None

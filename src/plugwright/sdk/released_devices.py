@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from plugwright.errors import HoldersUnknown, InvalidValue, PluginError
 from plugwright.model import Device, natural_order
-from plugwright.sdk.device_holders import ResourceHolders
+from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.service import PluginService
@@ -50,11 +50,11 @@ class ReleasedDevices:
         self,
         inventory: Inventory,
         service: PluginService,
-        holders: ResourceHolders,
+        holdings: ResourceHoldings,
         timeouts: Timeouts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._inventory, self._service, self._holders = inventory, service, holders
+        self._inventory, self._service, self._holdings = inventory, service, holdings
         self._interval, self._clock = timeouts.holders, clock
         self._listed_by_then = _INTERVALS * timeouts.holders
         self._allocated: dict[str, float] = {}
@@ -109,7 +109,7 @@ class ReleasedDevices:
     async def _restore(self) -> None:
         """Takes over what containers were given by an earlier daemon, or while another plugin was served."""
         try:
-            held = await self._holders.stored()
+            held = await self._holdings.stored()
         except HoldersUnknown as error:
             self._warn(error)
             await asyncio.sleep(self._interval)
@@ -120,7 +120,7 @@ class ReleasedDevices:
     async def _release_free(self) -> None:
         started = self._clock()
         try:
-            held = await self._holders.held(self._allocated)
+            held = await self._holdings.held(self._allocated)
         except HoldersUnknown as error:
             self._warn(error)
             return

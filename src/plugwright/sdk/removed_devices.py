@@ -1,9 +1,8 @@
 """Removed devices: which of them pods still hold, and when one may leave the list.
 
 Kubelets from 1.34 on may crash when a device that a pod holds disappears from the list (2.25). So a device that
-discovery no longer lists stays in it as Unhealthy until no pod can hold it. That is read from the kubelet's checkpoint
-and its pod-resources API; neither is changed. Where one of them cannot be read, the device stays, and `unreadable` says
-why.
+discovery no longer lists stays in it as Unhealthy until the ledger knows that no pod holds it. If a source of the
+ledger cannot be read, the device stays, and `unreadable` contains the reason.
 """
 
 import asyncio
@@ -11,10 +10,8 @@ import logging
 import time
 
 from plugwright.errors import HoldersUnknown
-from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.device_holders import ResourceHolders
+from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.latest import Latest
 from plugwright.system.log_once import LogOnce
@@ -28,21 +25,16 @@ logger = logging.getLogger(__name__)
 class RemovedDevices:
     """`unreadable` is why it is not known which devices pods hold, empty if it is."""
 
-    def __init__(
-        self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts, checkpoint: KubeletCheckpoint
-    ) -> None:
+    def __init__(self, inventory: Inventory, holdings: ResourceHoldings, timeouts: Timeouts) -> None:
         self.unreadable = Latest("")
         self._problems = LogOnce(logger)
-        self._inventory = inventory
-        self.holders = ResourceHolders(
-            inventory.resource, paths.pod_resources_socket, checkpoint, inventory.resend, inventory.allocating
-        )
+        self._inventory, self._holdings = inventory, holdings
         self._keep = timeouts.departed
 
     async def list_held(self) -> None:
         """Lists what pods hold by the checkpoint; for the start, before discovery has listed anything."""
         try:
-            self._inventory.add_held(await self.holders.stored())
+            self._inventory.add_held(await self._holdings.stored())
         except HoldersUnknown as error:  # the resource is served without it
             self._cannot_read(error)
 
@@ -61,7 +53,7 @@ class RemovedDevices:
     async def _forget(self, due: list[str]) -> bool:
         """Whether all of `due` could be forgotten."""
         try:
-            held = await self.holders.held(due)
+            held = await self._holdings.held(due)
         except HoldersUnknown as error:
             self._cannot_read(error)
             return False

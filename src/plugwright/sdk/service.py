@@ -138,10 +138,26 @@ class PluginService:
             asyncio.get_running_loop().call_later(_STORING, allocating.end)
 
     async def _allocated(self, containers: Sequence[Sequence[str]]) -> bytes:
-        requests = self._requests(containers)
+        requests, ledger, is_answered = self._requests(containers), self._inventory.ledger, False
+        device_ids = [device.id for devices in requests for device in devices]
+        if ledger is None:
+            return await self._encoded_answer(requests, device_ids)
+        if refusals := ledger.refusals(self._inventory.resource, device_ids):
+            raise UnhealthyDevice(self._inventory.resource, refusals)
+        ledger.begin_allocate(self._inventory.resource, device_ids)
+        try:
+            if not ledger.memory.is_written.value:
+                await ledger.remembered()
+            answer = await self._encoded_answer(requests, device_ids)
+            is_answered = True
+            return answer
+        finally:
+            ledger.end_allocate(self._inventory.resource, device_ids, is_answered=is_answered)
+
+    async def _encoded_answer(self, requests: list[list[Device]], device_ids: list[str]) -> bytes:
         if self.before_allocate is not None:
-            await self.before_allocate([device.id for devices in requests for device in devices])
-        self._inventory.note_allocated(device.id for devices in requests for device in devices)
+            await self.before_allocate(device_ids)
+        self._inventory.note_allocated(device_ids)
         answer = self._encoded([await self._allocate(devices) for devices in requests])
         # After the answer is on its way: the kubelet admits one pod at a time, and waits.
         asyncio.get_running_loop().call_soon(self._log_allocated, requests)

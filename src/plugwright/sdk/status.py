@@ -110,6 +110,7 @@ class DaemonStatus(TypedDict):
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
     pods_unreadable: str  # why the pods of the devices are not known, empty if they are
+    waiting: dict[str, str]  # by resource, devices that are kept back until a source of holdings can be read
     log_lines_dropped: int
     config: dict[str, object] | None  # a `ConfigState`; None for a plugin that is run without a file
     resources: list[ResourceStatus]

@@ -12,10 +12,10 @@ from plugwright.dra.both.holders import ClaimHolders, HolderSources, PodHolders
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.operators import OperatedSplit
 from plugwright.dra.both.split_file import SplitFile
-from plugwright.dra.names import device_name
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import DriverState, ServeMode, ServeSettings, Split
 from plugwright.system.latest import Latest

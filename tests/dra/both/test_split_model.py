@@ -24,9 +24,8 @@ from plugwright.dra.both.split import DeviceSplit
 from plugwright.dra.both.split_file import SplitFile
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.sdk.daemon import ResourceRuntime
-from plugwright.sdk.exclusivity import Exclusivity
+from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.system.inotify import Directory
@@ -103,12 +102,9 @@ class Process:
 
     def __init__(self, world: World, directory: Path, serve: ServeSettings) -> None:
         plugin = Tapes(*(Device(key) for key in IDS), serve=serve)
-        checkpoint = KubeletCheckpoint(directory / "checkpoint", 1.0)
-        exclusivity = Exclusivity(directory / "socket", checkpoint, Settings().timeouts)
+        ledger = Ledger(Settings(kubelet_dir=directory))
         self.stalls = StallDetector(10.0)
-        self.runtime = ResourceRuntime(
-            plugin, Settings(), Directory(directory), self.stalls, checkpoint, exclusivity, _no_driver
-        )
+        self.runtime = ResourceRuntime(plugin, Settings(), Directory(directory), self.stalls, ledger, _no_driver)
         self.runtime.inventory._elapsed = world.clock
         claims = ClaimHolders(world.cluster, DRIVER, NODE)
         sources = HolderSources(ModelHolders(self.runtime, world), claims, world.prepared)

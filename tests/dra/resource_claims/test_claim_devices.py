@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from plugwright.dra.resource_claims import claim_devices
+from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice
 from plugwright.model import Allocation, Device
@@ -68,3 +69,18 @@ def test_names_are_with_the_first_device_of_their_request() -> None:
     devices = [ClaimedDevice(name, name, "node-1", request) for name, request in [("a", "x"), ("b", "y"), ("c", "x")]]
     named = claim_devices.with_names(devices, {"x": ("k/c=1",), "y": ()})
     assert [device.cdi for device in named] == [("k/c=1",), (), ()]
+
+
+UID = "0d3c0d3c-0000-4000-8000-000000000001"
+
+
+def test_the_spec_names_every_device_of_a_request(tmp_path: Path) -> None:
+    """It may be all that is left of the claim: a device that it does not name would be given to a pod."""
+    results = [AllocatedDevice("four", "node-1", f"st{number}") for number in range(4)]
+    monitor = AllocatedDevice("monitor", "node-1", "st9", admin_access=True)
+    claim = AllocatedClaim("default", "one", UID, (*results, monitor))
+    files = ClaimFiles("d.example.com", cdi.SpecDirectory(tmp_path, owner="plugwright-dra"))
+    made = files.write(claim, {"four": Allocation(env={"A": "b"})}, {})
+    assert list(made.names.values()) == [(f"d.example.com/claim={UID}-st0",)]
+    [found] = files.find()
+    assert [device.name for device in found.devices] == ["st0", "st1", "st2", "st3"]

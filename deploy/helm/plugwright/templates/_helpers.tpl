@@ -378,7 +378,7 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- end -}}
 
-{{/* A name with the letters that DNS allows, and a digest of what it was: as in plugwright/dra/names.py. */}}
+{{/* A name with the letters that DNS allows, and a digest of what it was: as in plugwright/sdk/driver_names.py. */}}
 {{- define "plugwright.withDigest" -}}
 {{- $readable := regexReplaceAll .others (lower .text) "-" | trunc 54 | trimAll "-." -}}
 {{- $digest := sha256sum .original | trunc 8 -}}

@@ -65,12 +65,12 @@ class PodHolders:
 
     async def stored(self) -> frozenset[str]:
         """Devices that the checkpoint gives to containers, of ended pods too."""
-        return frozenset(await self._runtime.holders.stored())
+        return frozenset(await self._runtime.holdings.stored())
 
     async def pods(self) -> dict[str, str]:
         """The pod of each device that pod-resources lists."""
         allocated = dict(self._runtime.inventory.allocated)
-        pods = await self._runtime.holders.pods()
+        pods = await self._runtime.holdings.pods()
         self._seen |= {device_id: allocated.get(device_id, 0.0) for device_id in pods}
         return pods
 
@@ -83,7 +83,7 @@ class PodHolders:
         holders = await self.pods()
         if any(device_id not in holders for device_id in candidates):
             if self._runtime.service.streams.value.open:
-                await self._runtime.holders.rewritten()
+                await self._runtime.holdings.rewritten()
             for device_id in await self.stored():
                 holders.setdefault(device_id, "a pod that the kubelet's checkpoint has")
         for device_id in self._just_allocated():

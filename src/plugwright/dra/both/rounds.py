@@ -17,10 +17,10 @@ from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.split_file import KeptPlacements, SplitState
 from plugwright.dra.both.states import Evidence, Placement, Unit
 from plugwright.dra.device_placement import DeviceState, hardware_units
-from plugwright.dra.names import device_name
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.model import Device
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import ServeMode
 
@@ -144,7 +144,10 @@ class SplitRounds:
     def note_prepared(self) -> None:
         self.units.name(self.state.placements)
         ids, held = self.units.ids, self._sources.prepared.held().items()
-        self._observations.set_prepared({ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids})
+        prepared = {ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids}
+        # Claims whose files are lost are known to the ledger, by the kubelet.
+        claimed = self._runtime.ledger.claimed(self._runtime.resource)
+        self._observations.set_prepared({**claimed, **prepared})
 
     async def _load(self) -> bool:
         """What an earlier run left, corrected by who holds what; False while another daemon decides."""
@@ -152,6 +155,10 @@ class SplitRounds:
         state = await self._kept.load()
         if state is None:
             return False
+        if not state.placements:
+            await self._runtime.ledger.read()
+            # Without the files of an earlier run and without the kubelet, any device may belong to a claim.
+            state = replace(state, lost=state.lost or bool(self._runtime.ledger.claims_unknown))
         self._start_held = None
         with suppress(HoldersUnknown):
             self._start_held = await self._sources.pods.stored()

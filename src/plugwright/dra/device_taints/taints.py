@@ -44,7 +44,7 @@ Taint: TypeAlias = Mapping[str, str]
 UNHEALTHY = "plugwright.dev/unhealthy"
 CORDONED = "plugwright.dev/cordoned"
 # The plugin, the daemon or the configuration fails, and not the device: its pods work, and are left alone.
-_NOT_OF_THE_DEVICE = frozenset({"daemon", "discovery", "held", "unconfigured"})
+_NOT_OF_THE_DEVICE = frozenset({"daemon", "discovery", "held", "holders-unknown", "unconfigured"})
 _DISK_LIMIT = 2.0  # seconds
 _RETRY = 60.0  # seconds until a NoExecute that could not be written down is tried again
 

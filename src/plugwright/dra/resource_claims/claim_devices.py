@@ -1,11 +1,12 @@
 """The devices of a claim as the plugin and the kubelet get them: plain functions between an allocation and a CDI spec.
 
 A request is what a container can have by itself, so allocate() is called for the devices of one request together, and
-its answer is one CDI device: that of the request's first device. A container may also have the whole claim; where two
-requests then set one variable of the environment, the container has what the later one says.
+its answer is one CDI device: that of the request's first device. The spec names the others too, so that the file alone
+accounts for every device of the claim. A container may also have the whole claim; if two requests then set one variable
+of the environment, the container has the value of the later one.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,9 @@ __all__ = [
     "spec_of",
     "with_names",
 ]
+
+
+_MARK = "PLUGWRIGHT_CLAIMED_DEVICE"
 
 
 class ClaimSpec(msgspec.Struct, frozen=True):
@@ -113,7 +117,17 @@ def spec_of(
             devices[name] = cdi.Device(name, edits)
             passed_on = [cdi.qualified_name(cdi_kind(driver), name), *passed_on]
         names[request] = tuple(passed_on)
+    if devices:
+        devices |= {name: device for name, device in _other_devices(claim) if name not in devices}
     return ClaimSpec(cdi.Spec(cdi_kind(driver), list(devices.values())) if devices else None, names)
+
+
+def _other_devices(claim: AllocatedClaim) -> Iterator[tuple[str, cdi.Device]]:
+    """CDI devices that no container gets: the file names every device of the claim, if it is all that is left of it."""
+    for result in claim.results:
+        if not result.admin_access:
+            name = f"{claim.uid}-{result.device}"
+            yield name, cdi.Device(name, cdi.ContainerEdits(env={_MARK: result.device}))  # runtimes refuse one without
 
 
 def answer(claim: PreparedClaim) -> tuple[PreparedDevice, ...]:

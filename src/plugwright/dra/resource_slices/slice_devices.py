@@ -6,12 +6,12 @@ What of them an API server would refuse is checked where they are made, in `attr
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from plugwright.attributes import Capacity, Consumption, CounterSet, Version, is_published
-from plugwright.dra import names
 from plugwright.dra.device_placement import MOVING
 from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import PoolContent
 from plugwright.errors import InvalidValue
 from plugwright.model import Device
+from plugwright.sdk import driver_names as names
 from plugwright.sdk.inventory import Snapshot
 
 __all__ = ["counter_sets", "pool_content", "published_devices", "slice_device"]

@@ -73,7 +73,6 @@ class PodDevices:
         if key not in self._entries:
             self._pods.setdefault(key.pod_uid, []).append(key)
         self._entries[key] = PodDevicesEntry(key.pod_uid, key.container, key.resource, devices, response)
-        self.mark_in_use(key.resource, _device_ids(self._entries[key]))
 
     def remove_inactive(self, active: Set[str]) -> list[str]:
         """Removes the entries of pods that are not active and frees their devices; returns their uids (3.57)."""

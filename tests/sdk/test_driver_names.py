@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.dra.names import check_driver_name, class_name, device_name, driver_name
 from plugwright.errors import ConfigError
 from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.sdk.driver_names import check_driver_name, class_name, device_name, driver_name
 
 PARTS = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True)
 DOMAINS = st.from_regex(

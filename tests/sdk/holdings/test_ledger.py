@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,11 @@ from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
-from plugwright.sdk.exclusivity import Exclusivity
+from plugwright.sdk.holdings.book import Book
+from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.records import ServedResource
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Latest
 from plugwright.testing import pod_requesting, running
 
@@ -136,14 +138,25 @@ def paths(root: Path) -> KubeletPaths:
     return paths
 
 
-def exclusivity_of(
+def ledger_of(
     paths: KubeletPaths,
     timeouts: Timeouts,
     resend: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Exclusivity:
-    checkpoint = KubeletCheckpoint(paths.checkpoint, timeouts.checkpoint)
-    return Exclusivity(paths.pod_resources_socket, checkpoint, timeouts, resend, clock)
+    clock: Callable[[], float] = time.time,
+) -> Ledger:
+    return Ledger(Settings(kubelet_dir=paths.root, timeouts=timeouts), resend, clock)
+
+
+SERVED = ServedResource(ServeMode.DEVICE_PLUGIN, "driver.example.com")
+
+
+def allocate(ledger: Ledger, device_id: str) -> None:
+    ledger.begin_allocate(WHOLE, [device_id])
+    ledger.end_allocate(WHOLE, [device_id], is_answered=True)
+
+
+def reasons_of(ledger: Ledger, resource: str, devices: Mapping[str, Device]) -> dict[str, str]:
+    return {key: closed.reason for key, closed in ledger.closed(resource, devices).items()}
 
 
 class Pods:
@@ -156,9 +169,9 @@ class Pods:
         return self.held
 
 
-def listed(exclusivity: Exclusivity) -> Inventory:
-    inventory = Inventory(SHARED, exclusivity=exclusivity)
-    exclusivity.changed.subscribe(inventory.compare_holders)
+def listed(ledger: Ledger) -> Inventory:
+    inventory = Inventory(SHARED, ledger=ledger)
+    ledger.changed.subscribe(inventory.compare_holders)
     inventory.update([Device("a::0", physical=CARD, sharing="x")])
     return inventory
 
@@ -172,18 +185,16 @@ HELD = HeldDevice(WHOLE, "card-7", "default", "g4", "main")
 
 
 async def test_pods_that_cannot_be_read_leave_everything_as_it_is(paths: KubeletPaths) -> None:
-    exclusivity = Exclusivity(
-        paths.pod_resources_socket, KubeletCheckpoint(paths.checkpoint, 60), Timeouts(holders=0.01)
-    )
+    ledger = ledger_of(paths, Timeouts(holders=0.01))
     async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
-        await exclusivity.read()
-    inventory = listed(exclusivity)
-    await exclusivity.read()
+        await ledger.read()
+    inventory = listed(ledger)
+    await ledger.read()
     assert reason(inventory) == f"held by default/g4 ({WHOLE}) until it ends"
     async with serve_held_devices(Pods(), paths.pod_resources_socket):
-        await exclusivity.read()
+        await ledger.read()
         await inventory.latest.until(lambda _: not reason(inventory))
-    await exclusivity.read()
+    await ledger.read()
     await asyncio.sleep(0)
     assert reason(inventory) == ""
 
@@ -191,55 +202,53 @@ async def test_pods_that_cannot_be_read_leave_everything_as_it_is(paths: Kubelet
 async def test_two_sources_that_cannot_be_read_are_logged_once_each_and_again_after_a_recovery(
     paths: KubeletPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exclusivity = exclusivity_of(paths, Timeouts())
+    ledger = ledger_of(paths, Timeouts())
     async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
-        await exclusivity.read()
-    listed(exclusivity)
+        await ledger.read()
+    listed(ledger)
     caplog.clear()
     paths.checkpoint.write_text("{")
     for _ in range(3):
-        await exclusivity.read()
+        await ledger.read()
     async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
-        await exclusivity.read()
-    await exclusivity.read()
-    sources = [vars(record)["error"].partition(" cannot be read")[0] for record in caplog.records]
-    assert sources == ["pod-resources", "the checkpoint", "pod-resources"]
+        await ledger.read()
+    await ledger.read()
+    sources = [vars(record)["source"] for record in caplog.records if "source" in vars(record)]
+    assert sorted(sources) == ["checkpoint", "pod-resources", "pod-resources"]
 
 
 async def test_what_the_checkpoint_has_is_held_though_pods_are_not_known_yet(paths: KubeletPaths) -> None:
     entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {-1: ("card-7",)}, b"\xff")
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
     resent: list[None] = []
-    exclusivity = Exclusivity(
-        paths.pod_resources_socket, KubeletCheckpoint(paths.checkpoint, 60), Timeouts(), lambda: resent.append(None)
-    )
-    await exclusivity.read()
-    inventory = listed(exclusivity)
+    ledger = ledger_of(paths, Timeouts(), lambda: resent.append(None))
+    await ledger.read()
+    inventory = listed(ledger)
     assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
     async with serve_held_devices(Pods(), paths.pod_resources_socket):
-        await exclusivity.read()
+        await ledger.read()
         assert reason(inventory), "a kubelet that has just started knows no pods yet"
         assert resent, "one that has freed the device writes that down after a list"
         paths.checkpoint.unlink()
-        await exclusivity.read()
+        await ledger.read()
         await inventory.latest.until(lambda _: not reason(inventory))
 
 
 async def test_a_late_list_of_a_plugin_that_was_replaced_offers_nothing(paths: KubeletPaths) -> None:
-    exclusivity, card = (
-        exclusivity_of(paths, Timeouts()),
+    ledger, card = (
+        ledger_of(paths, Timeouts()),
         {"card-7": Device("card-7", physical=CARD)},
     )
     async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
-        await exclusivity.read()
-    exclusivity.offer(WHOLE, card)
-    exclusivity.withdraw(WHOLE)
-    exclusivity.offer(WHOLE, card)
-    inventory = listed(exclusivity)
+        await ledger.read()
+    ledger.offer(WHOLE, card, SERVED)
+    ledger.withdraw(WHOLE)
+    ledger.offer(WHOLE, card, SERVED)
+    inventory = listed(ledger)
     assert reason(inventory) == f"held by default/g4 ({WHOLE}) until it ends"
-    exclusivity.accept(WHOLE)
-    exclusivity.offer(WHOLE, card)
-    await inventory.latest.until(lambda _: not reason(inventory))
+    ledger.accept(WHOLE)
+    ledger.offer(WHOLE, card, SERVED)
+    await inventory.latest.until(lambda _: reason(inventory) == f"held as card-7 of {WHOLE} by default/g4")
 
 
 async def test_nodes_that_a_container_has_beside_its_device_keep_back_nothing_that_several_may_have(
@@ -249,49 +258,49 @@ async def test_nodes_that_a_container_has_beside_its_device_keep_back_nothing_th
     [container] = AllocateResponse.FromString(answer).container_responses
     entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {0: ("GPU-a",)}, container.SerializeToString())
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
-    exclusivity = exclusivity_of(paths, Timeouts())
-    await exclusivity.read()
+    ledger = ledger_of(paths, Timeouts())
+    async with serve_held_devices(Pods(), paths.pod_resources_socket):
+        await ledger.read()
     shared, alone = [Device("hca", physical=("/dev/infiniband/uverbs0",), sharing=kind) for kind in ("several", "")]
-    exclusivity.offer(SHARED, {"hca": shared})
-    assert exclusivity.reasons(SHARED, {"hca": shared}) == {}
-    assert exclusivity.reasons(SHARED, {"hca": alone}) == {"hca": f"held by a pod ({WHOLE}) until it ends"}
+    ledger.offer(SHARED, {"hca": shared}, SERVED)
+    assert reasons_of(ledger, SHARED, {"hca": shared}) == {}
+    ledger.offer(SHARED, {"hca": alone}, SERVED)
+    assert reasons_of(ledger, SHARED, {"hca": alone}) == {"hca": f"held by a pod ({WHOLE}) until it ends"}
 
 
 async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: KubeletPaths) -> None:
     now = 1000.0
-    exclusivity = Exclusivity(
-        paths.pod_resources_socket, KubeletCheckpoint(paths.checkpoint, 60), Timeouts(), clock=lambda: now
-    )
-    exclusivity.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)})
-    exclusivity.note_allocated(WHOLE, ["card-7"])
+    ledger = ledger_of(paths, Timeouts(), clock=lambda: now)
+    ledger.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)}, SERVED)
+    allocate(ledger, "card-7")
     async with serve_held_devices(Pods(), paths.pod_resources_socket):
-        await exclusivity.read()
-        exclusivity.withdraw(WHOLE)
-        inventory = listed(exclusivity)
+        await ledger.read()
+        ledger.withdraw(WHOLE)
+        inventory = listed(ledger)
         assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
         now += 31
-        await exclusivity.read()
+        await ledger.read()
         await inventory.latest.until(lambda _: not reason(inventory))
 
 
 async def test_pods_are_not_read_while_nothing_is_kept_back(paths: KubeletPaths) -> None:
-    exclusivity, pods = (
-        exclusivity_of(paths, Timeouts(holders=0.001)),
+    ledger, pods = (
+        ledger_of(paths, Timeouts(holders=0.001)),
         Pods(HELD),
     )
-    task = asyncio.create_task(exclusivity.run())
+    task = asyncio.create_task(ledger.run())
     try:
         async with serve_held_devices(pods, paths.pod_resources_socket):
-            await exclusivity.read()
-            exclusivity.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)})
-            exclusivity.offer("example.com/other", {"b": Device("b", physical=("card-8",))})
+            await ledger.read()
+            ledger.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)}, SERVED)
+            ledger.offer("example.com/other", {"b": Device("b", physical=("card-8",))}, SERVED)
             for _ in range(50):
                 await asyncio.sleep(0.001)
             assert pods.times == 1
-            inventory = listed(exclusivity)  # held in the other resource, which offers it: its own affair
-            assert reason(inventory) == ""
-            exclusivity.withdraw(WHOLE)
-            await inventory.latest.until(lambda _: bool(reason(inventory)))
+            inventory = listed(ledger)
+            assert reason(inventory) == f"held as card-7 of {WHOLE} by default/g4"
+            ledger.withdraw(WHOLE)
+            await inventory.latest.until(lambda _: reason(inventory) == f"held by default/g4 ({WHOLE}) until it ends")
             pods.held = ()
             await inventory.latest.until(lambda _: not reason(inventory))
     finally:
@@ -310,15 +319,14 @@ def is_part_of(one: str, other: str) -> bool:
 def test_hardware_is_kept_back_if_it_is_held_as_a_whole_or_in_part_in_another_way(
     held: list[str], offered: list[str], kinds: tuple[str, str]
 ) -> None:
-    async def reasons() -> dict[str, str]:
-        exclusivity = Exclusivity(
-            Path("/nonexistent/socket"), KubeletCheckpoint(Path("/nonexistent/checkpoint"), 60), Timeouts()
-        )
-        exclusivity.offer(WHOLE, {"one": Device("one", physical=held, sharing=kinds[0])})
-        exclusivity.note_allocated(WHOLE, ["one"])
-        exclusivity.withdraw(WHOLE)
-        return exclusivity.reasons(SHARED, {"other": Device("other", physical=offered, sharing=kinds[1])})
-
+    book, other = Book(), {"other": Device("other", physical=offered, sharing=kinds[1])}
+    book.take_checkpoint({}, 1.0)
+    book.take_pods({})
+    book.offer(WHOLE, {"one": Device("one", physical=held, sharing=kinds[0])}, SERVED)
+    assert book.closed(WHOLE, {"one": Device("one")}) == {}
+    book.begin_allocate(WHOLE, ["one"])
+    book.withdraw(WHOLE)
+    book.offer(SHARED, other, SERVED)
     related = any(is_part_of(one, other) or is_part_of(other, one) for one in held for other in offered)
     beside = kinds[0] == kinds[1] != ""
-    assert bool(asyncio.run(reasons())) == (related and not beside)
+    assert bool(book.closed(SHARED, other)) == (related and not beside)

@@ -11,7 +11,7 @@ import pytest
 from plugwright.errors import CheckpointCorrupt
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
-from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.holdings.kubelet_checkpoint import Held, KubeletCheckpoint
 
 
 @pytest.fixture
@@ -45,17 +45,21 @@ async def reading(fifo: Path) -> int:
             return descriptor
 
 
+async def held(kubelet: KubeletCheckpoint, resource: str) -> Held:
+    return (await kubelet.read()).held.get(resource, {})
+
+
 async def test_every_resource_has_its_devices(path: Path) -> None:
     write(path, [("a.com/tape", "st0"), ("a.com/disk", "sda"), ("a.com/tape", "st1")])
     kubelet = KubeletCheckpoint(path, 60)
-    held = await asyncio.gather(*(kubelet.held(f"a.com/{name}") for name in ("tape", "disk", "other")))
-    assert held == [{"st0": (0,), "st1": (0,)}, {"sda": (0,)}, {}]
+    found = await asyncio.gather(*(held(kubelet, f"a.com/{name}") for name in ("tape", "disk", "other")))
+    assert found == [{"st0": (0,), "st1": (0,)}, {"sda": (0,)}, {}]
 
 
 async def test_resources_that_ask_together_share_one_reading(path: Path) -> None:
     os.mkfifo(path)
     kubelet = KubeletCheckpoint(path, 60)
-    asking = [asyncio.create_task(kubelet.held("a.com/tape")) for _ in range(20)]
+    asking = [asyncio.create_task(held(kubelet, "a.com/tape")) for _ in range(20)]
     data = write(path.with_name("other"), [("a.com/tape", "st0")])
     async with asyncio.timeout(60):
         with os.fdopen(await reading(path), "wb") as fifo:  # a second reader would wait for ever
@@ -66,12 +70,12 @@ async def test_resources_that_ask_together_share_one_reading(path: Path) -> None
 async def test_a_file_that_is_the_same_is_not_parsed_again(path: Path) -> None:
     write(path, [("a.com/tape", "st0")])
     kubelet = KubeletCheckpoint(path, 60)
-    first = await kubelet.held("a.com/tape")
-    assert await kubelet.held("a.com/tape") is first
+    first = await held(kubelet, "a.com/tape")
+    assert await held(kubelet, "a.com/tape") is first
     write(path, [("a.com/tape", "st1")])
-    assert await kubelet.held("a.com/tape") == {"st1": (0,)}
+    assert await held(kubelet, "a.com/tape") == {"st1": (0,)}
     path.unlink()
-    assert await kubelet.held("a.com/tape") == {}
+    assert await held(kubelet, "a.com/tape") == {}
 
 
 async def test_a_damaged_file_is_an_error_until_another_is_written(path: Path) -> None:
@@ -79,11 +83,11 @@ async def test_a_damaged_file_is_an_error_until_another_is_written(path: Path) -
     path.write_bytes(data.replace(b"st0", b"st1"))
     kubelet = KubeletCheckpoint(path, 60)
     with pytest.raises(CheckpointCorrupt):
-        await kubelet.held("a.com/tape")
+        await held(kubelet, "a.com/tape")
     write(path, [("a.com/tape", "st2")])
-    assert await kubelet.held("a.com/tape") == {"st2": (0,)}
+    assert await held(kubelet, "a.com/tape") == {"st2": (0,)}
 
 
 async def test_no_directory_is_no_kubelet(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await KubeletCheckpoint(tmp_path / "none" / "checkpoint", 60).held("a.com/tape")
+        await KubeletCheckpoint(tmp_path / "none" / "checkpoint", 60).read()

@@ -1,0 +1,358 @@
+"""The decisions of the ledger, without I/O: which offered devices are kept back, and what is remembered of offers.
+
+We over-approximate. A device is closed while its hardware is held under another name, and while it may be: its offer
+has changed and a source of holdings cannot be read. It stays open under the name that the kubelet's checkpoint records
+for it, because after a reboot the kubelet fails pods whose recorded devices are not Healthy.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from plugwright.model import Device
+from plugwright.sdk.driver_names import device_name
+from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource
+from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, ServedResource
+from plugwright.sdk.serve_settings import ServeMode
+
+__all__ = ["Book"]
+
+_NOT_READ = "it has not been read yet"
+_STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if it ever will
+_OPEN = "its previous Allocate has not returned"
+_SAME_REQUEST = "this very request"
+
+
+class Book:
+    """`memory` is None if it is lost. Without `keeps_memory` there never is one, which is nothing unusual."""
+
+    def __init__(
+        self, memory: Memory | None = None, *, keeps_memory: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.unknown: dict[HoldingSource, UnknownSource] = {}
+        self.stored: Mapping[Name, tuple[PodRecord, ...]] = {}  # by the checkpoint
+        self.pods: Mapping[Name, tuple[str, str]] = {}  # by pod-resources: namespace and name
+        self.claims: tuple[ClaimRecord, ...] = ()
+        self.allocated: dict[Name, float] = {}  # when Allocate was answered; no checkpoint accounts for it yet
+        self._clock, self._keeps_memory = clock, keeps_memory
+        self._is_lost = memory is None
+        self._apis = dict(memory.resources) if memory is not None else {}
+        self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
+        self._calls: dict[Name, float | None] = {}  # open calls of Allocate, with the time of the answer before
+        self._served: dict[str, ServedResource] = {}
+        self._listed: dict[str, Mapping[str, Device]] = {}
+        self._offers: dict[Name, Offer] = {}  # those with identity
+        self._settled: dict[Name, Offer] = {}  # open since this process offers them
+        self._settled_apis: dict[str, ServeMode] = {}
+        self._holds = HoldIndex()
+        self._claimed: dict[Name, ClaimRecord] = {}
+        self._contended_offers: set[Name] | None = None  # None: to be found out
+        self._claims_are_complete, self._claims_may_exist = False, True
+        for source in (HoldingSource.CHECKPOINT, HoldingSource.POD_RESOURCES):
+            self.fail(source, _NOT_READ)
+
+    # What is offered.
+
+    def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
+        """Replaces the list of a resource."""
+        new = {(resource, device.id): offer_of(resource, device) for device in devices.values() if _has_names(device)}
+        before = {name: offer for name, offer in self._offers.items() if name[0] == resource}
+        self._served[resource], self._listed[resource] = served, devices
+        if new != before:
+            self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource} | new
+            self._contended_offers = None
+        if new != before or self.claims:
+            self._find_holds()
+
+    def withdraw(self, resource: str) -> None:
+        """The resource is no longer served, or by another plugin whose first list is not known yet."""
+        self._served.pop(resource, None)
+        self._listed.pop(resource, None)
+        self._settled_apis.pop(resource, None)
+        self._settled = {name: offer for name, offer in self._settled.items() if name[0] != resource}
+        self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource}
+        self._contended_offers = None
+        self._find_holds()
+
+    # What the sources say.
+
+    def fail(self, source: HoldingSource, reason: str) -> None:
+        """The source cannot be read; what it said last stays."""
+        since = self.unknown[source].since if source in self.unknown else self._clock()
+        self.unknown[source] = UnknownSource(reason, since)
+
+    def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
+        """The kubelet's checkpoint, and when it was written."""
+        self.unknown.pop(HoldingSource.CHECKPOINT, None)
+        self.stored = stored
+        self.allocated = {
+            name: answered
+            for name, answered in self.allocated.items()
+            if not self._is_accounted_for(name, answered, written)
+        }
+        self._find_holds()
+
+    def take_pods(self, pods: Mapping[Name, tuple[str, str]]) -> None:
+        """An answer to List, which names the pod of each device."""
+        self.unknown.pop(HoldingSource.POD_RESOURCES, None)
+        self.pods = pods
+        self._find_holds()
+
+    def take_claims(self, claims: Iterable[ClaimRecord], *, are_complete: bool, may_exist: bool = True) -> None:
+        """All known claims; `are_complete` if the files account for every claim that may be prepared.
+
+        Not `may_exist`: neither a driver of ours nor pod-resources has ever been on this node.
+        """
+        self.claims, self._claims_are_complete, self._claims_may_exist = tuple(claims), are_complete, may_exist
+        self._find_holds()
+
+    @property
+    def missing(self) -> list[HoldingSource]:
+        """The unreadable sources without which a changed offer cannot be judged."""
+        missing = [source for source in (HoldingSource.CHECKPOINT,) if source in self.unknown]
+        if HoldingSource.POD_RESOURCES in self.unknown and not self._claims_are_complete:
+            missing.append(HoldingSource.POD_RESOURCES)
+        return missing
+
+    # Allocate.
+
+    def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
+        """Why these devices cannot be allocated together now, by id; empty if they can."""
+        contended = self.contended
+        if not self._calls and not contended and not self._claimed:
+            return {}
+        reasons: dict[str, str] = {}
+        request = HoldIndex()
+        for device_id in device_ids:
+            name = resource, device_id
+            if name in self._calls:
+                reasons[device_id] = _OPEN
+            elif self._is_claimed(name):
+                reasons[device_id] = f"held by {self._claimed[name].holder}"
+            elif name in contended:
+                offer = self._offers[name]
+                hold = self._holds.conflict(offer) or request.conflict(offer)
+                request.add(Hold(offer, _SAME_REQUEST, is_offered=True))
+                if hold is not None:
+                    reasons[device_id] = hold.reason(name)
+        return reasons
+
+    def begin_allocate(self, resource: str, device_ids: Iterable[str]) -> bool:
+        """Whether other devices have to be kept back from now on."""
+        changed = False
+        for device_id in device_ids:
+            name = resource, device_id
+            self._calls[name] = self.allocated.get(name)
+            self.allocated[name] = self._clock()
+            if name in self.contended:
+                self._holds.add(Hold(self._offers[name], "a pod that is being admitted", is_offered=True))
+                changed = True
+        return changed
+
+    def end_allocate(self, resource: str, device_ids: Iterable[str], *, is_answered: bool) -> bool:
+        """Whether other devices may be open again, because the call has failed."""
+        changed = False
+        for device_id in device_ids:
+            name = resource, device_id
+            before = self._calls.pop(name, None)
+            if is_answered:
+                self.allocated[name] = self._clock()
+            elif before is not None:
+                self.allocated[name] = before
+            else:
+                self.allocated.pop(name, None)
+                changed = changed or name in self.contended
+        if changed:
+            self._find_holds()
+        return changed
+
+    # Decisions.
+
+    def closed(self, resource: str, devices: Mapping[str, Device]) -> dict[str, Closed]:
+        """The listed devices that must not be offered now. The others are open from now on, and remembered so."""
+        served = self._served.get(resource)
+        if served is None:
+            return {}
+        waits = self._waiting_text()
+        plain = self._plain_closed(resource, served, waits)
+        found: dict[str, Closed] = {}
+        if plain is not None or self._offers or self._claimed:
+            for device_id in devices:
+                if closed := self._closed((resource, device_id), plain, waits):
+                    found[device_id] = closed
+        if plain is None:
+            self._settled_apis[resource] = served.api
+            if not self._is_held_by_other_api(resource, served.api):
+                self._apis[resource] = served.api, served.driver
+        return found
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a new checkpoint may free a device.
+
+        The present one has a pod that pod-resources does not list, or was written before an Allocate.
+        """
+        answered = self._clock() - _STORED_LATE
+        return any(name not in self.pods for name in self.stored) or any(
+            when < answered for name, when in self.allocated.items() if name not in self._calls
+        )
+
+    def settle(self) -> None:
+        """Remembers what is held, and forgets offers that are no longer made, unless a source is missing."""
+        held = self.held
+        for name in held - self._remembered.keys():
+            self._remembered[name] = self.offer_of(name)
+        if self.missing:
+            return
+        self._is_lost = False
+        self._remembered = {
+            name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
+        }
+        holding = {name[0] for name in held}
+        self._apis = {key: api for key, api in self._apis.items() if key in self._served or key in holding}
+        self._contended_offers = None
+
+    @property
+    def contended(self) -> set[Name]:
+        """The offered devices that overlap another offer, made now or remembered."""
+        if self._contended_offers is None:
+            self._contended_offers = conflicting(self._offers, self._remembered.values())
+        return self._contended_offers
+
+    @property
+    def held(self) -> set[Name]:
+        """Every device that is held, or may be: by pods and claims."""
+        return {*self.stored, *self.pods, *self.allocated, *self._claimed}
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(dict(self._apis), tuple(self._remembered[name] for name in sorted(self._remembered)))
+
+    @property
+    def drivers(self) -> set[str]:
+        """The DRA drivers of resources that are or were offered."""
+        return {served.driver for served in self._served.values()} | {driver for _, driver in self._apis.values()}
+
+    def offer_of(self, name: Name) -> Offer:
+        """As it was offered when it was given out."""
+        guess = guessed_offer(name)
+        remembered = self._remembered.get(name, guess)
+        return remembered if remembered != guess else self._offers.get(name, guess)
+
+    def name_of(self, claim: ClaimRecord) -> Name:
+        """The device of a claim under the name that the device plugin API has for it."""
+        resource = next((key for key, served in self._served.items() if served.driver == claim.driver), None)
+        if resource is None:
+            resource = next((key for key, (_, driver) in self._apis.items() if driver == claim.driver), claim.driver)
+        if claim.device_id:
+            return resource, claim.device_id
+        known = [*self._listed.get(resource, ()), *(name[1] for name in self._remembered if name[0] == resource)]
+        if resource == claim.driver:  # one that this daemon never had: its device may be called as the hardware
+            known = [name for offer in self._offers.values() for name in offer.physical]
+        return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
+
+    def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:
+        offer = self._offers.get(name)
+        # Its holder keeps it; the kubelet would fail the pod after a reboot.
+        if name in self.stored or (name in self._claimed and not self._is_claimed(name)):
+            self._settle(name, offer)
+            return None
+        if self._is_claimed(name):
+            return Closed(f"held by {self._claimed[name].holder}")
+        if offer is not None and (hold := self._holds.conflict(offer)) is not None:
+            return Closed(hold.reason(name))
+        if plain is not None:
+            return plain
+        if offer is not None and self._settled.get(name) != offer:
+            if waits and self._has_changed(name, offer):
+                return Closed(waits, waits=True)
+            self._settle(name, offer)
+        return None
+
+    def _settle(self, name: Name, offer: Offer | None) -> None:
+        """The offer is open. A device that is held stays remembered as it was when it was given out."""
+        if offer is not None and self._settled.get(name) != offer:
+            self._settled[name] = offer
+            if name not in self.held or self._remembered.get(name) in (None, guessed_offer(name)):
+                self._remembered[name] = offer
+
+    def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
+        """While it is, the memory keeps the API under which the devices are held."""
+        if api is ServeMode.BOTH:
+            return False
+        held = self._claimed if api is ServeMode.DEVICE_PLUGIN else {*self.stored, *self.pods, *self.allocated}
+        return any(name[0] == resource for name in held)
+
+    def _plain_closed(self, resource: str, served: ServedResource, waits: str) -> Closed | None:
+        """Why no device of a resource can be offered yet, if that does not depend on the device.
+
+        A device without names of its hardware can only be held by a claim beside its own name. Where there is a driver,
+        that keeps the APIs apart.
+        """
+        is_known = HoldingSource.POD_RESOURCES not in self.missing or served.is_arbitrated
+        if is_known or self._settled_apis.get(resource) is served.api:
+            return None
+        if self._is_lost:
+            return Closed(waits, waits=True) if self._keeps_memory and self._claims_may_exist else None
+        before = self._apis.get(resource)
+        return Closed(waits, waits=True) if before is not None and before[0] is not served.api else None
+
+    def _has_changed(self, name: Name, offer: Offer) -> bool:
+        """Whether the hardware may be held under another name than this."""
+        # A contended offer overlaps another one, of now or of an earlier run.
+        if self._is_lost or name in self.contended:
+            return True
+        return name in self._remembered and self._remembered[name] != offer
+
+    def _waiting_text(self) -> str:
+        texts = [
+            f"{_SOURCES[source]} since {_utc(self.unknown[source].since)}: {self.unknown[source].reason}"
+            for source in self.missing
+        ]
+        return f"it is not known who holds it: cannot read {'; '.join(texts)}" if texts else ""
+
+    def _is_claimed(self, name: Name) -> bool:
+        served = self._served.get(name[0])
+        return name in self._claimed and served is not None and not served.is_arbitrated
+
+    def _is_accounted_for(self, name: Name, answered: float, written: float) -> bool:
+        """Whether a checkpoint written at that time shows what became of an answer to Allocate."""
+        if name in self._calls:
+            return False
+        return written > answered if name in self.stored else written > answered + _STORED_LATE
+
+    def _find_holds(self) -> None:
+        self._claimed = {self.name_of(claim): claim for claim in self.claims if not claim.admin_access}
+        self._holds = HoldIndex(self._all_holds())
+
+    def _all_holds(self) -> Iterator[Hold]:
+        for name in sorted(self.held):
+            holder = self._holder(name)
+            offer = self.offer_of(name)
+            yield Hold(offer, holder, is_offered=name in self._offers)
+            if offer != guessed_offer(name):
+                continue
+            nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
+            if nodes:
+                yield Hold(Offer(name, nodes), holder, by_nodes=True)
+
+    def _holder(self, name: Name) -> str:
+        if name in self.pods:
+            return "/".join(self.pods[name])
+        if name in self._claimed:
+            return self._claimed[name].holder
+        return "a pod"
+
+
+_SOURCES = {
+    HoldingSource.CHECKPOINT: "the kubelet's checkpoint",
+    HoldingSource.POD_RESOURCES: "pod-resources",
+}
+
+
+def _has_names(device: Device) -> bool:
+    return bool(device.physical or device.consumes)
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

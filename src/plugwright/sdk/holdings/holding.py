@@ -1,0 +1,101 @@
+"""The published value of the ledger: every holding of a device on this node, and the sources that cannot be read."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from plugwright.sdk.serve_settings import ServeMode
+
+__all__ = ["DeviceKey", "Holding", "HoldingSource", "Holdings", "UnknownSource"]
+
+
+class HoldingSource(StrEnum):
+    """Where a holding is known from."""
+
+    ALLOCATE = "allocate"  # a call of Allocate that the kubelet's checkpoint does not show yet
+    CHECKPOINT = "checkpoint"  # the kubelet's device checkpoint: containers with devices of device plugins
+    PREPARED_CLAIMS = "prepared-claims"  # the checkpoint of a DRA driver of ours
+    CDI = "cdi"  # the CDI spec of a claim, which names every device of the claim
+    POD_RESOURCES = "pod-resources"  # the kubelet's pod-resources API: both kinds, with the names of pods
+    DRA_MANAGER_STATE = "dra-manager-state"  # the kubelet's file of prepared claims, outside of containers only
+
+
+class DeviceKey(msgspec.Struct, frozen=True, order=True):
+    """A device under the name by which an API offers it.
+
+    `resource` is the extended resource, also for claims, unless only their driver's name is known.
+    """
+
+    api: ServeMode  # DEVICE_PLUGIN or DRA, never BOTH
+    resource: str
+    device_id: str
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """One container or claim that holds one device.
+
+    Empty strings are unknown, and so is a `since` of 0. `physical` are the names of the hardware behind the device; the
+    device was offered with them, or they are guesses by its id if this daemon never offered it.
+    """
+
+    key: DeviceKey
+    physical: tuple[str, ...] = ()
+    sharing: str = ""  # holdings with the same non-empty text may share the hardware
+    namespace: str = ""  # of the pod, and of the claim
+    pod: str = ""
+    pod_uid: str = ""
+    container: str = ""
+    claim: str = ""  # name of the ResourceClaim
+    claim_uid: str = ""
+    driver: str = ""  # name of the DRA driver that prepared the claim
+    share_id: str = ""  # the claim's part of a device that several claims share
+    admin_access: bool = False  # monitors the device and takes nothing from other holders
+    since: float = 0.0  # seconds since the epoch when the daemon first knew of it
+    source: HoldingSource = HoldingSource.CHECKPOINT
+
+    @property
+    def holder(self) -> str:
+        """The holder in words, for reasons and logs."""
+        if self.pod:
+            return f"{self.namespace}/{self.pod}"
+        if self.claim:
+            return f"ResourceClaim {self.namespace}/{self.claim}"
+        if self.claim_uid:
+            return f"ResourceClaim with uid {self.claim_uid}"
+        return "a pod" if not self.pod_uid else f"the pod with uid {self.pod_uid}"
+
+
+class UnknownSource(msgspec.Struct, frozen=True):
+    """A source that cannot be read: why, and since when in seconds since the epoch."""
+
+    reason: str
+    since: float
+
+
+class Holdings(msgspec.Struct, frozen=True):
+    """Everything that the ledger knows. A device without a holding is free only if `is_complete`.
+
+    `unknown` has the sources that were needed and could not be read. `closed` are the offered devices that the ledger
+    keeps back, with the reasons; `waiting` are those among them that wait for an unknown source.
+    """
+
+    holdings: tuple[Holding, ...] = ()
+    unknown: Mapping[HoldingSource, UnknownSource] = {}
+    closed: Mapping[DeviceKey, str] = {}
+    waiting: Mapping[DeviceKey, str] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.unknown
+
+    def of(self, resource: str, device_id: str) -> Iterator[Holding]:
+        """The holdings of a device, through either API."""
+        for holding in self.holdings:
+            if (holding.key.resource, holding.key.device_id) == (resource, device_id):
+                yield holding
+
+    def pods(self, resource: str, device_id: str) -> tuple[str, ...]:
+        """The pods that hold a device, as namespace/name; each once, whatever the number of its containers."""
+        names = (f"{holding.namespace}/{holding.pod}" for holding in self.of(resource, device_id) if holding.pod)
+        return tuple(dict.fromkeys(sorted(names)))

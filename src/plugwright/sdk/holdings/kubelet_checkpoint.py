@@ -1,0 +1,92 @@
+"""The kubelet's checkpoint as the ledger reads it: for all resources together, in a thread, and again when it changed.
+
+The file grows with the pods of the node, a megabyte for two hundred containers. Its format is `protocol.checkpoint`.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from plugwright.errors import PlugwrightError
+from plugwright.protocol import checkpoint, messages
+from plugwright.protocol.checkpoint import PodDevicesEntry
+from plugwright.sdk.holdings.overlaps import Name
+from plugwright.sdk.holdings.records import PodRecord
+from plugwright.system.blocking import BlockingCalls
+
+__all__ = ["CheckpointContent", "Held", "KubeletCheckpoint"]
+
+Held = Mapping[str, tuple[int, ...]]  # device id → NUMA nodes
+_WRITE_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+
+
+class CheckpointContent(msgspec.Struct, frozen=True):
+    """The content of one file; the kubelet replaces it as a whole, so another file has another identity.
+
+    `written` is in seconds since the epoch, and 0 if there is no file.
+    """
+
+    identity: tuple[int, ...] = ()
+    entries: tuple[PodDevicesEntry, ...] = ()
+    held: Mapping[str, Held] = {}
+    records: Mapping[Name, tuple[PodRecord, ...]] = {}
+    written: float = 0.0
+
+
+class KubeletCheckpoint:
+    def __init__(self, path: Path, limit: float) -> None:
+        self._path = path
+        self._latest = CheckpointContent()
+        self._reads = BlockingCalls(f"read of {path}", limit)
+
+    async def rewritten(self, resend: Callable[[], None]) -> None:
+        """Has the kubelet write the file, by a device list sent once more.
+
+        It writes none when it frees a device (3.60), but after every device list (4.31).
+        """
+        resend()
+        await asyncio.sleep(_WRITE_DELAY)
+
+    async def read(self) -> CheckpointContent:
+        """OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.
+
+        One thread reads at a time: a disk that hangs must not collect them.
+        """
+        return await self._reads.join(self._read)
+
+    def _read(self) -> CheckpointContent:
+        self._latest = _read(self._path, self._latest)
+        return self._latest
+
+
+def _read(path: Path, latest: CheckpointContent) -> CheckpointContent:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+            if identity == latest.identity:
+                return latest
+            content = checkpoint.decode(file.read())
+            entries, held = content.entries or (), checkpoint.held_by_resource(content)
+            return CheckpointContent(identity, entries, held, _records(entries), status.st_mtime_ns / 1e9)
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise
+        return CheckpointContent()  # a kubelet writes none at its start (4.31)
+
+
+def _records(entries: Iterable[PodDevicesEntry]) -> dict[Name, tuple[PodRecord, ...]]:
+    records: dict[Name, tuple[PodRecord, ...]] = {}
+    for entry in entries:
+        nodes: tuple[str, ...] = ()
+        with suppress(PlugwrightError):  # an answer of another plugin that cannot be decoded
+            nodes = tuple(node.host_path for node in messages.decode(entry.answer or b"").nodes)
+        record = PodRecord(entry.pod_uid, entry.container, nodes)
+        for device_id in {key for device_ids in (entry.devices or {}).values() for key in device_ids or ()}:
+            name = entry.resource, device_id
+            records[name] = (*records.get(name, ()), record)
+    return records

@@ -1,0 +1,359 @@
+"""The ledger of one daemon: reads the sources of holdings, and tells every resource which devices it must keep back.
+
+Decisions are those of `book`. Holdings come from the kubelet's checkpoint and from files of ours. pod-resources names
+pods, and is the only witness of claims whose files are lost; its List also makes the kubelet free the devices of ended
+pods. But List called while an Allocate is open makes the kubelet give the device out again (3.57, 3.58): so it is never
+called while one of ours is, and only if a device is kept back, a holder has no name, or a source is missing. `Get`,
+which has no such effect, tells whether a known pod still exists.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
+from plugwright.model import Device, some
+from plugwright.protocol import pod_resources
+from plugwright.protocol.pod_resources import PodResources
+from plugwright.sdk.holdings import sources
+from plugwright.sdk.holdings.book import Book
+from plugwright.sdk.holdings.holding import Holdings, HoldingSource
+from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointContent, KubeletCheckpoint
+from plugwright.sdk.holdings.offers import OfferMemory
+from plugwright.sdk.holdings.overlaps import Name
+from plugwright.sdk.holdings.published import published
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, ServedResource
+from plugwright.sdk.holdings.sources import ClaimFilesRead
+from plugwright.sdk.settings import Settings
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.concurrency import Backoff
+from plugwright.system.latest import InProgress, Latest, Signal
+from plugwright.system.log_once import LogOnce
+from plugwright.text import clean
+
+__all__ = ["Ledger"]
+
+logger = logging.getLogger(__name__)
+
+_LIMIT = 5.0  # seconds, of one question to the kubelet and of one reading of files
+_PATIENCE = 1.0  # seconds that a person waits for the end of an Allocate
+_MOMENT = 0.01  # seconds; after a stop of this process, calls that have come meanwhile are first
+_FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
+_FIRST_RETRY = 0.2  # seconds, while a source is missing
+_WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits for the memory of its offer
+_MOST_GETS = 8  # the kubelet allows ten questions at once to all its clients (6.2)
+
+
+class Ledger:
+    """`changed` is notified when other devices are to be kept back; `latest` is everything that is known.
+
+    `resend` sends the kubelet a device list again, after which it writes its checkpoint (4.31).
+    """
+
+    def __init__(
+        self, settings: Settings, resend: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.changed = Signal()
+        self.allocating = InProgress()  # calls of Allocate, of all resources, until the kubelet has stored the answer
+        self.latest = Latest(Holdings())
+        self.memory = OfferMemory(settings.state_dir)
+        self.checkpoint = KubeletCheckpoint(settings.paths.checkpoint, settings.timeouts.checkpoint)
+        self._paths, self._interval = settings.paths, settings.timeouts.holders
+        self._clock, self._resend = clock, resend
+        self._book = Book(keeps_memory=self.memory.is_kept, clock=clock)
+        self._cdi: set[Path] = set()
+        self._drivers: set[str] = set()  # of the resources that are to be served
+        self._replaced: set[str] = set()  # resources whose next lists are not yet those of their present plugin
+        self._closed: dict[str, Mapping[str, Closed]] = {}  # by resource, the devices that are kept back
+        self._files, self._pod_claims = ClaimFilesRead(), tuple[ClaimRecord, ...]()
+        self._is_loaded = False
+        self._disk = BlockingCalls("files of claims", _LIMIT)
+        self._turn = asyncio.Lock()
+        self._listed_at = -_FRESH
+        self._unexplained: frozenset[Name] = frozenset()
+        self._to_read, self._to_write = Signal(), Signal()
+        self._problems = LogOnce(logger)
+
+    # For the inventories and the service of each resource.
+
+    def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
+        """Takes the new list of a resource; not between `withdraw` and `accept`, when it is an old plugin's."""
+        if resource not in self._replaced:
+            self._book.offer(resource, devices, served)
+            self._notify()
+
+    def closed(self, resource: str, devices: Mapping[str, Device]) -> Mapping[str, Closed]:
+        """The devices of a resource that must not be given out, with the reasons."""
+        closed = self._book.closed(resource, devices)
+        if closed.keys() - self._closed.get(resource, {}).keys():
+            self._to_read.notify()
+        self._closed[resource] = closed
+        self._to_write.notify()
+        return closed
+
+    def withdraw(self, resource: str) -> None:
+        """The resource is not served any more, or by another plugin, whose first list is not known yet."""
+        self._book.withdraw(resource)
+        self._replaced.add(resource)
+        self._closed.pop(resource, None)
+        self._notify()
+
+    def accept(self, resource: str) -> None:
+        """From now on the resource's lists are those of its present plugin."""
+        self._replaced.discard(resource)
+
+    def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
+        return self._book.refusals(resource, device_ids)
+
+    def begin_allocate(self, resource: str, device_ids: Collection[str]) -> None:
+        if self._book.begin_allocate(resource, device_ids):
+            self._notify()
+
+    def end_allocate(self, resource: str, device_ids: Collection[str], *, is_answered: bool) -> None:
+        if self._book.end_allocate(resource, device_ids, is_answered=is_answered):
+            self._notify()
+
+    async def remembered(self) -> None:
+        """Returns when the present offers are on disk, so that no later run takes an older one for the last."""
+        if not self.memory.is_written.value:
+            await asyncio.wait_for(self.memory.is_written.until(bool), _WRITTEN_LIMIT)
+
+    # For whoever decides or shows holdings.
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """By resource, why devices wait for a source, and which."""
+        found: dict[str, str] = {}
+        for resource, closed in self._closed.items():
+            waiting = [device_id for device_id, reason in closed.items() if reason.waits]
+            if waiting:
+                found[resource] = f"{some(waiting)}: {closed[waiting[0]].reason}"
+        return found
+
+    @property
+    def offers(self) -> Memory:
+        """How devices are offered, as the next run is to know it."""
+        return self._book.memory
+
+    @property
+    def claims_unknown(self) -> str:
+        """Why claims may be prepared that are not known; empty if none can be."""
+        if HoldingSource.POD_RESOURCES not in self._book.missing or not self._files.may_exist:
+            return ""
+        return self._book.unknown[HoldingSource.POD_RESOURCES].reason
+
+    def take_prepared(self, driver: str, claims: Iterable[ClaimRecord]) -> None:
+        """The claims of a driver in this process, as soon as they are recorded."""
+        others = (claim for claim in self._files.claims if claim.driver != driver)
+        drivers = self._files.drivers | {driver}
+        self._files = replace(self._files, claims=(*others, *claims), drivers=drivers)
+        self._merge_claims()
+        self._notify()
+
+    def claimed(self, resource: str) -> dict[str, tuple[str, ...]]:
+        """By device id, the claims that hold devices of a resource."""
+        found: dict[str, tuple[str, ...]] = {}
+        for claim in self._book.claims:
+            name = self._book.name_of(claim)
+            if name[0] == resource and not claim.admin_access:
+                text = f"{claim.namespace}/{claim.claim}" if claim.claim else f"with uid {claim.uid}"
+                found[name[1]] = (*found.get(name[1], ()), text)
+        return found
+
+    async def list_pods(self, patience: float = _LIMIT) -> list[PodResources]:
+        """All active pods. HoldersUnknown if the kubelet does not answer, or allocates for longer than `patience`."""
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.sleep(_MOMENT)
+                await self.allocating.ended()
+        except TimeoutError:
+            raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None
+        try:
+            async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
+                pods = await kubelet.pods(_LIMIT)
+        except (OSError, PlugwrightError) as error:
+            reason = clean(f"pod-resources cannot be read: {error}")
+            self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
+            raise HoldersUnknown(reason) from error
+        self._take_pods(pods)
+        return pods
+
+    async def read_checkpoint(self) -> CheckpointContent:
+        """The kubelet's checkpoint. HoldersUnknown if it cannot be read, FileNotFoundError without its directory."""
+        try:
+            file = await self.checkpoint.read()
+        except FileNotFoundError as error:
+            self._book.fail(HoldingSource.CHECKPOINT, clean(error))
+            raise
+        except Exception as error:  # one reading of whatever the file contains
+            self._book.fail(HoldingSource.CHECKPOINT, clean(error))
+            raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error
+        if file.records != self._book.stored or self._book.allocated or self._is_unknown(HoldingSource.CHECKPOINT):
+            self._book.take_checkpoint(file.records, file.written or self._clock())
+        self._problems.recovered(HoldingSource.CHECKPOINT)
+        return file
+
+    async def refreshed(self) -> Holdings:
+        """Everything, for a person who waits: read at most once a second. Never raises."""
+        async with self._turn:
+            if time.monotonic() - self._listed_at >= _FRESH:
+                self._listed_at = time.monotonic()
+                await self._read_files()
+                await self._name_holders()
+                self._decide()
+            self._publish()
+        return self.latest.value
+
+    async def start(self, served: Mapping[str, ServedResource], cdi: Iterable[str]) -> None:
+        """Reads what can decide about the first lists; pods only if something has changed since the last run."""
+        async with self._turn:
+            self._cdi |= {Path(path) for path in cdi}
+            self._drivers = {how.driver for how in served.values()}
+            has_changed = self._is_loaded
+            if not self._is_loaded:
+                memory = await self.memory.read()
+                self._book = Book(memory, keeps_memory=self.memory.is_kept, clock=self._clock)
+                self._is_loaded = True
+                has_changed = memory is None or any(
+                    memory.resources.get(resource, (how.api, ""))[0] is not how.api for resource, how in served.items()
+                )
+            await self._read(list_pods=has_changed)
+
+    async def read(self) -> None:
+        """Reads all sources; where that is not possible, what is known stays."""
+        async with self._turn:
+            await self._read(list_pods=True)
+
+    async def run(self) -> None:
+        """Reads again while a device is kept back, and keeps the memory of offers on disk; runs forever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_memory())
+            group.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        retry, read = Backoff(_FIRST_RETRY, max(_FIRST_RETRY, self._interval)), self._to_read.count
+        while True:
+            is_missing, is_closed = bool(self.waiting), any(self._closed.values()) or self._has_claims_of_pods
+            pause = min(retry.delay(), self._interval) if is_missing else self._interval if is_closed else None
+            read = await self._to_read.wait(read, pause)
+            if not is_missing:
+                retry.reset()
+            try:
+                await self.read()
+            except Exception as error:  # one reading: the next one may succeed, and until then nothing changes
+                logger.exception("cannot find out who holds devices", extra={"error": clean(error)})
+                await asyncio.sleep(self._interval)
+
+    async def _keep_memory(self) -> None:
+        async for _ in self._to_write.notifications():
+            if self._is_loaded:
+                await self.memory.write(self.offers)
+
+    async def _read(self, *, list_pods: bool) -> None:
+        await self._read_files()
+        if list_pods:
+            try:
+                await self.list_pods()
+                self._problems.recovered(HoldingSource.POD_RESOURCES)
+            except HoldersUnknown as error:
+                self._warn(HoldingSource.POD_RESOURCES, str(error))
+            else:
+                if any(self._closed.values()) and self._book.is_outdated:
+                    await self.checkpoint.rewritten(self._resend)
+                    await self._read_files()
+        self._decide()
+        self._publish()
+
+    async def _read_files(self) -> None:
+        try:
+            await self.read_checkpoint()
+        except (HoldersUnknown, FileNotFoundError) as error:
+            self._warn(HoldingSource.CHECKPOINT, clean(error))
+        drivers, directories = self._book.drivers | self._drivers, sorted(self._cdi)
+        try:
+            self._files = await self._disk.join(
+                lambda: sources.read_claim_files(self._paths, directories, drivers), " ".join(sorted(drivers))
+            )
+        except (OSError, PlugwrightError) as error:
+            self._files = replace(self._files, are_complete=False)
+            self._warn(HoldingSource.PREPARED_CLAIMS, clean(error))
+        self._merge_claims()
+
+    async def _name_holders(self) -> None:
+        """Asks for the pods whose names are not known; known ones are followed without the effect of List."""
+        book = self._book
+        unnamed = frozenset(name for name in book.stored if name not in book.pods)
+        is_unknown = bool(book.missing) or self._is_unknown(HoldingSource.POD_RESOURCES)
+        if (unnamed - self._unexplained) or is_unknown or not await self._follow_pods():
+            try:
+                await self.list_pods(_PATIENCE)
+            except HoldersUnknown as error:
+                book.fail(HoldingSource.POD_RESOURCES, str(error).removeprefix("pod-resources cannot be read: "))
+            else:
+                self._unexplained = frozenset(name for name in book.stored if name not in book.pods)
+
+    async def _follow_pods(self) -> bool:
+        """Forgets the pods that have ended; False if the kubelet has no `Get`, or has too many pods to be asked."""
+        pods = sorted(set(self._book.pods.values()))
+        if len(pods) > _MOST_GETS:
+            return False
+        found: dict[Name, tuple[str, str]] = {}
+        try:
+            async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
+                for namespace, name in pods:
+                    try:
+                        found |= sources.pods_by_device([await kubelet.pod(name, namespace, _LIMIT)])
+                    except PeerRefused as error:
+                        if "not found" not in str(error):
+                            return False  # before 1.34 it has to be enabled
+        except (OSError, PlugwrightError):
+            return False
+        self._book.take_pods(found)
+        return True
+
+    def _take_pods(self, pods: Collection[PodResources]) -> None:
+        self._book.take_pods(sources.pods_by_device(pods))
+        self._pod_claims = tuple(sources.claims_in(pods))
+        self._merge_claims()
+
+    def _merge_claims(self) -> None:
+        """Claims in files, and those of pods whose driver has no readable file here."""
+        known, named = self._files.drivers, {(claim.driver, claim.device) for claim in self._files.claims}
+        others = [
+            claim
+            for claim in self._pod_claims
+            if claim.driver not in known and (claim.driver, claim.device) not in named
+        ]
+        read = self._files
+        self._book.take_claims((*read.claims, *others), are_complete=read.are_complete, may_exist=read.may_exist)
+
+    @property
+    def _has_claims_of_pods(self) -> bool:
+        """Whether a claim is known by pod-resources alone, which do not report its end."""
+        return any(claim.source is HoldingSource.POD_RESOURCES for claim in self._book.claims)
+
+    def _decide(self) -> None:
+        self._book.settle()
+        self._to_write.notify()
+        self._notify()
+
+    def _is_unknown(self, source: HoldingSource) -> bool:
+        return source in self._book.unknown
+
+    def _notify(self) -> None:
+        # Not immediately: this may be called while an inventory is being changed.
+        asyncio.get_running_loop().call_soon(self.changed.notify)
+
+    def _warn(self, source: HoldingSource, reason: str) -> None:
+        """Only if devices are kept back: otherwise nothing depends on the source."""
+        if any(self._closed.values()):
+            facts = {"source": source.value, "error": clean(reason)}
+            text = "devices stay Unhealthy: cannot read who holds their hardware"
+            self._problems.warning(text, clean(reason), key=source, extra=facts)
+
+    def _publish(self) -> None:
+        self.latest.publish_if_changed(published(self._book, self._closed, self.latest.value, self._clock()))

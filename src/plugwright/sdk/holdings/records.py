@@ -1,0 +1,58 @@
+"""The facts that the ledger decides by, and its decision about one device."""
+
+import msgspec
+
+from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.overlaps import Offer
+from plugwright.sdk.serve_settings import ServeMode
+
+__all__ = ["ClaimRecord", "Closed", "Memory", "PodRecord", "ServedResource"]
+
+
+class ServedResource(msgspec.Struct, frozen=True):
+    """How a resource is offered; `is_arbitrated` if its driver keeps the two APIs apart for each device."""
+
+    api: ServeMode
+    driver: str
+    is_arbitrated: bool = False
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """How hardware was last offered: by resource the API and the name of the driver, and each offer with identity."""
+
+    resources: dict[str, tuple[ServeMode, str]] = {}
+    offers: tuple[Offer, ...] = ()
+
+
+class PodRecord(msgspec.Struct, frozen=True):
+    """A container that holds a device through the device plugin API; `nodes` are the device nodes that it was given."""
+
+    pod_uid: str = ""
+    container: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """A device of a prepared claim: `device` is its name in the slice, `device_id` that in the plugin if known."""
+
+    driver: str
+    device: str
+    device_id: str = ""
+    namespace: str = ""
+    claim: str = ""
+    uid: str = ""
+    pod: str = ""
+    share_id: str = ""
+    admin_access: bool = False
+    source: HoldingSource = HoldingSource.PREPARED_CLAIMS
+
+    @property
+    def holder(self) -> str:
+        return f"ResourceClaim {self.namespace}/{self.claim}" if self.claim else f"ResourceClaim with uid {self.uid}"
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """Why a device is kept back; `waits` if that is not known to be necessary, because a source cannot be read."""
+
+    reason: str
+    waits: bool = False

@@ -1,0 +1,166 @@
+"""Readers of the claims that are prepared on this node, and of the pods that the kubelet lists.
+
+The files of claims are read whatever the present configuration is: the checkpoints of our DRA drivers, the CDI specs of
+claims, and `dra_manager_state`, which only a daemon outside of a container can see. No module of `dra` is loaded.
+"""
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.pod_resources import PodResources
+from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.overlaps import Name
+from plugwright.sdk.holdings.records import ClaimRecord
+from plugwright.system import files
+
+__all__ = ["CDI_OWNER", "ClaimFilesRead", "claims_in", "pods_by_device", "read_claim_files"]
+
+CDI_OWNER = "plugwright-dra"  # in the names of the CDI specs of claims
+_CHECKPOINT = "checkpoint.json"
+_STATE = "dra_manager_state"
+_KIND = "/claim"  # the end of the kind of a claim's CDI spec
+
+
+class ClaimFilesRead(msgspec.Struct, frozen=True):
+    """The claims in files.
+
+    `drivers` are those whose checkpoint could be read. `are_complete` if no claim of the drivers asked for can be
+    missing. Not `may_exist` if neither a driver of ours nor pod-resources has ever been on this node. `problems` are
+    files that are there and cannot be read.
+    """
+
+    claims: tuple[ClaimRecord, ...] = ()
+    drivers: frozenset[str] = frozenset()
+    are_complete: bool = False
+    may_exist: bool = True
+    problems: Mapping[HoldingSource, str] = {}
+
+
+def read_claim_files(paths: KubeletPaths, cdi: Iterable[Path], drivers: Collection[str]) -> ClaimFilesRead:
+    """Reads all files of claims; `drivers` are those whose claims matter. Blocks; never raises for a file."""
+    problems: dict[HoldingSource, str] = {}
+    claims: list[ClaimRecord] = []
+    readable = set()
+    for directory in _subdirectories(paths.plugins):
+        try:
+            claims += _prepared(directory.name, directory / _CHECKPOINT)
+            readable.add(directory.name)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            if directory.name in drivers:  # others have files of their own
+                problems[HoldingSource.PREPARED_CLAIMS] = f"{directory / _CHECKPOINT}: {error}"
+    is_complete = bool(drivers) and readable.issuperset(drivers)
+    try:
+        claims += _in_manager_state(paths.root / _STATE)
+        is_complete = True
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problems[HoldingSource.DRA_MANAGER_STATE] = f"{paths.root / _STATE}: {error}"
+    for directory in cdi:
+        claims += _in_cdi_specs(directory)
+    may_exist = paths.pod_resources_socket.parent.is_dir() or any((paths.plugins / name).is_dir() for name in drivers)
+    return ClaimFilesRead(_distinct(claims), frozenset(readable), is_complete, may_exist, problems)
+
+
+def pods_by_device(pods: Iterable[PodResources]) -> dict[Name, tuple[str, str]]:
+    """By device, the namespace and name of the pod that holds it through the device plugin API."""
+    return {
+        (device.resource, device.device_id): (pod.namespace, pod.name)
+        for pod in pods
+        for container in pod.containers
+        for device in container.devices
+    }
+
+
+def claims_in(pods: Iterable[PodResources]) -> Iterator[ClaimRecord]:
+    """The devices of claims that pods use."""
+    for pod in pods:
+        for used in {claim for container in pod.containers for claim in container.claims}:
+            for device in used.devices:
+                yield ClaimRecord(
+                    device.driver,
+                    device.name,
+                    namespace=used.claim_namespace,
+                    claim=used.claim_name,
+                    pod=pod.name,
+                    share_id=device.share_id,
+                    source=HoldingSource.POD_RESOURCES,
+                )
+
+
+def _prepared(driver: str, path: Path) -> list[ClaimRecord]:
+    header, content = files.read(path).splitlines()[:2]
+    if zlib.crc32(content) != json.loads(header)["crc32"]:
+        raise ValueError("its checksum is wrong")
+    return [
+        ClaimRecord(
+            driver,
+            str(device["name"]),
+            str(device["id"]),
+            namespace=str(claim["namespace"]),
+            claim=str(claim["name"]),
+            uid=str(claim["uid"]),
+            share_id=str(device.get("share_id") or ""),
+            admin_access=bool(device.get("admin_access")),
+        )
+        for claim in json.loads(content)["claims"]
+        for device in claim["devices"]
+    ]
+
+
+def _in_manager_state(path: Path) -> list[ClaimRecord]:
+    document = json.loads(files.read(path))
+    data = document["Data"]
+    if zlib.crc32(data.encode()) != document["Checksum"]:
+        raise ValueError("its checksum is wrong")
+    return [
+        ClaimRecord(
+            driver,
+            str(device["DeviceName"]),
+            namespace=str(claim["Namespace"]),
+            claim=str(claim["ClaimName"]),
+            uid=str(claim["ClaimUID"]),
+            share_id=str(device.get("ShareID") or ""),
+            source=HoldingSource.DRA_MANAGER_STATE,
+        )
+        for claim in json.loads(data)["ClaimInfoStateList"] or ()
+        for driver, state in (claim["DriverState"] or {}).items()
+        for device in state["Devices"] or ()
+    ]
+
+
+def _in_cdi_specs(directory: Path) -> Iterator[ClaimRecord]:
+    """Each device in the spec of a claim is called `<uid of the claim>-<device>`."""
+    for path in sorted(directory.glob(f"*_{CDI_OWNER}.*.json")):
+        uid = path.name.removesuffix(".json").rpartition(".")[2]
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            spec: dict[str, Any] = json.loads(files.read(path))
+            driver = str(spec["kind"]).removesuffix(_KIND)
+            for device in spec["devices"]:
+                name = str(device["name"])
+                if name.startswith(f"{uid}-"):
+                    yield ClaimRecord(driver, name.removeprefix(f"{uid}-"), uid=uid, source=HoldingSource.CDI)
+
+
+def _distinct(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
+    """A claim with its devices once: as the first source has it, which knows the most."""
+    found: dict[tuple[str, str, str], ClaimRecord] = {}
+    for claim in claims:
+        found.setdefault((claim.driver, claim.device, claim.uid), claim)
+    return tuple(found.values())
+
+
+def _subdirectories(directory: Path) -> list[Path]:
+    try:
+        return sorted(path for path in directory.iterdir() if path.is_dir())
+    except OSError:
+        return []

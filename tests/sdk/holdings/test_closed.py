@@ -1,0 +1,266 @@
+"""Unknown is never free: devices whose offer has changed wait until every source of holdings is accounted for."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.observed_kubelet import ObservedKubelet
+from tests.protocol.held_devices import serve_held_devices
+from tests.sdk.holdings.test_ledger import HELD, QUICK, SHARED, WHOLE, Cards, Pods, paths, shares, whole
+
+from plugwright import Allocation, Device, Settings, serving
+from plugwright.attributes import Consumption, CounterSet
+from plugwright.errors import PluginError, PodRefused, UnhealthyDevice
+from plugwright.protocol import checkpoint
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.control import report, unready
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.testing import pod_requesting, running
+
+__all__ = ["paths"]
+
+GARBAGE = b"{"
+
+
+@pytest.fixture
+def kept(settings: Settings, tmp_path: Path) -> Settings:
+    """Quick, with a state directory."""
+    return replace(settings, state_dir=tmp_path / "state", timeouts=replace(settings.timeouts, holders=0.01))
+
+
+async def devices(daemon: Daemon, resource: str) -> Mapping[str, Device]:
+    latest = await daemon.resource(resource).inventory.latest.until(lambda snapshot: snapshot is not None)
+    assert latest is not None
+    return latest.devices
+
+
+async def until(daemon: Daemon, resource: str, device_id: str, accept: Callable[[Device], bool]) -> None:
+    async with asyncio.timeout(60):
+        await daemon.resource(resource).inventory.latest.until(
+            lambda snapshot: snapshot is not None and accept(snapshot.devices[device_id])
+        )
+
+
+async def stop(kubelet: ObservedKubelet) -> None:
+    """As a daemon in a container sees it, which the kubelet's list of prepared claims is not mounted in."""
+    await kubelet.stop()
+    (kubelet.paths.root / "dra_manager_state").unlink()
+
+
+class Sources:
+    """The kubelet's checkpoint and pod-resources, which are away until `restore`."""
+
+    def __init__(self, kubelet: ObservedKubelet) -> None:
+        self._kubelet, self._path = kubelet, kubelet.paths.checkpoint
+        self._content = b""
+
+    async def lose(self) -> None:
+        self._content = self._path.read_bytes()
+        await stop(self._kubelet)
+        self._path.write_bytes(GARBAGE)
+
+    async def restore(self) -> None:
+        self._path.write_bytes(self._content)
+        await self._kubelet.start()
+
+
+async def held_whole(kubelet: ObservedKubelet, settings: Settings) -> None:
+    async with serving(whole("a", "b"), settings=settings):
+        await kubelet.endpoint(WHOLE, count=2)
+        await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+
+
+async def test_a_changed_offer_waits_for_unreadable_sources_and_is_decided_again_when_they_return(
+    kubelet: ObservedKubelet, kept: Settings
+) -> None:
+    sources = Sources(kubelet)
+    await held_whole(kubelet, kept)
+    await sources.lose()
+    async with serving(shares("a", "b"), settings=kept) as daemon:
+        listed = await devices(daemon, SHARED)
+        assert {device.code for device in listed.values()} == {"holders-unknown"}
+        [reason] = {device.reason for device in listed.values()}
+        assert "cannot read the kubelet's checkpoint since " in reason
+        assert "pod-resources since " in reason
+        [line] = [line for line in unready(daemon) if "devices wait" in line]
+        assert "the kubelet's checkpoint since " in line
+        assert "a::0" in report(daemon)["waiting"][SHARED]
+        assert not report(daemon)["ready"]
+        await sources.restore()
+        await until(daemon, SHARED, "b::0", lambda device: device.healthy)
+        await until(daemon, SHARED, "a::0", lambda device: f"({WHOLE}) until it ends" in device.reason)
+        assert not [line for line in unready(daemon) if "devices wait" in line]
+        assert report(daemon)["waiting"] == {}
+
+
+async def test_an_unchanged_offer_is_open_whatever_can_be_read(kubelet: ObservedKubelet, kept: Settings) -> None:
+    await held_whole(kubelet, kept)
+    await Sources(kubelet).lose()
+    async with serving(whole("a", "b"), settings=kept) as daemon:
+        assert all(device.healthy for device in (await devices(daemon, WHOLE)).values())
+
+
+async def test_an_offer_that_returns_after_it_waited_in_vain_is_open(kubelet: ObservedKubelet, kept: Settings) -> None:
+    """A rollback: the changed offer was never open, so the memory is still that of the first."""
+    await held_whole(kubelet, kept)
+    await Sources(kubelet).lose()
+    async with serving(shares("a", "b"), settings=kept) as daemon:
+        assert not any(device.healthy for device in (await devices(daemon, SHARED)).values())
+    async with serving(whole("a", "b"), settings=kept) as daemon:
+        assert all(device.healthy for device in (await devices(daemon, WHOLE)).values())
+
+
+@pytest.mark.parametrize("loss", ["removed", "damaged"])
+async def test_a_lost_memory_makes_devices_wait(kubelet: ObservedKubelet, kept: Settings, loss: str) -> None:
+    sources = Sources(kubelet)
+    await held_whole(kubelet, kept)
+    assert kept.state_dir is not None
+    memory = kept.state_dir / "offers.json"
+    memory.unlink() if loss == "removed" else memory.write_bytes(GARBAGE)
+    await sources.lose()
+    async with serving(whole("a", "b"), settings=kept) as daemon:
+        assert {device.code for device in (await devices(daemon, WHOLE)).values()} == {"holders-unknown"}
+        await sources.restore()
+        for device_id in ("a", "b"):
+            await until(daemon, WHOLE, device_id, lambda device: device.healthy)
+
+
+async def test_a_recorded_device_stays_healthy_while_the_others_wait(kubelet: ObservedKubelet, kept: Settings) -> None:
+    """After a reboot the kubelet fails pods whose recorded devices are not Healthy."""
+    await held_whole(kubelet, kept)
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers.json").unlink()
+    await stop(kubelet)
+    async with serving(whole("a", "b"), settings=kept) as daemon:
+        listed = await devices(daemon, WHOLE)
+        assert (listed["a"].healthy, listed["b"].code) == (True, "holders-unknown")
+
+
+async def test_a_checkpoint_alone_does_not_account_for_claims(kubelet: ObservedKubelet, kept: Settings) -> None:
+    await held_whole(kubelet, kept)
+    await stop(kubelet)
+    async with serving(shares("b"), settings=kept) as daemon:
+        [reason] = {device.reason for device in (await devices(daemon, SHARED)).values()}
+        assert "pod-resources since " in reason
+        assert "checkpoint" not in reason
+
+
+async def test_no_checkpoint_in_a_readable_directory_means_that_no_pod_holds_a_device(
+    kubelet: ObservedKubelet, kept: Settings
+) -> None:
+    async with serving(shares("a"), settings=kept) as daemon:
+        assert all(device.healthy for device in (await devices(daemon, SHARED)).values())
+
+
+def half(number: int) -> Device:
+    taken = [Consumption(CARD, {"halves": 1})]
+    return Device(f"half-{number}", physical=(f"card0/{number}",), consumes=taken)
+
+
+CARD = CounterSet("card0", {"halves": 2})
+ALL = Device("whole", physical=("card0",), consumes=[Consumption(CARD, {"halves": 2})])
+RESOURCE = "example.com/card"
+
+
+async def test_a_card_and_its_halves_in_one_list_are_never_held_together(tmp_path: Path) -> None:
+    plugin = Cards(RESOURCE, ALL, half(0), half(1))
+    async with running(plugin, tmp_path, served=QUICK) as kubelet:
+        first = await kubelet.admit(pod_requesting({RESOURCE: 1}, name="a"))
+        assert await kubelet.reason(RESOURCE, "whole") != ""
+        await until(kubelet.daemon, RESOURCE, "whole", lambda device: device.reason == "held as half-0 by default/a")
+        service = kubelet.daemon.resource(RESOURCE).service
+        with pytest.raises(UnhealthyDevice, match="held as half-0 by"):
+            await service.allocate([["whole"]])
+        second = await kubelet.admit(pod_requesting({RESOURCE: 1}, name="b"))
+        with pytest.raises(PodRefused):
+            await kubelet.admit(pod_requesting({RESOURCE: 1}, name="c"))
+        for pod in (first, second):
+            await kubelet.remove(pod)
+        await until(kubelet.daemon, RESOURCE, "whole", lambda device: device.healthy)
+
+
+async def test_one_request_never_gets_a_card_and_its_half(tmp_path: Path) -> None:
+    async with running(Cards(RESOURCE, ALL, half(0)), tmp_path, served=QUICK) as kubelet:
+        service = kubelet.daemon.resource(RESOURCE).service
+        for containers in ([["whole", "half-0"]], [["whole"], ["half-0"]]):
+            with pytest.raises(UnhealthyDevice, match="by this very request"):
+                await service.allocate(containers)
+        await service.allocate([["half-0"]])
+
+
+async def test_counters_keep_devices_back_without_names_of_hardware(tmp_path: Path) -> None:
+    devices = [Device(f"d{n}", consumes=[Consumption(CARD, {"halves": n})]) for n in (1, 2)]
+    async with running(Cards(RESOURCE, *devices), tmp_path, served=QUICK) as kubelet:
+        await kubelet.admit(pod_requesting({RESOURCE: 1}, name="a"))
+        assert "held as d1" in await kubelet.reason(RESOURCE, "d2")
+
+
+async def test_whole_and_parts_of_two_resources_are_never_held_together(tmp_path: Path) -> None:
+    parts = Cards("example.com/part", Device("p0", physical=("card/p0",)), Device("p1", physical=("card/p1",)))
+    card = Cards(WHOLE, Device("c", physical=("card",)))
+    async with running([parts, card], tmp_path, served=QUICK) as kubelet:
+        pod = await kubelet.admit(pod_requesting({WHOLE: 1}, name="a"))
+        for device_id in ("p0", "p1"):
+            assert f"held as c of {WHOLE}" in await kubelet.reason(parts.resource, device_id)
+        await kubelet.remove(pod)
+        await until(kubelet.daemon, parts.resource, "p1", lambda device: device.healthy)
+
+
+async def test_a_failed_allocate_keeps_nothing_back(tmp_path: Path) -> None:
+    plugin = Failing(RESOURCE, ALL, half(0))
+    async with running(plugin, tmp_path, served=QUICK) as kubelet:
+        with pytest.raises(PodRefused):
+            await kubelet.admit(pod_requesting({RESOURCE: 1}))
+        await until(kubelet.daemon, RESOURCE, "whole", lambda device: device.healthy)
+
+
+class Failing(Cards):
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        raise PluginError("broken")
+
+
+async def test_a_device_whose_allocate_has_not_returned_is_refused(tmp_path: Path) -> None:
+    plugin = Slow(RESOURCE, ALL)
+    async with running(plugin, tmp_path, served=QUICK) as kubelet:
+        service = kubelet.daemon.resource(RESOURCE).service
+        first = asyncio.create_task(service.allocate([["whole"]]))
+        await plugin.called.wait()
+        with pytest.raises(UnhealthyDevice, match="its previous Allocate has not returned"):
+            await service.allocate([["whole"]])
+        plugin.go_on.set()
+        await first
+        await service.allocate([["whole"]])
+
+
+class Slow(Cards):
+    def __init__(self, resource: str, *devices: Device) -> None:
+        super().__init__(resource, *devices)
+        self.called, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        self.called.set()
+        await self.go_on.wait()
+        return Allocation()
+
+
+async def test_status_never_lists_pods_while_an_allocate_is_open(paths: KubeletPaths) -> None:
+    entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {-1: ("card-7",)}, b"")
+    paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
+    ledger, pods = Ledger(Settings(kubelet_dir=paths.root)), Pods(HELD)
+    async with serve_held_devices(pods, paths.pod_resources_socket):
+        ledger.allocating.begin()
+        holdings = await ledger.refreshed()
+        assert (pods.times, holdings.pods(WHOLE, "card-7")) == (0, ())
+        assert "allocates devices" in holdings.unknown[HoldingSource.POD_RESOURCES].reason
+        waiting = asyncio.create_task(ledger.list_pods())
+        await asyncio.sleep(0)
+        ledger.allocating.end()
+        await waiting
+        assert (pods.times, ledger.latest.value.pods(WHOLE, "card-7")) == (1, ())
+        await ledger.read()
+        assert ledger.latest.value.pods(WHOLE, "card-7") == ("default/g4",)
