@@ -93,6 +93,8 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
     for key in ("reason", "fault", "discovery", "empty", "refused", "held"):
         if resource[key]:
             yield f"  {key}: {clean(resource[key])}"
+    for claim in (resource["driver"] or {}).get("leaving") or ():  # type: ignore[attr-defined]
+        yield f"  waits for: ResourceClaim {clean(claim)}; driver {clean(resource['driver']['reason'])}"  # type: ignore[index]
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
     for title, text in sorted({note for device in devices for note in _notes(device)}):

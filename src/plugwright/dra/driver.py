@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict, replace
 
+from plugwright.dra import driver_paths
 from plugwright.dra.claims_only import ClaimsOnly
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_placement import DevicePlacement
@@ -28,7 +29,7 @@ from plugwright.dra.names import check_driver_name, driver_name
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.resource_api_client import ResourceClient
 from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
-from plugwright.dra.resource_claims.claim_files import ClaimFiles
+from plugwright.dra.resource_claims.claim_files import CDI_OWNER, ClaimFiles
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup
 from plugwright.dra.resource_claims.claim_status import ClaimStatus
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
@@ -54,7 +55,6 @@ __all__ = ["Driver", "find_api_server"]
 
 logger = logging.getLogger(__name__)
 
-_OWNER = "plugwright-dra"  # of CDI files: a plugin that removes its own leaves those of claims alone
 _TAINTS = "taints.json"
 _RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
 
@@ -148,8 +148,9 @@ class Driver:
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
         api = await in_thread("API server", partial(self._connect, settings))
         own = DriverPaths.of(settings, self.name)
+        await in_thread("name of the resource", partial(driver_paths.record_resource, own, runtime.resource))
         metadata = DeviceMetadata(own.directory, self.name)
-        files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
+        files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=CDI_OWNER), metadata)
         prepared = PreparedClaims(own.checkpoint, boot_id(), files.find)
         placement = self._wrap(self._placement(own, api, prepared))
         claim_status = ClaimStatus(api, self.name)

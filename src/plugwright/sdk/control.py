@@ -114,7 +114,10 @@ def unready(daemon: Daemon) -> list[str]:
 
 
 def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
-    """What a resource waits for: a line for each API that it is to be served by and is not."""
+    """What a resource waits for: its owner, or a line for each API that it is to be served by and is not."""
+    if owner := runtime.ownership.owner.value:
+        yield f"{RegistrationState.WAITING} {owner}"
+        return
     failing = runtime.discovery.failing.value
     if runtime.serve.api is not ServeMode.DRA:
         status = runtime.registration.status.value
@@ -130,12 +133,15 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
     status: RegistrationStatus | DriverState = runtime.registration.status.value
     if runtime.serve.api is ServeMode.DRA and runtime.driver is not None:
         status = runtime.driver.state.value
+    if owner := runtime.ownership.owner.value:
+        status = RegistrationStatus(RegistrationState.WAITING, status.since, owner)
     driver = dict(runtime.driver.status()) if runtime.driver is not None else None
     return ResourceStatus(
         name=runtime.resource,
         state="idle" if runtime.is_idle else str(status.state),
         reason=idle if runtime.is_idle else status.reason,
         since=round(status.since, 3),
+        owner=owner,
         endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
         registrations=runtime.service.metrics.registrations["ok"],

@@ -25,6 +25,7 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.log_level import LogLevel
 from plugwright.sdk.node_state import NodeState
+from plugwright.sdk.ownership import Ownership
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
@@ -66,6 +67,7 @@ class ResourceRuntime:
     ) -> None:
         self.resource = plugin.resource
         self.serve = self.serve_asked = plugin.serve
+        self.ownership = Ownership(plugin.resource, settings)
         self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
         self.settings, self.checkpoint, self.exclusivity = settings, checkpoint, exclusivity
         self.calls = PluginCalls(plugin.resource, stalls)
@@ -121,10 +123,18 @@ class ResourceRuntime:
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
         self.registration.status.subscribe(callback)
+        self.ownership.owner.subscribe(callback)
         if self.driver is not None:
             self.driver.state.subscribe(callback)
 
     async def run(self) -> None:
+        try:
+            await self.ownership.acquire()
+            await self._serve()
+        finally:
+            self.ownership.close()
+
+    async def _serve(self) -> None:
         await self.removed_devices.list_held()
         parts = [Part("discovery", self._discover, self.inventory.distrust)]  # its next list ends the distrust
         if self.serve.api is not ServeMode.DRA:

@@ -46,6 +46,7 @@ class _DaemonCollector(Collector):
         yield _durations(runtimes)
         yield _registrations(runtimes)
         yield from _streams(runtimes)
+        yield from _owners(runtimes)
         yield _drivers(runtimes)
         yield from _discovery(runtimes)
         yield from _supervision(runtimes)
@@ -135,6 +136,15 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         without.add_metric([runtime.resource], 0 if has_none else runtime.service.seconds_without_stream)
         idle.add_metric([runtime.resource], int(runtime.is_idle))
     yield from (opened, without, idle)
+
+
+def _owners(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(
+        "plugwright_resource_waits_for_owner", "Whether another daemon owns the resource", labels=["resource"]
+    )
+    for runtime in runtimes:
+        waiting.add_metric([runtime.resource], int(bool(runtime.ownership.owner.value)))
+    yield waiting
 
 
 def _drivers(runtimes: list[ResourceRuntime]) -> Metric:
