@@ -88,7 +88,7 @@ def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") ->
         pods_unreadable=holders.unreadable,
         log_lines_dropped=logs.dropped_lines(),
         config=msgspec.to_builtins(daemon.config.value) if daemon.config.value is not None else None,
-        resources=[_resource(runtime, holders) for runtime in runtimes],
+        resources=[_resource(runtime, holders, daemon.rivals.found.value) for runtime in runtimes],
     )
 
 
@@ -128,7 +128,7 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
         yield f"DRA driver {driver.state} {driver.reason or failing}"
 
 
-def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
+def _resource(runtime: ResourceRuntime, holders: Holders, rivals: Mapping[str, str]) -> ResourceStatus:
     idle = runtime.discovery.idle.value
     status: RegistrationStatus | DriverState = runtime.registration.status.value
     if runtime.serve.api is ServeMode.DRA and runtime.driver is not None:
@@ -142,6 +142,7 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
         reason=idle if runtime.is_idle else status.reason,
         since=round(status.since, 3),
         owner=owner,
+        rival=rivals.get(runtime.resource, ""),
         endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
         registrations=runtime.service.metrics.registrations["ok"],

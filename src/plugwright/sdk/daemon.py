@@ -32,6 +32,7 @@ from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.released_devices import ReleasedDevices
 from plugwright.sdk.removed_devices import RemovedDevices
+from plugwright.sdk.rivals import Rivals, ServedResource
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
@@ -233,6 +234,8 @@ class Daemon:
         )
         self._exclusivity.changed.subscribe(self._compare_holders)
         self._audit = AllocationAudit(paths.pod_resources_socket, settings.timeouts.audit, self._exclusivity.allocating)
+        self.rivals = Rivals(self._checkpoint, paths.device_plugins, self._listed, settings.timeouts.holders)
+        self.rivals.found.subscribe(self._publish_change)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -254,6 +257,7 @@ class Daemon:
                 looking = group.create_task(watch_for_replacement(self._directory))
                 cordoning = group.create_task(self.cordons.run())
                 comparing = group.create_task(self._exclusivity.run())
+                watching = group.create_task(self.rivals.run())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -265,6 +269,7 @@ class Daemon:
                 looking.cancel()
                 cordoning.cancel()
                 comparing.cancel()
+                watching.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
@@ -359,6 +364,16 @@ class Daemon:
             if runtime.service.streams.value.open:
                 runtime.inventory.resend()
                 return
+
+    def _listed(self) -> dict[str, ServedResource]:
+        """The resources that the kubelet has a list of."""
+        listed = {}
+        for name, runtime in self.resources.items():
+            snapshot = runtime.inventory.latest.value
+            if snapshot is not None and runtime.service.streams.value.open:
+                allocated = runtime.inventory.allocated.keys()
+                listed[name] = ServedResource(snapshot.devices.keys(), allocated, runtime.registration.endpoint)
+        return listed
 
     def _compare_holders(self) -> None:
         for runtime in self.resources.values():

@@ -28,6 +28,7 @@ class _File(msgspec.Struct, frozen=True):
     identity: tuple[int, ...] = ()
     entries: tuple[PodDevicesEntry, ...] = ()
     held: Mapping[str, Held] = {}
+    registered: Mapping[str, Sequence[str] | None] = {}
 
 
 class KubeletCheckpoint:
@@ -43,6 +44,10 @@ class KubeletCheckpoint:
     async def entries(self) -> Sequence[PodDevicesEntry]:
         """What is stored for the containers that hold devices of any resource."""
         return (await self._newest()).entries
+
+    async def registered(self) -> Mapping[str, Sequence[str] | None]:
+        """The Healthy devices of each resource, as the kubelet has them from the latest list."""
+        return (await self._newest()).registered
 
     async def rewritten(self, resend: Callable[[], None]) -> None:
         """Has the kubelet write the file, by a device list sent once more.
@@ -72,7 +77,8 @@ def _read(path: Path, latest: _File) -> _File:
             if identity == latest.identity:
                 return latest
             content = checkpoint.decode(file.read())
-            return _File(identity, content.entries or (), checkpoint.held_by_resource(content))
+            held = checkpoint.held_by_resource(content)
+            return _File(identity, content.entries or (), held, content.registered or {})
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise
