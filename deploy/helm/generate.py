@@ -178,6 +178,7 @@ class Values(_Strict):
     registration: Literal["direct", "watcher"]
     kubelet: Kubelet
     state_dir: OptionalDirectory
+    node_dir: Directory
     run_dir: OptionalDirectory
     log: Log
     probes: Probes

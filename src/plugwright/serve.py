@@ -1,11 +1,14 @@
 """The facade's run() and serving(): plugins served through the device plugin API, by claims, or by both.
 
-`sdk` serves the one, `dra` the other, and neither is loaded where it is not needed.
+`sdk` serves the one, `dra` the other, which is only loaded if it is needed.
 """
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from plugwright.dra import driver_paths
+from plugwright.dra.driver_paths import DriverPaths
 from plugwright.sdk import driver_names
 from plugwright.sdk import run as sdk_run
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
@@ -14,7 +17,7 @@ from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettin
 from plugwright.sdk.settings import Settings
 from plugwright.system import cpython
 
-__all__ = ["needs_driver", "resource_driver", "run", "serving"]
+__all__ = ["former_driver", "needs_driver", "resource_driver", "run", "serving"]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None, serve: str | ServeSettings = "") -> None:
@@ -37,9 +40,12 @@ async def serving(
 
 
 def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
-    """The driver of a resource that claims are served from; None for one that needs none."""
-    if not needs_driver(runtime):
-        return None
+    """The driver of a resource that claims are served from, or that earlier claims may hold devices of; else None."""
+    if runtime.serve.api is ServeMode.DEVICE_PLUGIN:
+        driver = former_driver(runtime)
+        # The service account of a pod has rights for the drivers of its configuration alone.
+        if not driver or not (runtime.settings.kubeconfig or os.environ.get("KUBECONFIG")):
+            return _leaving(runtime, driver) if driver else None
     cpython.allow_ssl()
     from plugwright.dra.driver import Driver  # a client of the API server, which the device plugin API does not need
 
@@ -48,16 +54,23 @@ def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
 
 def needs_driver(runtime: ResourceRuntime) -> bool:
     """Whether claims are served from a resource, or earlier claims may still hold its devices."""
-    return runtime.serve.api is not ServeMode.DEVICE_PLUGIN or _may_have_claims(runtime)
+    return runtime.serve.api is not ServeMode.DEVICE_PLUGIN or bool(former_driver(runtime))
 
 
-def _may_have_claims(runtime: ResourceRuntime) -> bool:
-    driver = runtime.serve.driver or driver_names.driver_name(runtime.resource)
-    if not (runtime.settings.paths.plugins / driver).is_dir():
-        return False
-    from plugwright.dra.driver_paths import DriverPaths, may_have_claims  # only if there was a driver
+def former_driver(runtime: ResourceRuntime) -> str:
+    """The driver whose claims may hold devices of a resource that the device plugin API serves; empty if none may."""
+    settings = runtime.settings
+    usual = runtime.serve.driver or driver_names.driver_name(runtime.resource)
+    for driver in (usual, *driver_paths.recorded_drivers(settings.paths.plugins, runtime.resource)):
+        if driver_paths.may_have_claims(DriverPaths.of(settings, driver)):
+            return driver
+    return ""
 
-    return may_have_claims(DriverPaths.of(runtime.settings, driver))
+
+def _leaving(runtime: ResourceRuntime, driver: str) -> ResourceDriver:
+    from plugwright.dra.leaving_claims import LeavingDriver  # only if there was a driver
+
+    return LeavingDriver(runtime, driver)
 
 
 def _served(plugins: tuple[Plugin, ...], serve: str | ServeSettings) -> tuple[Plugin, ...]:

@@ -71,7 +71,7 @@ async def test_cordon_of_an_unknown_device_is_refused(kubelet: ObservedKubelet, 
         assert elsewhere == Ended(1, "", said)
         never = await node.ask("uncordon", "mock/gpu", first)
         assert never == Ended(1, "", f"plugwright: '{first}' of mock/gpu is not cordoned\n")
-        assert not node.state.exists()
+        assert not (node.state / "cordons.json").exists()
 
 
 async def test_an_unknown_id_is_answered_with_the_known_ones(
@@ -86,6 +86,7 @@ async def test_a_cordon_that_cannot_be_kept_is_not_made(
     kubelet: ObservedKubelet, settings: Settings, node: Node
 ) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
+        node.state.rename(node.state.with_name("away"))
         node.state.touch()  # where a directory must be made
         first, _ = gpu.devices
         done = await node.ask("cordon", "mock/gpu", first, "--reason", "x")

@@ -137,7 +137,7 @@ async def test_a_watcher_of_status_gets_the_refusal(kubelet: ObservedKubelet) ->
 
 async def test_a_start_with_a_bad_file_serves_its_last_good_version_and_says_so(kubelet: ObservedKubelet) -> None:
     async with serving_a_file(kubelet) as (node, daemon):
-        state = Directory(node.state)
+        state = Directory(node.state / "releases" / "plugwright")
         async with state.watching():
             await state.appears("last-good-config.json")
         before = await shown(node)

@@ -93,7 +93,7 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     assert devices[first].pop("since") <= devices[second].pop("since")
     assert gpu.pop("since") <= time.time()
     assert gpu == {
-        "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint,
+        "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint, "owner": "", "rival": "",
         "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
         "fault": "", "restarts": 0, "held": "", "stuck": {},
         "serve": "device-plugin", "driver": None,

@@ -56,7 +56,6 @@ def test_without_claims_there_is_no_right_no_token_and_no_class(case: str) -> No
     for each in made:
         if each["kind"] == "DaemonSet":
             assert each["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
-            assert "NODE_NAME" not in str(each)
 
 
 def test_a_resource_with_claims_has_a_class_that_takes_its_name_over() -> None:
@@ -160,7 +159,8 @@ def test_daemons_without_claims_get_nothing_beside_one_that_has_them(tmp_path: P
 
 
 def test_two_configurations_with_one_resource_share_its_class(tmp_path: Path) -> None:
-    other = {"config": {"resources": [resource("example.com/tape", "both")]}}
+    pool = {"example.com/pool": "other"}
+    other = {"config": {"resources": [resource("example.com/tape", "both")]}, "nodeSelector": pool}
     made = rendered({**config(resource("example.com/tape")), "configs": {"other": other}}, tmp_path)
     assert list(named(made, "DeviceClass")) == ["tape.example.com"]
     assert ["get", "list"] in [rule["verbs"] for rule in named(made, "ClusterRole")[OWN]["rules"]]
@@ -188,7 +188,10 @@ def test_helm_test_takes_a_device_by_a_claim(tmp_path: Path) -> None:
         assert pod["spec"]["containers"][0]["resources"] == {"limits": {name: 1}}
 
 
-TWO = {"config": {"resources": [resource("example.com/tape", {"api": "dra", "driver": "robot.example.com"})]}}
+TWO = {
+    "config": {"resources": [resource("example.com/tape", {"api": "dra", "driver": "robot.example.com"})]},
+    "nodeSelector": {"example.com/pool": "two"},
+}
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     (
         config(resource("a.b/c")),

@@ -332,7 +332,7 @@ async def test_a_driver_that_cannot_begin_keeps_only_devices_of_claims_from_the_
         await kubelet.daemon.apply([])
         after = Tapes(Device("st0"), Device("st1"))
         after.serve = replace(before.serve, api=ServeMode.DEVICE_PLUGIN)
-        settings = replace(kubelet.daemon.settings, node_name="")
+        settings = replace(kubelet.daemon.settings, node_name="", kubeconfig=tmp_path / "kubeconfig")
         async with serving(after, settings=settings) as daemon:
             assert "the name of this node is not known" in await until_failed(daemon)
             assert await kubelet.allocatable(TAPE, count=1) == 1

@@ -95,6 +95,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a misspelt discover": (lambda: check_plugins([Misspelt()]), r"got none: did you mean discovr\(\) to be it\?"),
     # settings
     "a way of registration": (make(Settings, registration="nope"), "must be one of direct, watcher, got 'nope'"),
+    "a release that is no name": (make(Settings, release="a//b"), "release of .* as namespace/name, got 'a//b'"),
     "limits in a dict": (make(Settings, limits={"allocate": 1}), "limits of the settings must be a Limits, got {'allo"),
     "timeouts in a number": (make(Settings, timeouts=5), "timeouts of the settings must be a Timeouts, got 5"),
     "a limit below zero": (make(Limits, allocate=-1), "limits.allocate of the settings must be a number .*, got -1"),
@@ -121,6 +122,13 @@ def test_strings_are_paths_in_settings() -> None:
         control_socket=Path("/x.sock"), state_dir=Path("/x"), registration=settings.registration
     )
     assert settings.registration.value == "watcher"
+
+
+def test_the_directory_of_the_node_is_the_state_directory_unless_it_is_set() -> None:
+    assert Settings().node_directory is None
+    assert Settings(state_dir=Path("/x")).node_directory == Path("/x")
+    assert Settings(state_dir=Path("/x"), node_dir=Path("/n")).node_directory == Path("/n")
+    assert Settings(node_dir=Path("/n")).node_directory == Path("/n")
 
 
 class Alocate(Good):

@@ -17,6 +17,7 @@ from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import Cordon, CordonRule, Cordons
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.prometheus import page
+from plugwright.system.concurrency import cancel
 
 
 class Clock:
@@ -169,3 +170,30 @@ async def test_cordoned_devices_are_counted_apart_from_unhealthy_ones(
     for health, count in (("Cordoned", 1), ("Healthy", 1), ("Unhealthy", 0)):
         assert f'plugwright_devices{{health="{health}",resource="{TAPE}"}} {count}.0' in text
     assert 'plugwright_build_info{python="3.' in text
+
+
+async def test_cordons_of_two_daemons_are_merged_and_each_applies_those_of_the_other(tmp_path: Path) -> None:
+    first, second = (CordonController(Settings(state_dir=tmp_path)) for _ in range(2))
+    inventories = [Inventory("example.com/tape"), Inventory("example.com/disk")]
+    for inventory in inventories:
+        inventory.update([Device("st0")])
+    for controller in (first, second):
+        await controller.load()
+    for controller in (first, second):
+        for inventory in inventories:
+            controller.attach(inventory)
+    shared = Inventory("example.com/tape")
+    shared.update([Device("st0")])
+    second.attach(shared)
+    running = asyncio.create_task(second.run())
+    try:
+        await first.add("example.com/tape", "st0", Cordon("fan"))
+        await shared.latest.until(lambda snapshot: snapshot is not None and not snapshot.devices["st0"].healthy)
+        await second.add("example.com/disk", "st0", Cordon("noise"))
+        await first.remove("example.com/tape", "st0")
+        await shared.latest.until(lambda snapshot: snapshot is not None and snapshot.devices["st0"].healthy)
+    finally:
+        await cancel(running)
+    stored = Cordons(tmp_path / "cordons.json")
+    stored.load()
+    assert {resource: list(cordons) for resource, cordons in stored.all.items()} == {"example.com/disk": ["st0"]}

@@ -26,7 +26,9 @@ run(Tape())
 """
 ALL = {
     "PLUGWRIGHT_REGISTRATION": "watcher",
+    "PLUGWRIGHT_RELEASE": "devices/tapes",
     "PLUGWRIGHT_STATE_DIR": "/state",
+    "PLUGWRIGHT_NODE_DIR": "/node",
     "PLUGWRIGHT_CONTROL_SOCKET": "/control.sock",
     "PLUGWRIGHT_LISTEN": "127.0.0.1:9400",
 }
@@ -35,7 +37,9 @@ ALL = {
 def test_variables_set_what_is_left_at_its_default() -> None:
     expected = Settings(
         registration=Registration.WATCHER,
+        release="devices/tapes",
         state_dir=Path("/state"),
+        node_dir=Path("/node"),
         control_socket=Path("/control.sock"),
         listen="127.0.0.1:9400",
     )

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from plugwright import serve
 from plugwright.cli import logs
 from plugwright.config.reload import DaemonConfig
+from plugwright.sdk.release_state import with_own_state
 from plugwright.sdk.run import log_start, run_until_stopped
 from plugwright.sdk.settings import Registration, Settings
 
@@ -25,7 +26,7 @@ def serve_file(values: Mapping[str, Any]) -> None:
 
 
 def configured(values: Mapping[str, Any]) -> Settings:
-    """The settings of these values; those of the log take effect."""
+    """The settings of these values, with the directories of the release; those of the log take effect."""
     rest = {name: value for name, value in values.items() if name != "config"}
     logs.configure(str(rest.pop("log_format")), str(rest.pop("log_level")))
-    return Settings(**{**rest, "registration": Registration(rest["registration"])})
+    return with_own_state(Settings(**{**rest, "registration": Registration(rest["registration"])}))

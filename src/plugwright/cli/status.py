@@ -92,9 +92,11 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
     watchers = f"{resource['streams']} watching" if resource["streams"] else "not watched"
     served = "" if resource["state"] == "idle" else f", {watchers}, {counts['Healthy']} of {len(devices)} healthy"
     yield f"{click.style(resource['name'], bold=True)}  {state} {_age(now - resource['since'])}{served}"
-    for key in ("reason", "fault", "discovery", "empty", "refused", "held"):
+    for key in ("reason", "rival", "fault", "discovery", "empty", "refused", "held"):
         if resource[key]:
             yield f"  {key}: {clean(resource[key])}"
+    for claim in (resource["driver"] or {}).get("leaving") or ():  # type: ignore[attr-defined]
+        yield f"  waits for: ResourceClaim {clean(claim)}; driver {clean(resource['driver']['reason'])}"  # type: ignore[index]
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
     for title, text in sorted({note for device in devices for note in _notes(device)}):

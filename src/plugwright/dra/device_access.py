@@ -1,8 +1,8 @@
 """The devices of a resource as claims see them, and the plugin's methods: what preparing a claim needs of the SDK."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
-from plugwright.dra.device_placement import DevicePlacement
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime
@@ -10,15 +10,23 @@ from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["PluginDevices"]
+__all__ = ["ClaimAdmission", "PluginDevices"]
 
 _NOT_THERE = ("gone", "held", "holders-unknown")  # codes: no plugin call can make such a device usable
+
+
+class ClaimAdmission(Protocol):
+    """Whether claims may have a device; part of `device_placement.DevicePlacement`."""
+
+    async def arriving(self, names: Collection[str]) -> None: ...
+
+    def refusal(self, device_id: str) -> str: ...
 
 
 class PluginDevices:
     """Implements `claim_setup.DeviceAccess`; devices are known by their names in the slices."""
 
-    def __init__(self, runtime: ResourceRuntime, placement: DevicePlacement) -> None:
+    def __init__(self, runtime: ResourceRuntime, placement: ClaimAdmission) -> None:
         self._runtime, self._placement = runtime, placement
         self.arriving = placement.arriving
         self._snapshot: Snapshot | None = None  # that `_by_name` was made of

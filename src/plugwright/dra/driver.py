@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict, replace
 
+from plugwright.dra import driver_paths
 from plugwright.dra.claims_only import ClaimsOnly
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_placement import DevicePlacement
@@ -149,6 +150,7 @@ class Driver:
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
         api = await in_thread("API server", partial(self._connect, settings))
         own = DriverPaths.of(settings, self.name)
+        await in_thread("name of the resource", partial(driver_paths.record_resource, own, runtime.resource))
         metadata = DeviceMetadata(own.directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=CDI_OWNER), metadata)
         prepared = PreparedClaims(own.checkpoint, boot_id(), files.find)

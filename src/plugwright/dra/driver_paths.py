@@ -9,6 +9,7 @@ last served by `serve: dra`: every device belonged to claims.
 import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,17 @@ import msgspec
 from plugwright.sdk.settings import Settings
 from plugwright.system import files
 
-__all__ = ["DriverPaths", "PlacementLock", "may_have_claims", "recorded_states"]
+__all__ = [
+    "DriverPaths",
+    "PlacementLock",
+    "may_have_claims",
+    "record_resource",
+    "recorded_drivers",
+    "recorded_states",
+]
 
 _PRIVATE = 0o600
+_RESOURCE = "resource"  # the file with the name of the resource that a driver serves
 
 
 class DriverPaths(msgspec.Struct, frozen=True):
@@ -74,13 +83,28 @@ class PlacementLock:
             except BlockingIOError:
                 os.close(descriptor)
                 return False
+            if not self._is_current(descriptor):  # removed by its last holder meanwhile
+                os.close(descriptor)
+                return False
             self._descriptor = descriptor
         return True
+
+    def remove(self) -> None:
+        """Removes the file of a lock that this process holds: no driver serves claims here any more."""
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+            self.close()
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _is_current(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
 
 
 def may_have_claims(paths: DriverPaths) -> bool:
@@ -96,6 +120,27 @@ def may_have_claims(paths: DriverPaths) -> bool:
     if not paths.split.exists() and paths.lock.exists():
         return True
     return bool(claims.get("claims")) or any(state != "listed" for state in states.values())
+
+
+def record_resource(paths: DriverPaths, resource: str) -> None:
+    """Records whose driver it is: a later configuration may no longer name the driver."""
+    path = paths.directory / _RESOURCE
+    with suppress(OSError):
+        if files.read(path).decode() == resource:
+            return
+    with suppress(OSError):
+        paths.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        files.write_atomically(path, resource, mode=0o600, sync=False, sync_name=False)
+
+
+def recorded_drivers(plugins: Path, resource: str) -> list[str]:
+    """The drivers that have served claims of the resource on this node."""
+    found = []
+    for path in sorted(plugins.glob(f"*/{_RESOURCE}")):
+        with suppress(OSError, ValueError):
+            if files.read(path).decode() == resource:
+                found.append(path.parent.name)
+    return found
 
 
 def recorded_states(split: Path) -> dict[str, str] | None:

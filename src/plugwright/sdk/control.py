@@ -95,7 +95,7 @@ def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -
         waiting=dict(daemon.ledger.waiting),
         log_lines_dropped=logs.dropped_lines(),
         config=msgspec.to_builtins(daemon.config.value) if daemon.config.value is not None else None,
-        resources=[_resource(runtime, holdings) for runtime in runtimes],
+        resources=[_resource(runtime, holdings, daemon.rivals.found.value) for runtime in runtimes],
     )
 
 
@@ -121,7 +121,10 @@ def unready(daemon: Daemon) -> list[str]:
 
 
 def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
-    """What a resource waits for: a line for each API that it is to be served by and is not."""
+    """What a resource waits for: its owner, or a line for each API that it is to be served by and is not."""
+    if owner := runtime.ownership.owner.value:
+        yield f"{RegistrationState.WAITING} {owner}"
+        return
     failing = runtime.discovery.failing.value
     if runtime.serve.api is not ServeMode.DRA:
         status = runtime.registration.status.value
@@ -134,17 +137,21 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
         yield f"DRA driver {driver.state} {driver.reason or failing}"
 
 
-def _resource(runtime: ResourceRuntime, holdings: Holdings) -> ResourceStatus:
+def _resource(runtime: ResourceRuntime, holdings: Holdings, rivals: Mapping[str, str]) -> ResourceStatus:
     idle = runtime.discovery.idle.value
     status: RegistrationStatus | DriverState = runtime.registration.status.value
     if runtime.serve.api is ServeMode.DRA and runtime.driver is not None:
         status = runtime.driver.state.value
+    if owner := runtime.ownership.owner.value:
+        status = RegistrationStatus(RegistrationState.WAITING, status.since, owner)
     driver = dict(runtime.driver.status()) if runtime.driver is not None else None
     return ResourceStatus(
         name=runtime.resource,
         state="idle" if runtime.is_idle else str(status.state),
         reason=idle if runtime.is_idle else status.reason,
         since=round(status.since, 3),
+        owner=owner,
+        rival=rivals.get(runtime.resource, ""),
         endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
         registrations=runtime.service.metrics.registrations["ok"],

@@ -10,16 +10,19 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
+from pathlib import Path
 
-from plugwright.errors import CallNotStarted, CallTimedOut, ConfigError
+from plugwright.errors import CallNotStarted, CallTimedOut, CallUnfinished, ConfigError
 from plugwright.model import Device, some
-from plugwright.sdk.cordons import Cordon, CordonRule, Cordons
+from plugwright.sdk.cordons import CORDONS_FILE, Cordon, CordonRule, Cordons
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import CordonStatus
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff
+from plugwright.system.inotify import settled_changes
 from plugwright.system.latest import Signal
 from plugwright.text import clean
 
@@ -37,7 +40,8 @@ class CordonController:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.changed = Signal()
         self._settings, self._clock = settings, clock
-        self._stored = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
+        self._directory = settings.node_directory
+        self._stored = Cordons(self._directory / CORDONS_FILE if self._directory is not None else None)
         self.rules: Sequence[CordonRule] = settings.cordons
         self._active_rules: Sequence[CordonRule] = ()
         self._inventories: dict[str, Inventory] = {}
@@ -105,14 +109,25 @@ class CordonController:
         self._apply_all()
 
     async def run(self) -> None:
-        """Tries until the cordons are known, then ends those whose time is over; runs for ever."""
+        """Tries until the cordons are known, then ends those whose time is over; runs forever."""
         backoff = Backoff(self._settings.timeouts.retry, self._settings.timeouts.longest)
         while self.unreadable:
             await asyncio.sleep(backoff.delay())
             await self.load()
-        while True:
-            await self._end_cordons()
-            await self._until_next_end()
+        async with asyncio.TaskGroup() as group:
+            if self._directory is not None:
+                group.create_task(self._follow(self._directory))
+            while True:
+                await self._end_cordons()
+                await self._until_next_end()
+
+    async def _follow(self, directory: Path) -> None:
+        """Applies the cordons that other daemons of the node add and remove."""
+        async with aclosing(settled_changes(directory)) as changes:
+            async for _ in changes:
+                with suppress(CallUnfinished):  # the next change is read again
+                    if await self._disk.join(self._stored.read_again, "again"):
+                        self._apply_all()
 
     async def _until_next_end(self) -> None:
         """Or until something has changed, or the clock may have been set."""

@@ -4,6 +4,9 @@ A cordon is of one device, with its author, its time and the time when it ends b
 configuration, and cordons every device that it fits, on every node that has the file. When they are applied and end is
 `cordon_controller`.
 
+Cordons belong to the node: all daemons on it share one file. A change is made to the file's present content, under a
+lock, so no daemon overwrites a cordon of another.
+
 The file has the shape that the first version had, resource → device id → reason, and beside it the key `format` with
 the version and the rest of each cordon. So a daemon from before keeps the cordons, and only forgets who made them and
 when they end. The version goes up when an older daemon must not read the file.
@@ -26,10 +29,11 @@ from plugwright.system.log_once import LogOnce
 from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
 from plugwright.text import clean
 
-__all__ = ["LATEST", "Cordon", "CordonRule", "Cordons"]
+__all__ = ["CORDONS_FILE", "LATEST", "Cordon", "CordonRule", "Cordons"]
 
 logger = logging.getLogger(__name__)
 
+CORDONS_FILE = "cordons.json"  # in the directory of the node
 _VERSION = 2  # the first had no number
 _FORMAT = "format"  # no resource has this name: theirs have a slash
 LATEST = 253_402_300_799.0  # the last second of the year 9999
@@ -132,6 +136,35 @@ class Cordons:
             return {**stored, resource: cordons}
 
         self._replace(without)
+
+    def merge(self, others: Mapping[str, Mapping[str, Cordon]]) -> None:
+        """Adds the cordons of another file; a device that is cordoned here keeps its cordon. ConfigError."""
+
+        def merged(stored: _Stored) -> _Stored:
+            resources = [*stored, *(resource for resource in others if resource not in stored)]
+            return {resource: {**others.get(resource, {}), **stored.get(resource, {})} for resource in resources}
+
+        self._replace(merged)
+
+    def read_again(self) -> bool:
+        """Takes over the changes of other daemons; returns whether there were any. Never raises.
+
+        A file that was removed or cannot be read any more ends no cordon.
+        """
+        if self._file is None or self.unreadable:
+            return False
+        try:
+            stored = self._file.read()
+        except (OSError, StateFileDamaged) as error:
+            reason = error.problem if isinstance(error, StateFileDamaged) else clean(error.strerror or error)
+            facts = {"path": str(self._file.path), "error": reason}
+            self._problems.error("cordons of other daemons not readable", reason, extra=facts)
+            return False
+        self._problems.recovered()
+        if stored is None or stored == self._cordons:
+            return False
+        self._cordons = stored
+        return True
 
     def remove_ended(self, now: float) -> list[tuple[str, str, Cordon]]:
         """The cordons that have ended: gone from memory, whether or not the disk can be written to."""

@@ -26,12 +26,14 @@ from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.log_level import LogLevel
 from plugwright.sdk.node_state import NodeState
+from plugwright.sdk.ownership import Ownership
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.released_devices import ReleasedDevices
 from plugwright.sdk.removed_devices import RemovedDevices
+from plugwright.sdk.rivals import RegisteredResource, Rivals
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
@@ -66,6 +68,7 @@ class ResourceRuntime:
     ) -> None:
         self.resource = plugin.resource
         self.serve = self.serve_asked = plugin.serve
+        self.ownership = Ownership(plugin.resource, settings)
         self.inventory = Inventory(plugin.resource, ledger=ledger)
         self.settings, self.ledger = settings, ledger
         self.calls = PluginCalls(plugin.resource, stalls)
@@ -116,10 +119,18 @@ class ResourceRuntime:
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
         self.registration.status.subscribe(callback)
+        self.ownership.owner.subscribe(callback)
         if self.driver is not None:
             self.driver.state.subscribe(callback)
 
     async def run(self) -> None:
+        try:
+            await self.ownership.acquire()
+            await self._serve()
+        finally:
+            self.ownership.close()
+
+    async def _serve(self) -> None:
         await self.removed_devices.list_held()
         parts = [Part("discovery", self._discover, self.inventory.distrust)]  # its next list ends the distrust
         if self.serve.api is not ServeMode.DRA:
@@ -220,6 +231,8 @@ class Daemon:
         self.ledger = Ledger(settings, self._resend_one)
         self.ledger.changed.subscribe(self._compare_holders)
         self._audit = AllocationAudit(self.ledger, settings.timeouts.audit)
+        self.rivals = Rivals(self.ledger.checkpoint, paths.device_plugins, self._listed, settings.timeouts.holders)
+        self.rivals.found.subscribe(self._publish_change)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -241,6 +254,7 @@ class Daemon:
                 looking = group.create_task(watch_for_replacement(self._directory))
                 cordoning = group.create_task(self.cordons.run())
                 comparing = group.create_task(self.ledger.run())
+                watching = group.create_task(self.rivals.run())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -252,6 +266,7 @@ class Daemon:
                 looking.cancel()
                 cordoning.cancel()
                 comparing.cancel()
+                watching.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
@@ -346,6 +361,16 @@ class Daemon:
             if runtime.service.streams.value.open:
                 runtime.inventory.resend()
                 return
+
+    def _listed(self) -> dict[str, RegisteredResource]:
+        """The resources that the kubelet has a list of."""
+        listed = {}
+        for name, runtime in self.resources.items():
+            snapshot = runtime.inventory.latest.value
+            if snapshot is not None and runtime.service.streams.value.open:
+                allocated = runtime.inventory.allocated.keys()
+                listed[name] = RegisteredResource(snapshot.devices.keys(), allocated, runtime.registration.endpoint)
+        return listed
 
     def _compare_holders(self) -> None:
         self._publish_change()

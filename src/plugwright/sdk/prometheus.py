@@ -6,7 +6,7 @@ through: the copy is one step of the interpreter, in which nothing can change it
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -46,6 +46,7 @@ class _DaemonCollector(Collector):
         yield _durations(runtimes)
         yield _registrations(runtimes)
         yield from _streams(runtimes)
+        yield from _owners(runtimes, self._daemon.rivals.found.value)
         yield _drivers(runtimes)
         yield from _discovery(runtimes)
         yield from _supervision(runtimes)
@@ -135,6 +136,19 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         without.add_metric([runtime.resource], 0 if has_none else runtime.service.seconds_without_stream)
         idle.add_metric([runtime.resource], int(runtime.is_idle))
     yield from (opened, without, idle)
+
+
+def _owners(runtimes: list[ResourceRuntime], rivals: Mapping[str, str]) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(
+        "plugwright_resource_waits_for_owner", "Whether another daemon owns the resource", labels=["resource"]
+    )
+    rival = GaugeMetricFamily(
+        "plugwright_resource_rival", "Whether another plugin serves the resource too", labels=["resource"]
+    )
+    for runtime in runtimes:
+        waiting.add_metric([runtime.resource], int(bool(runtime.ownership.owner.value)))
+        rival.add_metric([runtime.resource], int(runtime.resource in rivals))
+    yield from (waiting, rival)
 
 
 def _drivers(runtimes: list[ResourceRuntime]) -> Metric:

@@ -43,6 +43,7 @@ __all__ = [
     "ResourceRegistration",
     "fixed_socket_name",
     "is_stale_socket",
+    "other_sockets",
     "remove_stale_sockets",
     "unique_socket_name",
 ]
@@ -298,6 +299,12 @@ def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) 
                 path.unlink(missing_ok=True)
                 removed.append(path.name)
     return removed
+
+
+def other_sockets(directory: Path, resource: str, endpoint: str) -> list[str]:
+    """Sockets of other daemons of ours for this resource: processes listen on them, and `endpoint` is our own."""
+    paths = directory.glob(f"{_PREFIX}{_stem(resource)}*.sock")
+    return sorted(path.name for path in paths if path.name != endpoint and sockets.is_listening(path))
 
 
 def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:

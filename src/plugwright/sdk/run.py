@@ -20,6 +20,7 @@ from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
+from plugwright.sdk.release_state import with_own_state
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
 from plugwright.system import garbage
@@ -57,7 +58,8 @@ def run(*plugins: Plugin, settings: Settings | None = None, drivers: DriverFacto
         configure_logs(os.environ)
         checked = check_plugins(plugins)
         log_start(checked)
-        run_until_stopped(checked, with_environment(settings or Settings(), os.environ), rediscover, drivers=drivers)
+        settings = with_own_state(with_environment(settings or Settings(), os.environ))
+        run_until_stopped(checked, settings, rediscover, drivers=drivers)
     except (PlugwrightError, OSError) as error:
         if logs.log_failure(error):
             raise SystemExit(1) from error

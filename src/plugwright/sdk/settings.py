@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import fields, force_setattr
 
 from plugwright.errors import ConfigError
+from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.cordons import CordonRule
 
@@ -43,6 +44,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     departed: float = 60.0  # a removed device stays listed as Unhealthy for at least this long
     holders: float = 10.0  # which devices pods hold is read again after this, while the end of a pod matters
     in_flight: float = 30.0  # a device that leaves DRA has its taint for this long before it is looked for in claims
+    wiped: float = 35.0  # a driver that ends earlier claims registers after this; the kubelet removes slices after 30
     first_stream: float = 10.0  # registered without a ListAndWatch call for this long: registered again
     lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
     retry: float = 0.01  # registration failed: tried again after this, doubling each time
@@ -67,7 +69,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node_name: str = ""  # of this node in the API server, for DRA drivers; NODE_NAME
     pod_uid: str = ""  # of this pod, where another may serve beside it during a rolling update; POD_UID
     kubeconfig: Path | None = None  # for DRA drivers; None: the pod's service account, then KUBECONFIG
-    state_dir: Path | None = None  # where cordons are kept over restarts; None: not kept
+    release: str = "plugwright"  # owns the served resources and their state: namespace/name; PLUGWRIGHT_RELEASE
+    state_dir: Path | None = None  # state over restarts, of each release in its own directory; None: not kept
+    node_dir: Path | None = None  # cordons and owners, shared by all daemons of the node; None: the state directory
     control_socket: Path | None = None  # None: no control socket
     listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics; empty: no HTTP
     node_addresses: tuple[str, ...] = ()  # of the node that probes, or "gateway"; others never crowd it out there
@@ -86,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 force_setattr(self, item.name, _path(item.name, getattr(self, item.name)))
         force_setattr(self, "registration", _registration(self.registration))
         for name, kind in (
+            ("release", str),
             ("node_name", str),
             ("pod_uid", str),
             ("listen", str),
@@ -94,6 +99,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
+        if not all(map(DNS_SUBDOMAIN.fullmatch, self.release.split("/"))):
+            raise _wrong("release", "lower-case names separated by '/', as namespace/name", self.release)
+
+    @property
+    def node_directory(self) -> Path | None:
+        """The directory that all plugwright daemons of the node share; None if nothing is kept."""
+        return self.node_dir or self.state_dir
 
     @property
     def paths(self) -> KubeletPaths:

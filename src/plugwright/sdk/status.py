@@ -75,6 +75,8 @@ class ResourceStatus(TypedDict):
     state: str  # of its registration, or `idle`
     reason: str
     since: float
+    rival: str  # how another plugin shows that serves the resource too, empty if none does
+    owner: str  # the other daemon that owns the resource, empty if there is none
     endpoint: str
     streams: int
     registrations: int

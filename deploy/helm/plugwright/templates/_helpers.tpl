@@ -98,15 +98,19 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- define "plugwright.instances" -}}
 {{- $name := include "plugwright.fullname" . -}}
 {{- $shared := pick .Values "nodeSelector" "affinity" "tolerations" "stateDir" "runDir" -}}
+{{- $release := printf "%s/%s" .Release.Namespace .Release.Name -}}
+{{- include "plugwright.checkPools" . -}}
 {{- $instances := list -}}
 {{- with include "plugwright.resources" . | fromJsonArray -}}
 {{- $config := merge (dict "resources" .) (omit $.Values.config "resources") -}}
-{{- $own := dict "name" $name "component" "daemon" "path" "config" "config" $config -}}
+{{- $own := dict "name" $name "component" "daemon" "path" "config" "config" $config "release" $release -}}
+{{- $_ := set $own "affinity" (include "plugwright.otherNodes" $ | fromJson) -}}
 {{- $instances = append $instances (merge $own $shared) -}}
 {{- end -}}
 {{- range $key, $entry := .Values.configs -}}
 {{- $own := dict "name" (printf "%s-%s" $name $key) "component" (printf "daemon-%s" $key) -}}
 {{- $_ := set $own "path" (printf "configs.%s.config" $key) -}}
+{{- $_ := set $own "release" (printf "%s/%s" $release $key) -}}
 {{- range $directory := list "stateDir" "runDir" -}}
 {{- with get $shared $directory -}}
 {{- $_ := set $own $directory (printf "%s/%s" . $key) -}}
@@ -121,7 +125,7 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- fail "plugin.target is served without config.resources, configs and mock" -}}
 {{- end -}}
 {{- if .Values.plugin.target -}}
-{{- $own := dict "name" $name "component" "daemon" "path" "config" "config" (dict "resources" list) -}}
+{{- $own := dict "name" $name "component" "daemon" "path" "config" "config" (dict "resources" list) "release" $release -}}
 {{- if ne .Values.plugin.serve "device-plugin" -}}
 {{- if not .Values.plugin.resources -}}
 {{- fail (printf "plugin.serve: %s needs plugin.resources, whose drivers get rights" .Values.plugin.serve) -}}
@@ -137,6 +141,85 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- include "plugwright.check" (merge (dict "table" $table) .) -}}
 {{- end -}}
 {{- toJson $instances -}}
+{{- end -}}
+
+{{/* The affinity of the daemons of `config`: that of the values, without the nodes of `configs`. */}}
+{{- define "plugwright.otherNodes" -}}
+{{- $affinity := deepCopy .Values.affinity -}}
+{{- $excluded := list dict -}}
+{{- range $key, $entry := .Values.configs -}}
+{{- $selector := get (ternary $entry $.Values (hasKey $entry "nodeSelector")) "nodeSelector" | default dict -}}
+{{- $own := dict -}}
+{{- range $label, $value := $selector -}}
+{{- if ne (toString (get $.Values.nodeSelector $label | default "")) (toString $value) -}}
+{{- $_ := set $own $label $value -}}
+{{- end -}}
+{{- end -}}
+{{- /* A node is outside of a pool if one of the pool's labels differs: a term for each of them. */ -}}
+{{- $terms := list -}}
+{{- range $before := $excluded -}}
+{{- range $label, $value := $own -}}
+{{- $values := append (get $before $label | default list) (toString $value) -}}
+{{- $terms = append $terms (merge (dict $label ($values | uniq)) $before) -}}
+{{- end -}}
+{{- end -}}
+{{- $excluded = $terms | default $excluded -}}
+{{- end -}}
+{{- if ne (toJson $excluded) "[{}]" -}}
+{{- $node := $affinity.nodeAffinity | default dict -}}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict -}}
+{{- $combined := list -}}
+{{- range $term := $required.nodeSelectorTerms | default (list dict) -}}
+{{- range $labels := $excluded -}}
+{{- $expressions := $term.matchExpressions | default list -}}
+{{- range $label := keys $labels | sortAlpha -}}
+{{- $expressions = append $expressions (dict "key" $label "operator" "NotIn" "values" (get $labels $label)) -}}
+{{- end -}}
+{{- $combined = append $combined (merge (dict "matchExpressions" $expressions) (omit $term "matchExpressions")) -}}
+{{- end -}}
+{{- end -}}
+{{- $node = merge (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $combined)) (omit $node "requiredDuringSchedulingIgnoredDuringExecution") -}}
+{{- $affinity = merge (dict "nodeAffinity" $node) (omit $affinity "nodeAffinity") -}}
+{{- end -}}
+{{- toJson $affinity -}}
+{{- end -}}
+
+{{/* Refuses pools that share nodes, as far as their selectors show it. */}}
+{{- define "plugwright.checkPools" -}}
+{{- $selectors := dict -}}
+{{- $general := list -}}
+{{- range include "plugwright.resources" . | fromJsonArray -}}
+{{- $general = append $general .name -}}
+{{- end -}}
+{{- range $key, $entry := .Values.configs -}}
+{{- $selector := get (ternary $entry $.Values (hasKey $entry "nodeSelector")) "nodeSelector" | default dict -}}
+{{- $affinity := get (ternary $entry $.Values (hasKey $entry "affinity")) "affinity" | default dict -}}
+{{- $own := false -}}
+{{- range $label, $value := $selector -}}
+{{- $own = or $own (ne (toString (get $.Values.nodeSelector $label | default "")) (toString $value)) -}}
+{{- end -}}
+{{- range ternary list $entry.config.resources (or $own (not (empty $affinity))) -}}
+{{- if has .name $general -}}
+{{- fail (printf "configs.%s serves %s as config does, and must have a nodeSelector that tells its nodes from those of config" $key .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $other, $labels := $selectors -}}
+{{- $apart := not (and (empty $affinity) (empty $labels.affinity)) -}}
+{{- range $label, $value := $selector -}}
+{{- $apart = or $apart (and (hasKey $labels.selector $label) (ne (toString (get $labels.selector $label)) (toString $value))) -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range $labels.resources -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- range $entry.config.resources -}}
+{{- if and (not $apart) (has .name $names) -}}
+{{- fail (printf "configs.%s and configs.%s may run on one node and both serve %s: give both nodeSelectors a label with different values" $other $key .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $selectors $key (dict "selector" $selector "affinity" $affinity "resources" $entry.config.resources) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuses what the daemon would refuse, in its words, as far as it can be seen without knowing the devices. */}}

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from plugwright.dra.resource_claims import claim_devices
-from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
+from plugwright.dra.resource_claims.allocated_claims import ClaimSource
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim, State
 from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
@@ -32,7 +32,7 @@ class AbandonedClaims:
 
     def __init__(
         self,
-        reader: AllocatedClaims,
+        reader: ClaimSource,
         setup: ClaimSetup,
         is_wanted: Callable[[str], bool],
         settings: PreparationSettings,

@@ -1,4 +1,4 @@
-"""Claims as the API server has them now: what they were given, and whether pods still use them."""
+"""What claims were given, and whether pods still use them: by the API server, or by our own record without one."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,13 +7,15 @@ from typing import Protocol
 import msgspec
 
 from plugwright.dra.resource_claims import claims
-from plugwright.dra.resource_claims.claims import AllocatedClaim
+from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
+from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaims
 from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
 from plugwright.protocol.dra import Claim
 
-__all__ = ["AllocatedClaims"]
+__all__ = ["AllocatedClaims", "ClaimSource", "RecordedClaims"]
 
 _CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+_NOT_KNOWN = ("unknown",)  # the pods that use a claim: only the API server knows
 _RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
 
 
@@ -25,8 +27,18 @@ class ClaimReader(Protocol):
         ...
 
 
+class ClaimSource(Protocol):
+    """Which devices claims were given: by the API server, or by our own record."""
+
+    async def allocated(self, claim: Claim) -> AllocatedClaim:
+        """`ClaimRefused` if it is not that claim, `ClaimWaits` if that cannot be read."""
+        ...
+
+    async def is_used_by_several(self, claim: Claim) -> bool: ...
+
+
 class AllocatedClaims(msgspec.Struct, frozen=True):
-    """For one driver, whose devices are in one pool."""
+    """Implements `ClaimSource` for one driver, whose devices are in one pool."""
 
     api: ClaimReader
     driver: str
@@ -61,3 +73,41 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
                 return len((await self.allocated(claim)).reserved_for) > 1
         except (PlugwrightError, OSError):  # a TimeoutError is one
             return False
+
+
+class RecordedClaims:
+    """Implements `ClaimSource` for a driver that only ends the claims of earlier."""
+
+    def __init__(self, prepared: PreparedClaims) -> None:
+        self._prepared = prepared
+
+    async def allocated(self, claim: Claim) -> AllocatedClaim:
+        """The claim with the devices in the record; `ClaimRefused` if there is none."""
+        claims.check_identity(claim.namespace, claim.name, claim.uid)
+        try:
+            stored = (await self._prepared.read()).get(claim.uid)
+        except (OSError, PlugwrightError) as error:
+            raise ClaimWaits(f"the record of claims cannot be read: {error}") from error
+        if stored is None:
+            where = f"ResourceClaim {claim.namespace}/{claim.name}"
+            text = "the devices of this node are served by the device plugin API now, and new claims are refused"
+            raise ClaimRefused(f"{where}: {text}")
+        results = tuple(map(_result, stored.devices))
+        return AllocatedClaim(claim.namespace, claim.name, claim.uid, results, reserved_for=_NOT_KNOWN)
+
+    async def is_used_by_several(self, claim: Claim) -> bool:
+        """Not known without the API server: the kubelet's word counts."""
+        return False
+
+
+def _result(device: ClaimedDevice) -> AllocatedDevice:
+    return AllocatedDevice(
+        request=device.request,
+        pool=device.pool,
+        device=device.name,
+        share_id=device.share_id,
+        admin_access=device.admin_access,
+        consumed=device.consumed,
+        parameters=device.parameters,
+        reference=device.request,
+    )

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from plugwright.dra.resource_claims import claim_devices, claims
 from plugwright.dra.resource_claims.abandoned_claims import AbandonedClaims
-from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
+from plugwright.dra.resource_claims.allocated_claims import ClaimSource
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, State
@@ -42,7 +42,7 @@ class Preparation:
 
     def __init__(
         self,
-        reader: AllocatedClaims,
+        reader: ClaimSource,
         setup: ClaimSetup,
         report: Callable[[AllocatedClaim, str], None] = _ignore,
         settings: PreparationSettings | None = None,

@@ -5,7 +5,7 @@ The file grows with the pods of the node, a megabyte for two hundred containers.
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class CheckpointContent(msgspec.Struct, frozen=True):
     held: Mapping[str, Held] = {}
     records: Mapping[Name, tuple[PodRecord, ...]] = {}
     written: float = 0.0
+    registered: Mapping[str, Sequence[str] | None] = {}  # Healthy devices by resource, of the latest list
 
 
 class KubeletCheckpoint:
@@ -72,7 +73,9 @@ def _read(path: Path, latest: CheckpointContent) -> CheckpointContent:
                 return latest
             content = checkpoint.decode(file.read())
             entries, held = content.entries or (), checkpoint.held_by_resource(content)
-            return CheckpointContent(identity, entries, held, _records(entries), status.st_mtime_ns / 1e9)
+            return CheckpointContent(
+                identity, entries, held, _records(entries), status.st_mtime_ns / 1e9, content.registered or {}
+            )
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise

@@ -1,0 +1,110 @@
+"""The state of each release in its own directory below the state directory.
+
+Daemons of earlier versions kept their files in the state directory itself, which two releases on one node shared: one
+started with the last good configuration of the other. The first start of a release brings these files along. Cordons
+are the node's and do not move, unless the node's directory is another one: then they are merged into the cordons there.
+"""
+
+import fcntl
+import logging
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.sdk.cordons import CORDONS_FILE, Cordons
+from plugwright.sdk.settings import Settings
+from plugwright.system import files
+from plugwright.text import clean
+
+__all__ = ["with_own_state"]
+
+logger = logging.getLogger(__name__)
+
+_RELEASES = "releases"
+_LAST_GOOD = "last-good-config.json"  # of whichever release read its file last
+_MERGED = ".merged"
+_LIMIT = 5.0  # seconds; a disk that hangs keeps no device out of service
+
+
+def with_own_state(settings: Settings) -> Settings:
+    """`settings` with the directories of this release and of this node; brings along the files of earlier versions."""
+    shared, node = settings.state_dir, settings.node_directory
+    if shared is None or node is None:
+        return settings
+    found: list[Path] = []
+    # In a thread, because a disk may hang; there is no event loop yet.
+    worker = threading.Thread(target=lambda: found.append(_prepared(shared, node, settings.release)), daemon=True)
+    worker.start()
+    worker.join(_LIMIT)
+    own = found[0] if found else _directory(shared, settings.release)
+    if worker.is_alive():
+        logger.error("state of an earlier version not looked for: the disk hangs", extra={"path": str(shared)})
+    return replace(settings, state_dir=own, node_dir=node)
+
+
+def _directory(shared: Path, release: str) -> Path:
+    return shared / _RELEASES / release.replace("/", "_")  # no name in a release has this character
+
+
+def _prepared(shared: Path, node: Path, release: str) -> Path:
+    own = _directory(shared, release)
+    try:
+        _merge_cordons(shared, node)
+        if own.is_dir():
+            return own
+        if _is_in_use(shared):
+            # A daemon of an earlier version still decides by these files: a rolling update has both for a moment.
+            logger.info("state stays in place until the earlier daemon has ended", extra={"path": str(shared)})
+            return shared
+        copied = _bring_along(shared, own)
+        if copied:
+            logger.info("state of an earlier version brought along", extra={"files": copied, "to": str(own)})
+    except (OSError, ValueError, PlugwrightError) as error:
+        logger.warning("state of an earlier version not brought along", extra={"error": clean(error)})
+    return own
+
+
+def _bring_along(shared: Path, own: Path) -> list[str]:
+    """Copies, because another release may need them too; only the last good configuration is of one release alone."""
+    own.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    copied = []
+    with files.locked(own.parent):
+        if own.is_dir():  # made by another daemon of this release
+            return []
+        making = own.with_name(f".{own.name}")
+        making.mkdir(mode=0o755, exist_ok=True)  # that of a start that was killed is filled again
+        for path in sorted(shared.iterdir()):
+            if path.is_file() and not path.is_symlink() and not path.name.startswith((".", CORDONS_FILE)):
+                files.write_atomically(making / path.name, files.read(path), mode=0o600)
+                copied.append(path.name)
+        making.rename(own)
+        files.remove(shared / _LAST_GOOD)
+    return copied
+
+
+def _is_in_use(shared: Path) -> bool:
+    """Whether a process holds one of the locks of an earlier version."""
+    for path in shared.glob("split-*.lock"):
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
+
+
+def _merge_cordons(shared: Path, node: Path) -> None:
+    """Once: a cordon that is removed later must not return from the earlier file."""
+    earlier = shared / CORDONS_FILE
+    if not earlier.exists() or (node.is_dir() and shared.samefile(node)):
+        return
+    cordons = Cordons(earlier)
+    cordons.load()
+    if cordons.unreadable:
+        raise ConfigError(cordons.unreadable)
+    Cordons(node / CORDONS_FILE).merge(cordons.all)
+    earlier.rename(earlier.with_name(f"{CORDONS_FILE}{_MERGED}"))
+    logger.info("cordons merged into those of the node", extra={"from": str(earlier), "to": str(node)})

@@ -1,0 +1,120 @@
+"""Third-party plugins that register a resource which this daemon serves.
+
+The kubelet accepts a second plugin for a resource: its calls go to the newer one, both streams stay open, and each list
+replaces the other (2.22). No message reports that. Two things show it in the kubelet's checkpoint, which is written
+after every device list and allocation (4.31): devices that this daemon never listed, and an allocation that it never
+answered.
+
+A newer pod of the same release is no rival: its socket has the name of this resource.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from plugwright.errors import PlugwrightError
+from plugwright.model import some
+from plugwright.protocol.checkpoint import PodDevicesEntry
+from plugwright.sdk.holdings.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.registration import other_sockets
+from plugwright.system.inotify import Directory
+from plugwright.system.latest import Latest, Signal
+from plugwright.text import clean
+
+__all__ = ["RegisteredResource", "Rivals"]
+
+logger = logging.getLogger(__name__)
+
+
+class RegisteredResource(msgspec.Struct, frozen=True):
+    """What this daemon knows of a resource: the devices it lists, those it has allocated, its own socket."""
+
+    listed: Collection[str]
+    allocated: Collection[str]
+    endpoint: str
+
+
+class _Seen(msgspec.Struct):
+    """Of one resource: devices that it may have from before, and the containers whose allocations are known."""
+
+    earlier: set[str]
+    containers: set[tuple[str, str]]
+    listed: set[str]
+
+
+class Rivals:
+    """`found` has, by resource, how a rival shows; `served` returns the resources that the kubelet has lists of.
+
+    A comparison begins `settle` seconds after a change: a kubelet that starts many pods writes its checkpoint for each.
+    """
+
+    def __init__(
+        self,
+        checkpoint: KubeletCheckpoint,
+        directory: Path,
+        served: Callable[[], Mapping[str, RegisteredResource]],
+        settle: float,
+    ) -> None:
+        self.found: Latest[Mapping[str, str]] = Latest({})
+        self.compared = Signal()
+        self._checkpoint, self._directory, self._served = checkpoint, Directory(directory), served
+        self._settle = settle
+        self._seen: dict[str, _Seen] = {}
+
+    async def run(self) -> None:
+        """Runs forever; compares after each change of the kubelet's directory."""
+        async with self._directory.watching():
+            async for _ in self._directory.changed.notifications():
+                await asyncio.sleep(self._settle)
+                try:
+                    await self.compare()
+                except (OSError, PlugwrightError):
+                    continue  # whoever needs the checkpoint reports it
+
+    async def compare(self) -> None:
+        content, served = await self._checkpoint.read(), self._served()
+        found = {}
+        for resource, own in served.items():
+            stored = [entry for entry in content.entries if entry.resource == resource]
+            text = self._compare(resource, own, set(content.registered.get(resource) or ()), stored)
+            if text and not other_sockets(self._directory.path, resource, own.endpoint):
+                found[resource] = text
+        self._seen = {resource: seen for resource, seen in self._seen.items() if resource in served}
+        for resource, text in found.items():
+            if text != self.found.value.get(resource):
+                logger.warning("another plugin serves the resource", extra={"resource": resource, "rival": text})
+        self.found.publish_if_changed(found)
+        if self._seen:
+            self.compared.notify()
+
+    def _compare(
+        self, resource: str, own: RegisteredResource, registered: set[str], entries: Iterable[PodDevicesEntry]
+    ) -> str:
+        containers = {(entry.pod_uid, entry.container): _device_ids(entry) for entry in entries}
+        seen = self._seen.get(resource)
+        if seen is None:  # what an earlier run, or another plugin before this one, has left
+            self._seen[resource] = _Seen(registered - set(own.listed), set(containers), set(own.listed))
+            return ""
+        seen.listed |= set(own.listed)
+        foreign = registered - seen.listed
+        if not foreign:
+            seen.earlier = set()  # the kubelet has our list: what returns from now on is another plugin's
+        new = {key: ids for key, ids in containers.items() if key not in seen.containers}
+        answered = [ids for ids in new.values() if ids <= set(own.allocated)]
+        seen.containers = set(containers)
+        if unknown := foreign - seen.earlier:
+            return f"the kubelet has devices that are not listed here: {some(sorted(unknown))}"
+        if len(answered) < len(new):
+            return "the kubelet has allocated devices without asking this daemon"
+        return "" if new or foreign or not self._was_allocation(resource) else self.found.value[resource]
+
+    def _was_allocation(self, resource: str) -> bool:
+        """An allocation by a rival is reported until the kubelet asks this daemon again."""
+        return "without asking" in self.found.value.get(resource, "")
+
+
+def _device_ids(entry: PodDevicesEntry) -> set[str]:
+    return {clean(device_id) for device_ids in (entry.devices or {}).values() for device_id in device_ids or ()}

@@ -1,0 +1,96 @@
+"""A third-party plugin that registers our resource: the kubelet accepts it silently, and the daemon reports it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.observed_kubelet import QUICK
+
+from plugwright import Device, Settings, Timeouts, serving
+from plugwright.kubelet import Kubelet, KubeletSettings
+from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.protocol import device_plugin, registration
+from plugwright.protocol.registration import RegisterRequest
+from plugwright.sdk.control import is_ready, report
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.plugin import supported_options
+from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
+from plugwright.sdk.prometheus import page
+from plugwright.sdk.service import PluginService
+from plugwright.testing import pod_requesting
+
+RESOURCE, LIMIT = "mock/gpu", 30.0
+
+
+@pytest.fixture
+def stalls() -> Iterator[StallDetector]:
+    detector = StallDetector(1.0)
+    yield detector
+    detector.close()
+
+
+@asynccontextmanager
+async def rival(kubelet: Kubelet, settings: Settings, stalls: StallDetector, *ids: str) -> AsyncIterator[Inventory]:
+    """Another tool's plugin, with a socket name of its own."""
+    plugin, inventory = Mock(RESOURCE, MockOptions(count=1)), Inventory(RESOURCE)
+    inventory.update([Device(device_id) for device_id in ids])
+    service = PluginService(plugin, inventory, PluginCalls(RESOURCE, stalls), settings)
+    directory = kubelet.paths.device_plugins
+    async with device_plugin.serve(service, directory / "nvidia-gpu.sock") as served:
+        request = RegisterRequest(RESOURCE, served.path.name, supported_options(plugin))
+        async with registration.connect(directory / "kubelet.sock") as client:
+            await client.register(request, timeout=LIMIT)
+        yield inventory
+
+
+async def ours(stack: AsyncExitStack, settings: Settings) -> Daemon:
+    settings = replace(settings, timeouts=Timeouts(holders=0.05))
+    daemon = await stack.enter_async_context(serving(Mock(RESOURCE, MockOptions(count=4)), settings=settings))
+    async with asyncio.timeout(LIMIT):
+        await daemon.changed.until(lambda: is_ready(daemon.resource(RESOURCE)))
+        await daemon.rivals.compared.until(lambda: daemon.rivals.compared.count)
+    return daemon
+
+
+def rivals(daemon: Daemon) -> str:
+    return report(daemon)["resources"][0]["rival"]
+
+
+async def test_devices_of_another_plugin_under_our_name_are_reported(
+    root: Path, settings: Settings, stalls: StallDetector, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Kubelet(root, KubeletSettings(version="1.36", timing=QUICK)) as kubelet, AsyncExitStack() as stack:
+        daemon = await ours(stack, settings)
+        async with rival(kubelet, settings, stalls, "GPU-1"), asyncio.timeout(LIMIT):
+            await daemon.changed.until(lambda: rivals(daemon))
+            assert rivals(daemon) == "the kubelet has devices that are not listed here: GPU-1"
+            assert 'plugwright_resource_rival{resource="mock/gpu"} 1.0' in page(daemon)()[1].decode()
+    assert "another plugin serves the resource" in caplog.text
+
+
+async def test_an_allocation_that_another_plugin_answers_is_reported(
+    root: Path, settings: Settings, stalls: StallDetector
+) -> None:
+    """It may list the very same devices, as two plugins for one kind of GPU do."""
+    async with Kubelet(root, KubeletSettings(version="1.36", timing=QUICK)) as kubelet, AsyncExitStack() as stack:
+        daemon = await ours(stack, settings)
+        snapshot = daemon.resource(RESOURCE).inventory.latest.value
+        assert snapshot is not None
+        async with rival(kubelet, settings, stalls, *snapshot.devices), asyncio.timeout(LIMIT):
+            await kubelet.admit(pod_requesting({RESOURCE: 1}, name="other"))
+            await daemon.changed.until(lambda: rivals(daemon))
+            assert rivals(daemon) == "the kubelet has allocated devices without asking this daemon"
+
+
+async def test_a_daemon_alone_has_no_rival(root: Path, settings: Settings) -> None:
+    async with Kubelet(root, KubeletSettings(timing=QUICK)) as kubelet, AsyncExitStack() as stack:
+        daemon = await ours(stack, settings)
+        seen = daemon.rivals.compared.count
+        await kubelet.admit(pod_requesting({RESOURCE: 2}, name="first"))
+        async with asyncio.timeout(LIMIT):
+            await daemon.rivals.compared.wait(seen)
+        assert rivals(daemon) == ""
