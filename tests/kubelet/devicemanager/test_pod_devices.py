@@ -84,6 +84,7 @@ def test_devices_in_use_are_those_recorded(
     pod_devices = PodDevices()
     expected: dict[str, set[str]] = {TAPE: set(), OTHER: set()}
     for key, devices in recorded.items():
+        pod_devices.mark_in_use(key.resource, [device_id for ids in devices.values() for device_id in ids])
         pod_devices.insert(key, devices, b"")
         if key.pod_uid in active:
             expected[key.resource].update(device_id for ids in devices.values() for device_id in ids)
