@@ -18,11 +18,14 @@ from plugwright.system.early_signals import handle_early_signals
 
 WAIT = 60  # seconds; only a test that fails waits for so long
 
-# In the place of yaml, which reads the file: says so, and waits for a line before the real one is loaded.
+# Stands in for yaml: reports that it loads, and waits for a line before it loads the real module. It looks for that line
+# again and again: a signal that comes just before a call blocks runs its handler only when the call returns.
 SLOW_IMPORT = """
+import select
 import sys
 print("loading", flush=True)
-sys.stdin.readline()
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    pass
 sys.path.remove({directory!r})
 del sys.modules["yaml"]
 import yaml
