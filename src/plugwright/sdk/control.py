@@ -1,8 +1,9 @@
 """The daemon's control socket: its requests, and the status it reports.
 
-`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes, `{"do": "ready", "wait": 9}`
-when all resources are served, or refused after 9 seconds with what is missing. The others are in `_handle`.
-Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
+`{"do": "status"}` and `{"do": "report"}`, which is the NodeReport (`node_report`), are answered once; `{"do": "watch"}`
+and `{"do": "watch reports"}` again whenever something changes. `{"do": "ready", "wait": 9}` is answered when all
+resources are served, or refused after 9 seconds with the reasons. `_handle` has the others. Lines, answers and access
+are `system.json_lines`, the shapes of a status `status`.
 
 While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
 """
@@ -12,7 +13,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from plugwright.system.concurrency import in_thread
 from plugwright.system.json_lines import Blocked, Request
 from plugwright.text import clean
 
-__all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
+__all__ = ["is_ready", "node_document", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +74,13 @@ def _blocked(daemon: Daemon) -> Blocked:
     )
 
 
-def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
-    if request.get("do") in ("status", "watch"):
-        return report(daemon, _without_pods("the event loop is blocked"), stalled=reason)
-    raise ConfigError(reason)
+def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> Mapping[str, object]:
+    view = _VIEWS.get(str(request.get("do")))
+    if view is None:
+        raise ConfigError(reason)
+    holdings = _without_pods("the event loop is blocked")
+    status = report(daemon, holdings, stalled=reason)
+    return node_document(daemon, status, holdings) if view is _node_report else dict(status)
 
 
 def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -> DaemonStatus:
@@ -212,10 +216,10 @@ def _claims(place: object) -> list[str]:
 
 async def _handle(daemon: Daemon, request: Request) -> object:
     match request:
-        case {"do": "status"}:
-            return report(daemon, await daemon.ledger.refreshed())
-        case {"do": "watch"}:
-            return _reports(daemon)
+        case {"do": "status" | "report" as name}:
+            return await _VIEWS[name](daemon)
+        case {"do": "watch" | "watch reports" as name}:
+            return _changes(daemon, _VIEWS[name])
         case {"do": "ready", "wait": int() | float() as seconds}:
             return await _until_ready(daemon, seconds)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
@@ -293,8 +297,32 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
     raise ConfigError("; ".join(unready(daemon)) or "not ready in time")
 
 
-async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
-    """One now, and one after every change."""
+async def _status(daemon: Daemon) -> DaemonStatus:
+    return report(daemon, await daemon.ledger.refreshed())
+
+
+async def _node_report(daemon: Daemon) -> Mapping[str, object]:
+    holdings = await daemon.ledger.refreshed()
+    return await in_thread("node report", partial(node_document, daemon, report(daemon, holdings), holdings))
+
+
+def node_document(daemon: Daemon, status: DaemonStatus, holdings: Holdings) -> Mapping[str, object]:
+    """The NodeReport as JSON has it. Blocks while it reads the kubelet's configuration."""
+    from plugwright.sdk.node_reporting import node_report  # loaded only when requested
+
+    return node_report(daemon, status, holdings, tuple(unready(daemon)))
+
+
+async def _changes(daemon: Daemon, view: Callable[[Daemon], Awaitable[object]]) -> AsyncIterator[object]:
+    """The view now, and again after every change."""
     async for _ in daemon.changed.notifications():
-        yield report(daemon, await daemon.ledger.refreshed())
+        yield await view(daemon)
         await asyncio.sleep(_WATCH_INTERVAL)
+
+
+_VIEWS: dict[str, Callable[[Daemon], Awaitable[object]]] = {
+    "status": _status,
+    "watch": _status,
+    "report": _node_report,
+    "watch reports": _node_report,
+}
