@@ -18,8 +18,8 @@ from plugwright.system.early_signals import handle_early_signals
 
 WAIT = 60  # seconds; only a test that fails waits for so long
 
-# Stands in for yaml: reports that it loads, and waits for a line before it loads the real module. It looks for that line
-# again and again: a signal that comes just before a call blocks runs its handler only when the call returns.
+# Stands in for yaml: reports that it loads, and waits for a line before it loads the real module. It polls for that
+# line, since a signal that arrives just before a blocking call runs its handler only when the call returns.
 SLOW_IMPORT = """
 import select
 import sys

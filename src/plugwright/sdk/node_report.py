@@ -7,7 +7,7 @@ are added and never change their meaning, so a reader must ignore the keys it do
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,8 @@ __all__ = [
 
 API_VERSION = "plugwright.dev/v1alpha1"
 KIND = "NodeReport"
+
+Json: TypeAlias = Any  # whatever JSON has
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -157,8 +159,8 @@ class DeviceReport(_Part, frozen=True, kw_only=True):
     api: str = ""  # that offers the device; empty while it moves between APIs
     numa: tuple[int, ...] = ()
     physical: tuple[str, ...] = ()  # names of the hardware behind the device
-    links: Mapping[str, object] = {}  # to other devices, by their identity
-    attributes: Mapping[str, object] = {}
+    links: Mapping[str, Json] = {}  # to other devices, by their identity
+    attributes: Mapping[str, Json] = {}
     capacity: Mapping[str, int] = {}
     share: ShareReport | None = None
     holders: tuple[HolderReport, ...] = ()
@@ -176,9 +178,9 @@ class DriverReport(_Part, frozen=True, kw_only=True):
     state: str
     reason: str = ""
     problem: str = ""
-    claims: tuple[Mapping[str, object], ...] = ()
-    slices: Mapping[str, object] = {}
-    taints: Mapping[str, object] = {}
+    claims: tuple[Mapping[str, Json], ...] = ()
+    slices: Mapping[str, Json] = {}
+    taints: Mapping[str, Json] = {}
     handover: str = ""
 
 
