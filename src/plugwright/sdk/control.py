@@ -34,7 +34,7 @@ from plugwright.system.concurrency import in_thread
 from plugwright.system.json_lines import Blocked, Request
 from plugwright.text import clean
 
-__all__ = ["is_ready", "node_document", "one_line", "report", "serve_control_socket", "unready"]
+__all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,11 @@ def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> Mapping[st
         raise ConfigError(reason)
     holdings = _without_pods("the event loop is blocked")
     status = report(daemon, holdings, stalled=reason)
-    return node_document(daemon, status, holdings) if view is _node_report else dict(status)
+    if view is not _node_report:
+        return dict(status)
+    from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
+
+    return node_report(daemon, status, holdings, kubelet_report(daemon.settings, daemon.directory), [reason])
 
 
 def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -> DaemonStatus:
@@ -302,15 +306,11 @@ async def _status(daemon: Daemon) -> DaemonStatus:
 
 
 async def _node_report(daemon: Daemon) -> Mapping[str, object]:
+    from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
+
+    kubelet = await in_thread("kubelet configuration", partial(kubelet_report, daemon.settings, daemon.directory))
     holdings = await daemon.ledger.refreshed()
-    return await in_thread("node report", partial(node_document, daemon, report(daemon, holdings), holdings))
-
-
-def node_document(daemon: Daemon, status: DaemonStatus, holdings: Holdings) -> Mapping[str, object]:
-    """The NodeReport as JSON has it. Blocks while it reads the kubelet's configuration."""
-    from plugwright.sdk.node_reporting import node_report  # loaded only when requested
-
-    return node_report(daemon, status, holdings, tuple(unready(daemon)))
+    return node_report(daemon, report(daemon, holdings), holdings, kubelet, unready(daemon))
 
 
 async def _changes(daemon: Daemon, view: Callable[[Daemon], Awaitable[object]]) -> AsyncIterator[object]:

@@ -1,7 +1,7 @@
 """Makes the NodeReport of a running daemon. Loaded with the first request for one."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ _NOT_ATTRIBUTES = frozenset({"links"})  # shown under a key of their own
 
 
 def node_report(
-    daemon: Daemon, status: DaemonStatus, holdings: Holdings, waiting: tuple[str, ...]
+    daemon: Daemon, status: DaemonStatus, holdings: Holdings, kubelet: KubeletReport, waiting: Sequence[str]
 ) -> dict[str, object]:
     """The report as JSON has it. `status` is the daemon's now, `waiting` the lines of its readiness probe."""
     report = NodeReport(
@@ -52,13 +52,13 @@ def node_report(
         daemon=DaemonReport(
             version=__version__,
             ready=status["ready"] and not waiting,
-            waiting_for=waiting,
+            waiting_for=tuple(waiting),
             stalled=status["stalled"],
             stalls=status["stalls"],
             log_lines_dropped=status["log_lines_dropped"],
             config=_config(daemon.config.value) if daemon.config.value is not None else None,
         ),
-        kubelet=kubelet_report(daemon.settings, daemon.directory),
+        kubelet=kubelet,
         holdings=HoldingsReport(
             complete=holdings.is_complete,
             unknown=tuple(
