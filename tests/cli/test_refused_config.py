@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,27 +89,32 @@ async def metrics(daemon: Running) -> dict[str, Any]:
 async def shown(node: Node) -> dict[str, Any]:
     done = await node.ask("status", "-o", "json")
     assert done.code == 0, done.err
-    config: dict[str, Any] = json.loads(done.out)["config"]
+    config: dict[str, Any] = json.loads(done.out)["daemon"]["config"]
     return config
+
+
+def seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_again(kubelet: ObservedKubelet) -> None:
     async with serving_a_file(kubelet) as (node, daemon):
         before = await shown(node)
-        assert before | {"loaded": 0} == {
-            "path": str(node.config), "sha256": digest(GOOD), "loaded": 0, "failures": 0,
-            "refused": None, "refused_names": {}, "unnamed": [], "restored": False,
+        loaded = pytest.approx(seconds(before["loadedAt"]), abs=0.001)
+        assert before | {"loadedAt": 0} == {
+            "path": str(node.config), "sha256": digest(GOOD), "loadedAt": 0, "failures": 0,
+            "refused": None, "refusedResources": {}, "unnamed": [], "restored": False,
         }  # fmt: skip
         assert await page(daemon, "/readyz") == (200, "ok\n")
         assert await metrics(daemon) == {
-            "last_reload_successful": 1, "last_reload_timestamp_seconds": before["loaded"], "refused_names": 0,
+            "last_reload_successful": 1, "last_reload_timestamp_seconds": loaded, "refused_names": 0,
             "restored": 0, "reload_failures_total": 0, "info": {"sha256": digest(GOOD), "refused_sha256": ""},
         }  # fmt: skip
 
         node.config.write_text(BAD)
         await daemon.err.until("new configuration refused")
         refused = await shown(node)
-        assert refused["refused"].pop("since") >= before["loaded"]
+        assert refused["refused"].pop("since") >= before["loadedAt"]
         assert refused == before | {"failures": 1, "refused": {"sha256": digest(BAD), "error": ERROR}}
         text = (await node.ask("status")).out.splitlines()
         assert text[0].startswith(f"configuration {node.config}  {digest(GOOD)}, read ")
@@ -116,7 +122,7 @@ async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_a
         assert text[1].endswith(f" ago: {ERROR}")
         assert await page(daemon, "/readyz") == (200, f"ok\nnew configuration refused, {digest(GOOD)} stays: {ERROR}\n")
         assert await metrics(daemon) == {
-            "last_reload_successful": 0, "last_reload_timestamp_seconds": before["loaded"], "refused_names": 0,
+            "last_reload_successful": 0, "last_reload_timestamp_seconds": loaded, "refused_names": 0,
             "restored": 0, "reload_failures_total": 1, "info": {"sha256": digest(GOOD), "refused_sha256": digest(BAD)},
         }  # fmt: skip
 
@@ -147,7 +153,7 @@ async def test_a_start_with_a_bad_file_serves_its_last_good_version_and_says_so(
         assert f'error="{ERROR}" sha256={digest(BAD)} last_good={digest(GOOD)}' in line
         await daemon.err.until("registered")
         restored = await shown(node)
-        assert restored["refused"].pop("since") > before["loaded"]
+        assert restored["refused"].pop("since") > before["loadedAt"]
         refused = {"sha256": digest(BAD), "error": ERROR}
         assert restored == before | {"failures": 1, "refused": refused, "restored": True}
         text = (await node.ask("status")).out.splitlines()

@@ -4,9 +4,9 @@ import json
 import logging
 import re
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -76,33 +76,31 @@ async def test_text_shows_each_device_with_health_and_reason(
     assert "\033" not in done.out
 
 
-async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Settings, node: Node) -> None:
+async def test_json_is_a_node_report(kubelet: ObservedKubelet, controlled: Settings, node: Node) -> None:
     async with one_of_two_failed(kubelet, controlled) as (_, first, second):
         done = await node.ask("status", "--output", "json")
         endpoint = kubelet.endpoints["mock/gpu"].request.endpoint
     assert (done.code, done.err) == (0, "")
     report = json.loads(done.out)
-    [gpu] = report.pop("resources")
+    assert (report["apiVersion"], report["kind"]) == ("plugwright.dev/v1alpha1", "NodeReport")
+    assert (report["daemon"]["ready"], report["daemon"]["waitingFor"], report["daemon"]["config"]) == (True, [], None)
+    assert report["kubelet"]["directory"] == str(kubelet.paths.device_plugins)
+    [gpu] = report["resources"]
     devices = {device["id"]: device for device in gpu.pop("devices")}
-    directory = str(kubelet.paths.device_plugins)
-    assert report == {
-        "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0,
-        "cordons": [], "cordons_unreadable": "", "pods_unreadable": "", "waiting": {},
-        "log_lines_dropped": 0, "config": None,
-    }  # fmt: skip
-    assert devices[first].pop("since") <= devices[second].pop("since")
-    assert gpu.pop("since") <= time.time()
+    assert datetime.fromisoformat(devices[first].pop("since")) <= datetime.fromisoformat(devices[second].pop("since"))
+    assert datetime.fromisoformat(gpu.pop("since")) <= datetime.now(UTC)
     assert gpu == {
         "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint, "owner": "", "rival": "",
+        "waiting": "",
         "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
-        "fault": "", "restarts": 0, "held": "", "stuck": {},
-        "serve": "device-plugin", "driver": None,
+        "fault": "", "restarts": 0, "stuck": {}, "serve": "device-plugin", "driver": None,
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {
-        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "code": "mock", "numa": [1], "pods": [],
-        "api": "device-plugin", "claims": [],
-        "attributes": {"index": 1, "model": "Mock", "links": {}, "resource.kubernetes.io/numaNode": 1},
+        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "code": "mock", "numa": [1],
+        "api": "device-plugin", "physical": [], "links": {}, "share": None, "holders": [], "closed": "",
+        "cordoned": "", "taints": [], "move": None,
+        "attributes": {"index": 1, "model": "Mock", "resource.kubernetes.io/numaNode": 1},
         "capacity": {"memory": 2**34},
     }  # fmt: skip
 

@@ -107,7 +107,7 @@ async def test_a_name_that_another_resource_has_is_left_out_and_shown(kubelet: O
         await daemon.err.until("resource not served: its name is refused")
         async with node.watch("--output", "json") as watch:
             report = json.loads(await watch.out.until(TAKEN))
-    assert report["config"]["refused_names"] == {"nvidia.com/tesla-t4": TAKEN}
+    assert report["daemon"]["config"]["refusedResources"] == {"nvidia.com/tesla-t4": TAKEN}
     assert [resource["name"] for resource in report["resources"]] == ["mock/gpu", "nvidia.com/tesla-t4"]
 
 

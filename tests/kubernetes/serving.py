@@ -14,8 +14,6 @@ from tests.kubernetes.components import NODE
 from tests.kubernetes.enclosure import Process
 from tests.kubernetes.waiting import until
 
-from plugwright.sdk.status import DaemonStatus, ResourceStatus
-
 __all__ = ["Daemon", "Plugins"]
 
 _SMALL_PLUGIN = Path(__file__).parents[1] / "conformance" / "plugin.py"
@@ -42,8 +40,9 @@ class Daemon:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def status(self, resource: str) -> ResourceStatus:
-        report: DaemonStatus = json.loads(self.ask("status", "--output=json"))
+    def status(self, resource: str) -> dict[str, Any]:
+        """The resource in the NodeReport."""
+        report = json.loads(self.ask("status", "--output=json"))
         return next(each for each in report["resources"] if each["name"] == resource)
 
     def logged(self, message: str, **facts: object) -> list[dict[str, Any]]:

@@ -85,7 +85,10 @@ def test_pod_status_tells_when_a_device_fails_and_recovers(plugins: Plugins, nod
     pod = pods.create("watched", {"mock/frail": 1}).runs()
     [device] = pod.devices()
     before = pod.containers()
-    holders = {each["id"]: each["pods"] for each in daemon.status("mock/frail")["devices"]}
+    holders = {
+        each["id"]: [f"{holder['namespace']}/{holder['pod']}" for holder in each["holders"]]
+        for each in daemon.status("mock/frail")["devices"]
+    }
     assert {key: pods for key, pods in holders.items() if pods} == {device: ["default/watched"]}
 
     daemon.ask("mock", "fail", device, "--reason", "fell off the bus")

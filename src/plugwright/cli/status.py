@@ -24,17 +24,25 @@ _CLEAR_SCREEN = "\033[H\033[2J"
 
 
 @click.command(
-    epilog="Example:  plugwright status --output json | jq '.resources[].devices[] | select(.reason != \"\")'"
+    epilog="Example:  plugwright status --output json | jq '.resources[].devices[] | select(.holders == [])'"
 )
 @control_socket
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json is a NodeReport: docs/node-report.md.",
+)
 @click.option("-w", "--watch", is_flag=True, help="Keep running, and print again after every change.")
 def status(control_socket: Path, output: str, watch: bool) -> None:
     """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age."""
+    once, always = ("report", "watch reports") if output == "json" else ("status", "watch")
     if not watch:
-        click.echo(_formatted(ask(control_socket, {"do": "status"}), output))
+        click.echo(_formatted(ask(control_socket, {"do": once}), output))
         return
-    for report in follow(control_socket, {"do": "watch"}):
+    for report in follow(control_socket, {"do": always}):
         clear = _CLEAR_SCREEN if output == "text" and sys.stdout.isatty() else ""
         click.echo(clear + _formatted(report, output))
 

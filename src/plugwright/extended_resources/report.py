@@ -12,9 +12,9 @@ from plugwright.extended_resources.resources import NodeResource, NodeSnapshot
 __all__ = [
     "COLUMNS",
     "ChangeReport",
-    "NodeReport",
+    "ExtendedResourceReport",
+    "NodeResourceReport",
     "PodReport",
-    "ResourceReport",
     "changes_report",
     "cluster_role",
     "nodes_report",
@@ -31,7 +31,7 @@ class PodReport(TypedDict):
     claim: bool
 
 
-class ResourceReport(TypedDict):
+class ExtendedResourceReport(TypedDict):
     name: str
     capacity: int | None
     allocatable: int | None
@@ -41,10 +41,10 @@ class ResourceReport(TypedDict):
     pods: list[PodReport]
 
 
-class NodeReport(TypedDict):
+class NodeResourceReport(TypedDict):
     name: str
     silence: str
-    resources: list[ResourceReport]
+    resources: list[ExtendedResourceReport]
 
 
 class ChangeReport(TypedDict):
@@ -54,8 +54,8 @@ class ChangeReport(TypedDict):
     detail: str
 
 
-def nodes_report(nodes: Sequence[NodeSnapshot], resources: Sequence[NodeResource]) -> list[NodeReport]:
-    by_node: dict[str, list[ResourceReport]] = {}
+def nodes_report(nodes: Sequence[NodeSnapshot], resources: Sequence[NodeResource]) -> list[NodeResourceReport]:
+    by_node: dict[str, list[ExtendedResourceReport]] = {}
     for resource in resources:
         by_node.setdefault(resource.node, []).append(_resource_report(resource))
     return [{"name": node.name, "silence": node.silence, "resources": by_node.get(node.name, [])} for node in nodes]
@@ -97,7 +97,7 @@ def cluster_role(command: str, nodes: Sequence[str], patch: bool) -> dict[str, o
     }
 
 
-def _resource_report(resource: NodeResource) -> ResourceReport:
+def _resource_report(resource: NodeResource) -> ExtendedResourceReport:
     return {
         "name": resource.resource,
         "capacity": resource.capacity,

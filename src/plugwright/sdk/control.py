@@ -1,8 +1,9 @@
 """The daemon's control socket: its requests, and the status it reports.
 
-`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes, `{"do": "ready", "wait": 9}`
-when all resources are served, or refused after 9 seconds with what is missing. The others are in `_handle`.
-Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
+`{"do": "status"}` and `{"do": "report"}`, which is the NodeReport (`node_report`), are answered once; `{"do": "watch"}`
+and `{"do": "watch reports"}` again whenever something changes. `{"do": "ready", "wait": 9}` is answered when all
+resources are served, or refused after 9 seconds with the reasons. `_handle` has the others. Lines, answers and access
+are `system.json_lines`, the shapes of a status `status`.
 
 While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
 """
@@ -12,7 +13,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -73,10 +74,17 @@ def _blocked(daemon: Daemon) -> Blocked:
     )
 
 
-def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
-    if request.get("do") in ("status", "watch"):
-        return report(daemon, _without_pods("the event loop is blocked"), stalled=reason)
-    raise ConfigError(reason)
+def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> Mapping[str, object]:
+    view = _VIEWS.get(str(request.get("do")))
+    if view is None:
+        raise ConfigError(reason)
+    holdings = _without_pods("the event loop is blocked")
+    status = report(daemon, holdings, stalled=reason)
+    if view is not _node_report:
+        return dict(status)
+    from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
+
+    return node_report(daemon, status, holdings, kubelet_report(daemon.settings, daemon.directory), [reason])
 
 
 def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -> DaemonStatus:
@@ -219,10 +227,10 @@ def _claims(place: object) -> list[str]:
 
 async def _handle(daemon: Daemon, request: Request) -> object:
     match request:
-        case {"do": "status"}:
-            return report(daemon, await daemon.ledger.refreshed())
-        case {"do": "watch"}:
-            return _reports(daemon)
+        case {"do": "status" | "report" as name}:
+            return await _VIEWS[name](daemon)
+        case {"do": "watch" | "watch reports" as name}:
+            return _changes(daemon, _VIEWS[name])
         case {"do": "ready", "wait": int() | float() as seconds}:
             return await _until_ready(daemon, seconds)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
@@ -300,8 +308,28 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
     raise ConfigError("; ".join(unready(daemon)) or "not ready in time")
 
 
-async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
-    """One now, and one after every change."""
+async def _status(daemon: Daemon) -> DaemonStatus:
+    return report(daemon, await daemon.ledger.refreshed())
+
+
+async def _node_report(daemon: Daemon) -> Mapping[str, object]:
+    from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
+
+    kubelet = await in_thread("kubelet configuration", partial(kubelet_report, daemon.settings, daemon.directory))
+    holdings = await daemon.ledger.refreshed()
+    return node_report(daemon, report(daemon, holdings), holdings, kubelet, unready(daemon))
+
+
+async def _changes(daemon: Daemon, view: Callable[[Daemon], Awaitable[object]]) -> AsyncIterator[object]:
+    """The view now, and again after every change."""
     async for _ in daemon.changed.notifications():
-        yield report(daemon, await daemon.ledger.refreshed())
+        yield await view(daemon)
         await asyncio.sleep(_WATCH_INTERVAL)
+
+
+_VIEWS: dict[str, Callable[[Daemon], Awaitable[object]]] = {
+    "status": _status,
+    "watch": _status,
+    "report": _node_report,
+    "watch reports": _node_report,
+}

@@ -94,6 +94,7 @@ class TaintController:
             "budget": self._settings.budget,
             "evictions": len(evictions(self._state, now)),
             "held_back": dict(self._held_back),
+            "devices": {key: list(taints) for key, taints in sorted((self.taints.value or {}).items())},
             "error": unknown or self._unwritten,
         }
 

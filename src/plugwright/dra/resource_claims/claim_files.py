@@ -18,9 +18,7 @@ from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk import cdi
 
-__all__ = ["CDI_OWNER", "ClaimFiles"]
-
-CDI_OWNER = "plugwright-dra"  # a plugin that removes its own CDI files leaves those of claims alone
+__all__ = ["ClaimFiles"]
 
 
 class ClaimFiles(msgspec.Struct, frozen=True):

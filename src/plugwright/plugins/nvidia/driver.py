@@ -108,6 +108,14 @@ class GpuLinks(msgspec.Struct, frozen=True):
     def between(self, one: str, other: str) -> GpuLink:
         return self.pairs.get((one, other) if one < other else (other, one), UNLINKED)
 
+    def of(self, gpu: str) -> dict[str, dict[str, object]]:
+        """The links of one GPU by the UUID of the other, for people who read `status`."""
+        return {
+            one if other == gpu else other: {"pcie": link.level.name.lower(), "nvlinks": link.nvlinks}
+            for (one, other), link in sorted(self.pairs.items())
+            if gpu in (one, other)
+        }
+
 
 class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a GPU with memory and processors of its own. `index` counts within its GPU."""

@@ -282,6 +282,8 @@ class Nvidia(Plugin):
         facts: dict[str, object] = {"notes": {title: text for title, text in notes.items() if text}}
         if self.config.share:
             facts["sharing"] = self.config.share.by.value
+        if links := self.monitor.views.value.snapshot.links.of(unit.gpu.uuid):
+            facts["links"] = links
         driver, cuda = self._versions
         whole = unit.replica is None
         return (

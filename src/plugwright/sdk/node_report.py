@@ -1,0 +1,229 @@
+"""The NodeReport: everything that the daemon of a node knows about its devices, as one versioned JSON document.
+
+`plugwright status -o json` prints it, and every other view of a node is made from it. `node_report.json` beside this
+module is its JSON Schema. Keys are camelCase and times are RFC 3339, as in Kubernetes objects. Within a version, keys
+are added and never change their meaning, so a reader must ignore the keys it does not know.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "ConfigReport",
+    "CordonReport",
+    "DaemonReport",
+    "DeviceReport",
+    "DriverReport",
+    "HolderReport",
+    "HoldingsReport",
+    "KubeletReport",
+    "MoveReport",
+    "NodeReport",
+    "RefusedConfigReport",
+    "ReportMetadata",
+    "ResourceReport",
+    "ShareReport",
+    "UnknownReport",
+    "timestamp",
+]
+
+API_VERSION = "plugwright.dev/v1alpha1"
+KIND = "NodeReport"
+
+Json: TypeAlias = Any  # whatever JSON has
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the parts of a report."""
+
+
+class ReportMetadata(_Part, frozen=True, kw_only=True):
+    node_name: str = ""  # empty if the daemon was not told, which only claims need
+    release: str = ""  # owner of the resources: NAMESPACE/NAME of the Helm release
+    generated_at: datetime
+
+
+class RefusedConfigReport(_Part, frozen=True, kw_only=True):
+    """The latest version of the configuration file, which is not in force."""
+
+    sha256: str = ""  # empty if the file could not be read
+    since: datetime
+    error: str
+
+
+class ConfigReport(_Part, frozen=True, kw_only=True):
+    """The configuration file in force."""
+
+    path: str
+    sha256: str  # its first digits
+    loaded_at: datetime
+    restored: bool = False  # in force is the last good version of an earlier run
+    failures: int = 0  # refused reloads since the start
+    refused: RefusedConfigReport | None = None
+    refused_resources: Mapping[str, str] = {}  # resource name → reason
+    unnamed: tuple[str, ...] = ()  # name templates without a device
+
+
+class DaemonReport(_Part, frozen=True, kw_only=True):
+    version: str
+    ready: bool
+    waiting_for: tuple[str, ...] = ()  # lines of the readiness probe; empty if ready
+    stalled: str = ""  # why the event loop is blocked
+    stalls: int = 0
+    log_lines_dropped: int = 0
+    config: ConfigReport | None = None  # null for a plugin that runs without a configuration file
+
+
+class KubeletReport(_Part, frozen=True, kw_only=True):
+    """`version` and `topologyManagerPolicy` are null if the daemon cannot know them."""
+
+    registration: str  # direct or watcher
+    directory: str  # of device plugin sockets
+    version: str | None = None
+    topology_manager_policy: str | None = None
+    topology_manager_scope: str | None = None
+
+
+class UnknownReport(_Part, frozen=True, kw_only=True):
+    """A source of holdings that cannot be read."""
+
+    source: str
+    reason: str
+    since: datetime | None = None
+
+
+class HoldingsReport(_Part, frozen=True, kw_only=True):
+    """Whether the holders of all devices are known. If not, a device without a holder may be held."""
+
+    complete: bool
+    unknown: tuple[UnknownReport, ...] = ()
+
+
+class HolderReport(_Part, frozen=True, kw_only=True):
+    """A container or a claim that holds a device. Empty strings are unknown."""
+
+    api: str  # device-plugin or dra
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    container: str = ""
+    claim: str = ""
+    claim_uid: str = ""
+    share_id: str = ""
+    admin_access: bool = False
+    since: datetime | None = None  # when the daemon first knew of it
+    source: str = ""  # how the daemon knows
+
+
+class CordonReport(_Part, frozen=True, kw_only=True):
+    """A cordon of one device, or a rule of the configuration, whose `resource` and `id` are patterns."""
+
+    resource: str
+    id: str
+    reason: str
+    by: str = ""
+    since: datetime | None = None
+    until: datetime | None = None  # null: without an end
+    declared: bool = False  # a rule of the configuration
+    served: bool = True
+
+
+class ShareReport(_Part, frozen=True, kw_only=True):
+    """A device that is a share of a physical device."""
+
+    by: str  # time-slicing, mps, vgpu, or count: nothing but the number of shares is limited
+    of: str = ""  # identity of the physical device
+    memory: int | None = None  # limit in bytes
+    percent: int | None = None  # limit of the processors
+
+
+class MoveReport(_Part, frozen=True, kw_only=True):
+    """Which API a device of `serve: both` is to move to, and what it waits for."""
+
+    phase: str = ""
+    target: str = ""
+    waits_for: str = ""
+
+
+class DeviceReport(_Part, frozen=True, kw_only=True):
+    id: str
+    health: str  # Healthy or Unhealthy
+    reason: str = ""
+    code: str = ""  # the kind of the reason, such as xid-79; empty for a Healthy device
+    since: datetime  # when health or reason last changed
+    api: str = ""  # that offers the device; empty while it moves between APIs
+    numa: tuple[int, ...] = ()
+    physical: tuple[str, ...] = ()  # names of the hardware behind the device
+    links: Mapping[str, Json] = {}  # to other devices, by their identity
+    attributes: Mapping[str, Json] = {}
+    capacity: Mapping[str, int] = {}
+    share: ShareReport | None = None
+    holders: tuple[HolderReport, ...] = ()
+    closed: str = ""  # why the ledger keeps the device back: another pod or claim holds its hardware, or may hold it
+    cordoned: str = ""  # reason of the cordon
+    taints: tuple[Mapping[str, str], ...] = ()  # of the device in its ResourceSlice
+    move: MoveReport | None = None  # null unless `serve: both`
+
+
+class DriverReport(_Part, frozen=True, kw_only=True):
+    """The DRA driver of a resource."""
+
+    name: str
+    ready: bool
+    state: str
+    reason: str = ""
+    problem: str = ""
+    claims: tuple[Mapping[str, Json], ...] = ()
+    slices: Mapping[str, Json] = {}
+    taints: Mapping[str, Json] = {}
+    handover: str = ""
+    leaving: tuple[str, ...] = ()  # claims that end before the device plugin API has their devices
+
+
+class ResourceReport(_Part, frozen=True, kw_only=True):
+    name: str
+    serve: str  # device-plugin, dra or both
+    state: str  # of the registration, or idle
+    reason: str = ""
+    since: datetime
+    owner: str = ""  # the other daemon that owns the resource
+    rival: str = ""  # how a third-party plugin that serves the resource too shows
+    waiting: str = ""  # which devices are kept back until a source of holdings can be read
+    endpoint: str = ""
+    streams: int = 0  # ListAndWatch streams that the kubelet has open
+    registrations: int = 0
+    restarts: int = 0
+    fault: str = ""  # why the resource was last restarted
+    discovery: str = ""  # why discover() fails
+    empty: str = ""  # why the latest list has no device
+    refused: str = ""  # why the latest list was refused
+    stuck: Mapping[str, int] = {}  # hung threads by plugin method
+    driver: DriverReport | None = None
+    devices: tuple[DeviceReport, ...] = ()
+
+
+class NodeReport(_Part, frozen=True, kw_only=True):
+    api_version: Literal["plugwright.dev/v1alpha1"] = "plugwright.dev/v1alpha1"
+    kind: Literal["NodeReport"] = "NodeReport"
+    metadata: ReportMetadata
+    daemon: DaemonReport
+    kubelet: KubeletReport
+    holdings: HoldingsReport
+    cordons: tuple[CordonReport, ...] = ()
+    cordons_unreadable: str = ""  # why the cordons are unknown
+    resources: tuple[ResourceReport, ...] = ()
+
+
+def timestamp(seconds: float | None) -> datetime | None:
+    """A time of the report; None if it is unknown, or too far away to be one."""
+    if not seconds:
+        return None
+    try:
+        return datetime.fromtimestamp(round(seconds, 3), UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,0 +1,247 @@
+"""Makes the NodeReport of a running daemon. Loaded with the first request for one."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plugwright.model import Device
+from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings
+from plugwright.sdk.node_report import (
+    ConfigReport,
+    CordonReport,
+    DaemonReport,
+    DeviceReport,
+    DriverReport,
+    HolderReport,
+    HoldingsReport,
+    KubeletReport,
+    MoveReport,
+    NodeReport,
+    RefusedConfigReport,
+    ReportMetadata,
+    ResourceReport,
+    ShareReport,
+    UnknownReport,
+    timestamp,
+)
+from plugwright.sdk.serve_settings import ServeMode
+from plugwright.sdk.settings import Settings
+from plugwright.sdk.status import ConfigState, CordonStatus, DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.version import __version__
+
+__all__ = ["kubelet_report", "node_report"]
+
+_LARGEST_SETTINGS = 256 * 1024  # bytes of the kubelet's configuration file that are read
+_SETTING = re.compile(
+    rb"^(topologyManagerPolicy|topologyManagerScope):[ \t]*[\"']?([a-z-]{1,32})[\"']?[ \t]*\r?$", re.MULTILINE
+)
+_NOT_ATTRIBUTES = frozenset({"links"})  # shown under a key of their own
+
+
+def node_report(
+    daemon: Daemon, status: DaemonStatus, holdings: Holdings, kubelet: KubeletReport, waiting: Sequence[str]
+) -> dict[str, object]:
+    """The report as JSON has it. `status` is the daemon's now, `waiting` the lines of its readiness probe."""
+    report = NodeReport(
+        metadata=ReportMetadata(
+            node_name=daemon.settings.node_name, release=daemon.settings.release, generated_at=datetime.now(UTC)
+        ),
+        daemon=DaemonReport(
+            version=__version__,
+            ready=status["ready"] and not waiting,
+            waiting_for=tuple(waiting),
+            stalled=status["stalled"],
+            stalls=status["stalls"],
+            log_lines_dropped=status["log_lines_dropped"],
+            config=_config(daemon.config.value) if daemon.config.value is not None else None,
+        ),
+        kubelet=kubelet,
+        holdings=HoldingsReport(
+            complete=holdings.is_complete,
+            unknown=tuple(
+                UnknownReport(source=source.value, reason=unknown.reason, since=timestamp(unknown.since))
+                for source, unknown in sorted(holdings.unknown.items())
+            ),
+        ),
+        cordons=tuple(map(_cordon, status["cordons"])),
+        cordons_unreadable=status["cordons_unreadable"],
+        resources=tuple(
+            _resource(resource, daemon.resources.get(resource["name"]), holdings, status["waiting"])
+            for resource in status["resources"]
+        ),
+    )
+    document: dict[str, object] = msgspec.to_builtins(report)
+    return document
+
+
+def kubelet_report(settings: Settings, directory: Path) -> KubeletReport:
+    """Reads the kubelet's configuration file if it is in its usual place. May block."""
+    found: dict[bytes, bytes] = {}
+    try:
+        with (settings.paths.root / "config.yaml").open("rb") as file:
+            found = dict(_SETTING.findall(file.read(_LARGEST_SETTINGS)))
+    except OSError:
+        pass  # as in a container, which has only the directories of plugins
+    policy, scope = found.get(b"topologyManagerPolicy"), found.get(b"topologyManagerScope")
+    return KubeletReport(
+        registration=settings.registration.value,
+        directory=str(directory),
+        topology_manager_policy=policy.decode() if policy else None,
+        topology_manager_scope=scope.decode() if scope else None,
+    )
+
+
+def _config(config: ConfigState) -> ConfigReport:
+    refused = None
+    if config.refused is not None:
+        since = _time(config.refused.since)
+        refused = RefusedConfigReport(sha256=config.refused.sha256, since=since, error=config.refused.error)
+    return ConfigReport(
+        path=config.path,
+        sha256=config.sha256,
+        loaded_at=_time(config.loaded),
+        restored=config.restored,
+        failures=config.failures,
+        refused=refused,
+        refused_resources=config.refused_names,
+        unnamed=config.unnamed,
+    )
+
+
+def _cordon(cordon: CordonStatus) -> CordonReport:
+    return CordonReport(
+        resource=cordon["resource"],
+        id=cordon["id"],
+        reason=cordon["reason"],
+        by=cordon["by"],
+        since=timestamp(cordon["since"]),
+        until=timestamp(cordon["until"]),
+        declared=cordon["declared"],
+        served=cordon["served"],
+    )
+
+
+def _resource(
+    resource: ResourceStatus, runtime: ResourceRuntime | None, holdings: Holdings, waiting: Mapping[str, str]
+) -> ResourceReport:
+    driver = resource["driver"]
+    return ResourceReport(
+        name=resource["name"],
+        serve=resource["serve"],
+        state=resource["state"],
+        reason=resource["reason"],
+        since=_time(resource["since"]),
+        owner=resource["owner"],
+        rival=resource["rival"],
+        waiting=waiting.get(resource["name"], ""),
+        endpoint=resource["endpoint"],
+        streams=resource["streams"],
+        registrations=resource["registrations"],
+        restarts=resource["restarts"],
+        fault=resource["fault"],
+        discovery=resource["discovery"],
+        empty=resource["empty"],
+        refused=resource["refused"],
+        stuck=resource["stuck"],
+        driver=_driver(driver) if driver is not None else None,
+        devices=tuple(_devices(resource, runtime, holdings)),
+    )
+
+
+def _driver(driver: Mapping[str, Any]) -> DriverReport:
+    taints = driver.get("taints", {})
+    return DriverReport(
+        name=driver["name"],
+        ready=driver["ready"],
+        state=driver["state"],
+        reason=driver["reason"],
+        problem=driver.get("problem", ""),
+        claims=tuple(driver.get("claims", ())),
+        slices=_camel(driver.get("slices", {})),
+        taints=_camel({key: value for key, value in taints.items() if key != "devices"}),
+        handover=driver.get("handover", ""),
+        leaving=tuple(driver.get("leaving", ())),
+    )
+
+
+def _camel(names: Mapping[str, object]) -> dict[str, object]:
+    parts = ((name.split("_"), value) for name, value in names.items())
+    return {first + "".join(map(str.title, rest)): value for (first, *rest), value in parts}
+
+
+def _devices(resource: ResourceStatus, runtime: ResourceRuntime | None, holdings: Holdings) -> Iterator[DeviceReport]:
+    snapshot = runtime.inventory.latest.value if runtime is not None else None
+    listed: Mapping[str, Device] = snapshot.devices if snapshot is not None else {}
+    cordons = snapshot.cordoned if snapshot is not None else {}
+    driver: Mapping[str, Any] = resource["driver"] or {}
+    moves, taints = driver.get("devices", {}), driver.get("taints", {}).get("devices", {})
+    for status in resource["devices"]:
+        device_id = status["id"]
+        device = listed.get(device_id)
+        key = DeviceKey(ServeMode.DEVICE_PLUGIN, resource["name"], device_id)
+        links = status["attributes"].get("links")
+        yield DeviceReport(
+            id=device_id,
+            health=status["health"],
+            reason=status["reason"],
+            code=status["code"],
+            since=_time(status["since"]),
+            api=status["api"],
+            numa=tuple(status["numa"]),
+            physical=device.physical if device is not None else (),
+            links=links if isinstance(links, dict) else {},
+            attributes={name: value for name, value in status["attributes"].items() if name not in _NOT_ATTRIBUTES},
+            capacity=status["capacity"],
+            share=_share(status, device),
+            holders=tuple(map(_holder, holdings.of(resource["name"], device_id))),
+            closed=holdings.closed.get(key, ""),
+            cordoned=status["reason"].removeprefix("cordoned: ") if device_id in cordons else "",
+            taints=tuple(taints.get(device_id, ())),
+            move=_move(moves.get(device_id)) if resource["serve"] == ServeMode.BOTH else None,
+        )
+
+
+def _share(status: DeviceStatus, device: Device | None) -> ShareReport | None:
+    """A device that several containers have at a time: what it is a share of, and its limits."""
+    if device is None or not device.sharing:
+        return None
+    by = status["attributes"].get("sharing")
+    memory, percent = status["attributes"].get("memory"), status["attributes"].get("percent")
+    limited = bool(percent)  # shares that take turns have no limits
+    return ShareReport(
+        by=by if isinstance(by, str) else "count",
+        of=device.physical[0] if device.physical else "",
+        memory=memory if limited and isinstance(memory, int) else None,
+        percent=percent if limited and isinstance(percent, int) else None,
+    )
+
+
+def _holder(holding: Holding) -> HolderReport:
+    return HolderReport(
+        api=holding.key.api.value,
+        namespace=holding.namespace,
+        pod=holding.pod,
+        pod_uid=holding.pod_uid,
+        container=holding.container,
+        claim=holding.claim,
+        claim_uid=holding.claim_uid,
+        share_id=holding.share_id,
+        admin_access=holding.admin_access,
+        since=timestamp(holding.since),
+        source=holding.source.value,
+    )
+
+
+def _move(placement: Mapping[str, Any] | None) -> MoveReport | None:
+    if placement is None:
+        return None
+    return MoveReport(phase=placement["phase"], target=placement["target"], waits_for=placement["waits"])
+
+
+def _time(seconds: float) -> datetime:
+    return timestamp(seconds) or datetime.fromtimestamp(0, UTC)
