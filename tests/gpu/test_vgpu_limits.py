@@ -149,7 +149,7 @@ def make(gpu: Gpu, artefact: Path, driver_root: str, tmp_path: Path) -> Make:
             return await plugin.allocate([first])
 
     def percent(share: NvidiaShare) -> int:
-        return 100 // (gpu.memory // share.memory_bytes)
+        return 100 // (gpu.usable // share.memory_bytes)
 
     def made(mebibytes: int) -> Container:
         vgpu = NvidiaVgpu(builtin=str(artefact), root=str(tmp_path / "vgpu"))
@@ -245,6 +245,8 @@ KINDS = (
     "per_thread",
     "pooled",
     "graph",
+    "captured",
+    "managed_pool",
 )
 
 
