@@ -289,7 +289,7 @@ class Program:
         return count
 
     def pieces(self, kibibytes: str) -> list[int]:
-        """Allocates small pieces until one is refused, frees every second one, then all: their number, and what is free."""
+        """Allocates small pieces until one is refused, frees every second one, then all: how many, and what is free."""
         held = []
         while not cuda.cuMemAlloc_v2(byref(pointer := u64()), size_t(int(kibibytes) * 1024)):
             held.append(pointer)
