@@ -1,7 +1,7 @@
 """On a real GPU: what CUDA features make the driver take never exceeds a vgpu share, by the driver's own count.
 
 Each row runs twice: in a share of 4096 MiB, and without the limiter as a control that gets more, where one of one
-process can. The rows are written to `docs/vgpu-cases.md` when PLUGWRIGHT_VGPU_CASES names that file.
+process can. The rows are the table of docs/vgpu.md: PLUGWRIGHT_VGPU_CASES=docs/vgpu.md writes them there.
 """
 
 import os
@@ -34,6 +34,7 @@ __all__ = ["artefact", "baseline", "driver_root", "gpu", "make"]  # fixtures
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
 GIB = 2**30
+BEGIN, END = "<!-- cases -->\n", "<!-- end of cases -->\n"
 Row = Callable[[str, int, str], None]
 # What a program does, and what it may answer in the share. All of it exceeds the share.
 CASES: dict[str, tuple[tuple[tuple[object, ...], ...], tuple[object, ...]]] = {
@@ -87,7 +88,10 @@ def row(seen: Callable[[str], None]) -> Iterator[Row]:
     yield add
     if path := os.environ.get("PLUGWRIGHT_VGPU_CASES"):
         title = f"| in a share of {LIMIT} MiB unless said | at most, MiB | |"
-        Path(path).write_text("\n".join([title, "|---|---|---|", *rows, ""]), encoding="utf-8")
+        page = Path(path).read_text(encoding="utf-8") if Path(path).exists() else f"{BEGIN}{END}"
+        table = "\n".join([title, "|---|---|---|", *rows, ""])
+        before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+        Path(path).write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")
 
 
 @contextmanager
@@ -324,6 +328,6 @@ def test_nsight_compute_finds_no_gpu(make: Make, row: Row) -> None:
     script = "import ctypes; print('cuInit', ctypes.CDLL('libcuda.so.1').cuInit(0))"
     command = container.command(program, sys.executable, "-c", script)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=container.env(), check=False)
-    row("Nsight Compute (ncu)", 0, "cuInit fails with a line on stderr: nothing runs unlimited")
+    row("Nsight Compute (`ncu`)", 0, "cuInit fails with a line on stderr: nothing runs unlimited")
     assert re.search(rf"cuInit {NO_DEVICE}", done.stdout), done.stdout
     assert "answers for libcuda.so.1" in done.stdout + done.stderr

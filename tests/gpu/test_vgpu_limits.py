@@ -338,7 +338,7 @@ def cost(function, size):
     half = lambda library, part: statistics.median(pair[part] for pair in times[id(library)][500:]) * 1e6
     return [round(half(library, part), 2) for part in (0, 1) for library in (driver, limited)]
 def address(library, name): return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuLaunchCooperativeKernel")
+names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2", "cuLaunchCooperativeKernel")
 procedure = ctypes.c_void_p()
 limited.cuGetProcAddress_v2(b"cuLaunchKernel", byref(procedure), 13000, u64(0), None)
 print(json.dumps({

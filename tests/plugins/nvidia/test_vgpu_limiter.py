@@ -340,7 +340,7 @@ TOOL = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
-int cuInit(unsigned flags) { return ((int (*)(unsigned))dlvsym(dlopen(getenv("FAKE_DRIVER"), 1), "cuInit", ""))(flags); }
+int cuInit(unsigned flags) { return 0; }
 void *dlsym(void *library, const char *name)
 {
     void *(*real)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
