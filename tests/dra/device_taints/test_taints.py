@@ -155,7 +155,7 @@ async def test_another_code_is_another_value_of_the_same_taint(clock: Clock) -> 
         await has_effect(controller, "st0", "NoSchedule")
         clock.advance(100)
         inventory.update([failed(code="xid-79")])
-        await until(controller, lambda taints: taints["st0"][0]["value"] == "xid-79")
+        await until(controller, lambda taints: taints["st0"][-1]["value"] == "xid-79")
         assert (await has_effect(controller, "st0", "NoSchedule"))["timeAdded"] == "2023-11-14T22:13:20Z"
 
 
