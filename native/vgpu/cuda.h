@@ -19,7 +19,8 @@ enum {
 };
 
 struct location { int type, id; };
-enum { DEVICE = 1 };
+enum { HOST = 2, DEVICE = 1 };
+enum { MANAGED = 2 }; /* CUmemAllocationType */
 
 struct allocation { /* CUmemAllocationProp */
     int type, handle_types;
@@ -36,6 +37,10 @@ struct pool_properties { /* CUmemPoolProps */
 
 enum { POOL_RESERVED = 5, POOL_USED = 7 }; /* CUmemPool_attribute */
 enum { GRAPH_RESERVED = 2 };               /* CUgraphMem_attribute */
+enum { STACK_SIZE = 0, HEAP_SIZE = 2 };    /* CUlimit */
+enum { LOCAL_BYTES = 3 };                  /* CUfunction_attribute */
+enum { MULTIPROCESSORS = 16, THREADS_OF_ONE = 39 }; /* CUdevice_attribute */
+enum { DESCRIPTOR = 1 };                   /* CUmemAllocationHandleType: a POSIX file descriptor */
 
 struct memory_node { /* CUDA_MEM_ALLOC_NODE_PARAMS */
     struct pool_properties pool;
@@ -62,5 +67,11 @@ struct array3d { /* CUDA_ARRAY3D_DESCRIPTOR */
 enum { SPARSE = 0x40, DEFERRED = 0x80 }; /* arrays without memory of their own */
 
 struct ipc { char bytes[64]; }; /* CUipcMemHandle */
+
+struct external { /* CUDA_EXTERNAL_MEMORY_HANDLE_DESC */
+    int type;
+    union { int descriptor; void *pointers[2]; } handle;
+    unsigned long long size;
+};
 
 #endif

@@ -5,13 +5,17 @@
    driver's function of the same name. cuGetProcAddress, through which the CUDA runtime asks for functions, is answered by
    the driver; where it answers with a function that is here, ours is returned instead.
 
-   Memory is counted before the driver is asked for it, and given back after the driver has freed it. */
+   Memory is counted before the driver is asked for it, and given back after the driver has freed it. What the driver takes
+   without being asked is found by NVML's count of this process, never by that of the whole GPU: a neighbour's memory is
+   none of ours. */
 #define _GNU_SOURCE
 #include "cuda.h"
 #include "share.h"
 #include "table.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,6 +27,9 @@
 #define MIB ((uint64_t)1 << 20)
 OLDEST(pthread_mutex_trylock);
 OLDEST(pthread_once);
+OLDEST(dlopen);
+OLDEST(dlsym);
+OLDEST(dladdr);
 
 /* --- the driver's functions --- */
 
@@ -40,13 +47,22 @@ OLDEST(pthread_once);
     X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuEventSynchronize) X(cuCtxSynchronize) X(cuCtxSynchronize_v2) \
     X(cuGraphAddMemAllocNode) X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphInstantiate) X(cuGraphInstantiate_v2) \
     X(cuGraphInstantiateWithFlags) X(cuGraphInstantiateWithParams) X(cuGraphInstantiateWithParams_ptsz) \
-    X(cuGraphDestroy) X(cuGraphExecDestroy) \
-    X(cuIpcOpenMemHandle) X(cuIpcOpenMemHandle_v2) X(cuMemImportFromShareableHandle) X(cuImportExternalMemory)
+    X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuGraphLaunch) X(cuGraphLaunch_ptsz) X(cuGraphUpload) X(cuGraphUpload_ptsz) \
+    X(cuDeviceGraphMemTrim) X(cuCtxSetLimit) \
+    X(cuModuleLoad) X(cuModuleLoadData) X(cuModuleLoadDataEx) X(cuModuleLoadFatBinary) X(cuModuleUnload) \
+    X(cuModuleGetFunction) X(cuModuleEnumerateFunctions) X(cuModuleGetGlobal) X(cuModuleGetGlobal_v2) \
+    X(cuLibraryGetKernel) X(cuLibraryEnumerateKernels) X(cuLibraryGetModule) X(cuLibraryGetGlobal) \
+    X(cuLibraryGetManaged) X(cuLibraryUnload) X(cuKernelGetFunction) \
+    X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemPoolExportToShareableHandle) \
+    X(cuMemGetDefaultMemPool) X(cuMemGetMemPool) \
+    X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) \
+    X(cuImportExternalMemory) X(cuDestroyExternalMemory)
 #define CALLED(X) \
     X(cuCtxGetDevice) X(cuCtxGetCurrent) X(cuDeviceGetUuid) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxGetState) \
     X(cuDeviceGetMemPool) X(cuDeviceGetDefaultMemPool) X(cuDeviceGetCount) X(cuMemPoolGetAttribute) \
     X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuStreamGetCaptureInfo_v2) X(cuStreamGetCaptureInfo_v2_ptsz) \
-    X(cuDeviceGetGraphMemAttribute) X(cuDeviceGraphMemTrim)
+    X(cuDeviceGetGraphMemAttribute) X(cuDeviceGetAttribute) X(cuCtxGetLimit) X(cuFuncGetAttribute) \
+    X(cuKernelGetAttribute) X(cuMemGetAddressRange_v2) X(cuMemGetAllocationPropertiesFromHandle)
 
 int cuCtxGetDevice(int *device);
 int cuCtxGetCurrent(handle *context);
@@ -62,7 +78,18 @@ int cuStreamIsCapturing_ptsz(handle stream, int *status);
 int cuStreamGetCaptureInfo_v2(handle stream, int *status, uint64_t *id, handle *graph, void *nodes, size_t *count);
 int cuStreamGetCaptureInfo_v2_ptsz(handle stream, int *status, uint64_t *id, handle *graph, void *nodes, size_t *count);
 int cuDeviceGetGraphMemAttribute(int device, int attribute, void *value);
-int cuDeviceGraphMemTrim(int device);
+int cuDeviceGetAttribute(int *value, int attribute, int device);
+int cuCtxGetLimit(size_t *value, int limit);
+int cuFuncGetAttribute(int *value, int attribute, handle function);
+int cuKernelGetAttribute(int *value, int attribute, handle kernel, int device);
+int cuMemGetAddressRange_v2(ptr *base, size_t *bytes, ptr pointer);
+int cuMemGetAllocationPropertiesFromHandle(struct allocation *facts, handle allocation);
+EXPORT int cuDeviceGraphMemTrim(int device);
+EXPORT int cuCtxSetLimit(int limit, size_t value);
+EXPORT int cuIpcCloseMemHandle(ptr pointer);
+EXPORT int cuDestroyExternalMemory(handle memory);
+EXPORT int cuModuleUnload(handle module);
+EXPORT int cuLibraryGetModule(handle *module, handle library);
 EXPORT int cuMemPoolTrimTo(handle pool, size_t bytes);
 EXPORT int cuGetProcAddress(const char *name, void **found, int version, uint64_t flags);
 EXPORT int cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, void *status);
@@ -119,21 +146,44 @@ static int current_gpu(void)
 
 /* --- what this process holds --- */
 
-enum { POINTERS, ARRAYS, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, POOLS, KINDS };
+enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, KINDS };
+enum { SMALL = 1, UNSEEN = 2, FOREIGN = 4 }; /* flags: a part of a page; not in NVML's count; of another process */
 static struct table tables[KINDS];
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, pool_mutex = PTHREAD_MUTEX_INITIALIZER; /* of POOLS */
+
+static pthread_mutex_t *guard(int kind) { return kind == POOLS ? &pool_mutex : &mutex; }
 static int reclaim(void);
 
 static int is_exceeded(int gpu, uint64_t pending);
 static void look(void);
+static int recount(int gpu, uint64_t pending);
 static void give(int gpu, uint64_t bytes) { share_correct(gpu, -(int64_t)bytes); }
+
+/* Allocations and releases that are under way: NVML's count and ours differ for a moment. */
+static int changing;
+static uint64_t generation;
+static __thread int depth;
+
+#define CHANGING(call) \
+    ({ \
+        depth++; \
+        __atomic_add_fetch(&changing, 1, __ATOMIC_SEQ_CST); \
+        __typeof__(call) changed_ = (call); \
+        __atomic_add_fetch(&generation, 1, __ATOMIC_SEQ_CST); \
+        __atomic_sub_fetch(&changing, 1, __ATOMIC_SEQ_CST); \
+        depth--; \
+        changed_; \
+    })
+
+static uint64_t unseen[GPUS]; /* what is counted and is not in NVML's count of this process: managed memory */
 
 static int take(int gpu, uint64_t bytes)
 {
     if (gpu == NO_CONTEXT)
         return 1;
     look();
-    if (!share_take(gpu, bytes) && !(reclaim() && share_take(gpu, bytes)))
+    if (!share_take(gpu, bytes) && !(reclaim() && share_take(gpu, bytes)) &&
+        !(recount(gpu, 0) < 0 && share_take(gpu, bytes))) /* the driver has given back what it had for itself */
         return 0;
     if (!is_exceeded(gpu, bytes))
         return 1;
@@ -166,6 +216,8 @@ static struct entry forget(int kind, uint64_t key)
     return facts;
 }
 
+static void given_back(struct entry facts, uint64_t key);
+
 static int freed(int result, int kind, uint64_t key, struct entry facts)
 {
     if (!facts.key)
@@ -173,38 +225,93 @@ static int freed(int result, int kind, uint64_t key, struct entry facts)
     if (result)
         remember(kind, key, facts);
     else
-        give(facts.gpu, facts.bytes);
+        given_back(facts, key);
     return result;
 }
 
-/* The driver maps what is larger than its pages of 2 MiB in whole ones; smaller pieces share a page. */
+/* The driver's pages: what is larger than half of one has whole pages, smaller pieces share one. */
+static const uint64_t PAGE = 2 * MIB;
+
 static uint64_t rounded(uint64_t bytes)
 {
-    uint64_t unit = bytes > MIB ? 2 * MIB : 512;
-    return bytes > UINT64_MAX - unit ? bytes : (bytes + unit - 1) / unit * unit;
+    return bytes > UINT64_MAX - PAGE ? bytes : (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Of arrays, whose place in a page is not known: as if every page had pieces of this size alone. */
+static uint64_t rounded_array(uint64_t bytes)
+{
+    return bytes > MIB || !bytes ? rounded(bytes) : PAGE / (PAGE / ((bytes + 511) / 512 * 512));
+}
+
+/* A small piece is where the driver has put it: its page counts until its last piece is free. */
+static void put_on_page(ptr pointer, struct entry facts)
+{
+    pthread_mutex_lock(&mutex);
+    struct entry *page = table_put(&tables[PAGES], pointer / PAGE);
+    int shared = page && page->references;
+    if (page) {
+        page->gpu = facts.gpu;
+        page->references++;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (!shared)
+        return;
+    give(facts.gpu, PAGE);
+    if (facts.flags & UNSEEN)
+        __atomic_sub_fetch(&unseen[facts.gpu], PAGE, __ATOMIC_RELAXED);
+}
+
+static int leaves_page(ptr pointer)
+{
+    pthread_mutex_lock(&mutex);
+    struct entry *page = table_find(&tables[PAGES], pointer / PAGE);
+    int last = page && !--page->references;
+    if (last)
+        table_remove(page);
+    pthread_mutex_unlock(&mutex);
+    return last;
+}
+
+static void given_back(struct entry facts, uint64_t key)
+{
+    uint64_t bytes = facts.flags & SMALL ? leaves_page(key) ? PAGE : 0 : facts.bytes;
+    if (facts.record)
+        share_leave(facts.record - 1);
+    if (facts.gpu >= 0 && facts.flags & UNSEEN)
+        __atomic_sub_fetch(&unseen[facts.gpu], bytes, __ATOMIC_RELAXED);
+    give(facts.gpu, bytes);
+}
+
+static void counted(int kind, uint64_t key, struct entry facts)
+{
+    REAL(cuCtxGetCurrent)(&facts.context);
+    if (facts.flags & UNSEEN)
+        __atomic_add_fetch(&unseen[facts.gpu], facts.bytes, __ATOMIC_RELAXED);
+    if (facts.flags & SMALL)
+        put_on_page(key, facts);
+    remember(kind, key, facts);
 }
 
 /* Counts what the driver is about to give; `call` sets `where`. */
-#define COUNTED(kind, size, where, call) \
-    ({ \
+#define COUNTED(kind, size, more, where, call) \
+    CHANGING(({ \
         int gpu_ = current_gpu(), result_ = OUT_OF_MEMORY; \
         uint64_t bytes_ = (size); \
-        handle context_ = 0; \
         if (take(gpu_, bytes_)) { \
             result_ = (call); \
-            if (result_) { \
+            if (result_) \
                 give(gpu_, bytes_); \
-            } else if (gpu_ >= 0) { \
-                REAL(cuCtxGetCurrent)(&context_); \
-                remember(kind, *(where), (struct entry){.bytes = bytes_, .gpu = gpu_, .context = context_}); \
-            } \
+            else if (gpu_ >= 0) \
+                counted(kind, *(where), (struct entry){.bytes = bytes_, .gpu = gpu_, .flags = (more)}); \
         } \
         result_; \
-    })
+    }))
+
+static unsigned small(uint64_t bytes) { return bytes <= MIB ? SMALL : 0; }
 
 HOOK(int, cuMemAlloc_v2, ptr *pointer, size_t bytes)
 {
-    return COUNTED(POINTERS, rounded(bytes), pointer, REAL(cuMemAlloc_v2)(pointer, bytes));
+    return COUNTED(POINTERS, rounded(bytes), small(bytes), pointer, REAL(cuMemAlloc_v2)(pointer, bytes));
 }
 
 HOOK(int, cuMemAllocPitch_v2, ptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
@@ -212,12 +319,13 @@ HOOK(int, cuMemAllocPitch_v2, ptr *pointer, size_t *pitch, size_t width, size_t 
     uint64_t bytes;
     if (width > UINT64_MAX / 2 || __builtin_mul_overflow((width + 511) & ~(size_t)511, height, &bytes))
         return OUT_OF_MEMORY;
-    return COUNTED(POINTERS, rounded(bytes), pointer, REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element));
+    return COUNTED(POINTERS, rounded(bytes), small(bytes), pointer,
+                   REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element));
 }
 
 HOOK(int, cuMemAllocManaged, ptr *pointer, size_t bytes, unsigned flags)
 {
-    return COUNTED(POINTERS, rounded(bytes), pointer, REAL(cuMemAllocManaged)(pointer, bytes, flags));
+    return COUNTED(POINTERS, rounded(bytes), small(bytes) | UNSEEN, pointer, REAL(cuMemAllocManaged)(pointer, bytes, flags));
 }
 
 static void settle_pools(void);
@@ -225,7 +333,7 @@ static void settle_pools(void);
 HOOK(int, cuMemFree_v2, ptr pointer)
 {
     struct entry facts = forget(POINTERS, pointer);
-    int result = freed(REAL(cuMemFree_v2)(pointer), POINTERS, pointer, facts);
+    int result = CHANGING(freed(REAL(cuMemFree_v2)(pointer), POINTERS, pointer, facts));
     if (!facts.key)
         settle_pools(); /* memory of a pool may be freed so, too */
     return result;
@@ -260,38 +368,40 @@ static uint64_t array_bytes(const struct array3d *array, unsigned levels)
         height = height > 1 ? height / 2 : 1;
         depth = depth > 1 && !(array->flags & 1) ? depth / 2 : depth; /* layers do not shrink */
     }
-    return rounded(total);
+    return rounded_array(total);
 }
 
 HOOK(int, cuArrayCreate_v2, handle *array, const struct array *facts)
 {
     struct array3d flat = {facts->width, facts->height, 0, facts->format, facts->channels, 0};
-    return COUNTED(ARRAYS, array_bytes(&flat, 1), array, REAL(cuArrayCreate_v2)(array, facts));
+    return COUNTED(ARRAYS, array_bytes(&flat, 1), 0, array, REAL(cuArrayCreate_v2)(array, facts));
 }
 
 HOOK(int, cuArray3DCreate_v2, handle *array, const struct array3d *facts)
 {
-    return COUNTED(ARRAYS, array_bytes(facts, 1), array, REAL(cuArray3DCreate_v2)(array, facts));
+    return COUNTED(ARRAYS, array_bytes(facts, 1), 0, array, REAL(cuArray3DCreate_v2)(array, facts));
 }
 
 HOOK(int, cuMipmappedArrayCreate, handle *array, const struct array3d *facts, unsigned levels)
 {
-    return COUNTED(ARRAYS, array_bytes(facts, levels), array, REAL(cuMipmappedArrayCreate)(array, facts, levels));
+    return COUNTED(ARRAYS, array_bytes(facts, levels), 0, array, REAL(cuMipmappedArrayCreate)(array, facts, levels));
 }
 
 HOOK(int, cuArrayDestroy, handle array)
 {
     struct entry facts = forget(ARRAYS, array);
-    return freed(REAL(cuArrayDestroy)(array), ARRAYS, array, facts);
+    return CHANGING(freed(REAL(cuArrayDestroy)(array), ARRAYS, array, facts));
 }
 
 HOOK(int, cuMipmappedArrayDestroy, handle array)
 {
     struct entry facts = forget(ARRAYS, array);
-    return freed(REAL(cuMipmappedArrayDestroy)(array), ARRAYS, array, facts);
+    return CHANGING(freed(REAL(cuMipmappedArrayDestroy)(array), ARRAYS, array, facts));
 }
 
 /* --- physical memory that is mapped by the program: it lives until handle and mappings are gone --- */
+
+static uint64_t imported[GPUS]; /* memory of other processes that this one holds: in NVML's count once they have let go */
 
 static void refer(handle allocation, int change)
 {
@@ -303,32 +413,57 @@ static void refer(handle allocation, int change)
         table_remove(entry);
     }
     pthread_mutex_unlock(&mutex);
-    give(facts.gpu, facts.bytes);
+    if (facts.gpu >= 0 && facts.flags & FOREIGN && facts.record)
+        __atomic_sub_fetch(&imported[facts.gpu], share_recorded(facts.record - 1), __ATOMIC_RELAXED);
+    given_back(facts, allocation);
 }
 
 HOOK(int, cuMemCreate, handle *allocation, size_t bytes, const struct allocation *facts, unsigned long long flags)
 {
     int gpu = facts && facts->location.type == DEVICE ? gpu_of(facts->location.id) : NO_CONTEXT;
-    if (!take(gpu, bytes))
-        return OUT_OF_MEMORY;
-    int result = REAL(cuMemCreate)(allocation, bytes, facts, flags);
-    if (result)
-        give(gpu, bytes);
-    else if (gpu >= 0)
-        remember(HANDLES, *allocation, (struct entry){.bytes = bytes, .gpu = gpu, .references = 1});
-    return result;
+    return CHANGING(({
+        int result = take(gpu, bytes) ? REAL(cuMemCreate)(allocation, bytes, facts, flags) : -1;
+        if (result > 0)
+            give(gpu, bytes);
+        else if (!result && gpu >= 0)
+            remember(HANDLES, *allocation, (struct entry){.bytes = bytes, .gpu = gpu, .references = 1});
+        result < 0 ? OUT_OF_MEMORY : result;
+    }));
 }
 
 HOOK(int, cuMemRelease, handle allocation)
 {
-    int result = REAL(cuMemRelease)(allocation);
-    if (!result)
-        refer(allocation, -1);
-    return result;
+    return CHANGING(({
+        int result = REAL(cuMemRelease)(allocation);
+        if (!result)
+            refer(allocation, -1);
+        result;
+    }));
+}
+
+/* Counts memory of another container, whose size shows when it is mapped; 0 if it does not fit. */
+static int count_mapping(handle allocation, uint64_t bytes)
+{
+    pthread_mutex_lock(&mutex);
+    struct entry *entry = table_find(&tables[HANDLES], allocation);
+    struct entry facts = entry ? *entry : (struct entry){.gpu = NOBODYS};
+    pthread_mutex_unlock(&mutex);
+    if (!(facts.flags & FOREIGN) || facts.record || facts.gpu < 0 || bytes <= facts.bytes)
+        return 1;
+    if (!take(facts.gpu, bytes - facts.bytes))
+        return 0;
+    pthread_mutex_lock(&mutex);
+    entry = table_find(&tables[HANDLES], allocation);
+    if (entry)
+        entry->bytes = bytes;
+    pthread_mutex_unlock(&mutex);
+    return 1;
 }
 
 HOOK(int, cuMemMap, ptr pointer, size_t bytes, size_t offset, handle allocation, unsigned long long flags)
 {
+    if (!count_mapping(allocation, offset + bytes))
+        return OUT_OF_MEMORY;
     int result = REAL(cuMemMap)(pointer, bytes, offset, allocation, flags);
     if (!result) {
         refer(allocation, 1);
@@ -339,15 +474,17 @@ HOOK(int, cuMemMap, ptr pointer, size_t bytes, size_t offset, handle allocation,
 
 HOOK(int, cuMemUnmap, ptr pointer, size_t bytes)
 {
-    int result = REAL(cuMemUnmap)(pointer, bytes);
-    for (ptr end = pointer + bytes; !result && pointer < end;) { /* several mappings, one after the other */
-        struct entry mapping = forget(MAPPINGS, pointer);
-        if (!mapping.key)
-            break;
-        refer(mapping.context, -1);
-        pointer += mapping.bytes;
-    }
-    return result;
+    return CHANGING(({
+        int result = REAL(cuMemUnmap)(pointer, bytes);
+        for (ptr end = pointer + bytes; !result && pointer < end;) { /* several mappings, one after the other */
+            struct entry mapping = forget(MAPPINGS, pointer);
+            if (!mapping.key)
+                break;
+            refer(mapping.context, -1);
+            pointer += mapping.bytes;
+        }
+        result;
+    }));
 }
 
 HOOK(int, cuMemRetainAllocationHandle, handle *allocation, void *pointer)
@@ -358,10 +495,163 @@ HOOK(int, cuMemRetainAllocationHandle, handle *allocation, void *pointer)
     return result;
 }
 
+/* --- memory that other processes may hold --- */
+
+static const char UNWATCHED[] = "cannot be exported: nothing would count it once this process has ended";
+
+/* The record of an allocation of ours, new or known; -1 if there is no room for one. `bytes` of those that are not ours. */
+static int record_of(int kind, uint64_t key, uint64_t id)
+{
+    pthread_mutex_lock(guard(kind));
+    struct entry *entry = table_find(&tables[kind], key);
+    int number = entry && entry->record ? entry->record - 1 : -1;
+    struct entry facts = entry ? *entry : (struct entry){.gpu = NOBODYS};
+    pthread_mutex_unlock(guard(kind));
+    if (number >= 0 || facts.gpu < 0)
+        return number;
+    number = share_record(facts.gpu, id, facts.bytes);
+    pthread_mutex_lock(guard(kind));
+    entry = table_find(&tables[kind], key);
+    if (entry && number >= 0)
+        entry->record = number + 1;
+    pthread_mutex_unlock(guard(kind));
+    return number;
+}
+
+static int is_counted(int kind, uint64_t key)
+{
+    pthread_mutex_lock(guard(kind));
+    struct entry *entry = table_find(&tables[kind], key);
+    int found = entry && entry->gpu >= 0;
+    pthread_mutex_unlock(guard(kind));
+    return found;
+}
+
+/* Only descriptors can be followed: an allocation that is exported otherwise may outlive everything that we see. */
+static int exported(int result, int kind, uint64_t key, void *shared, int type)
+{
+    if (result || !is_counted(kind, key))
+        return result;
+    int record = type == DESCRIPTOR ? record_of(kind, key, 0) : -1;
+    if (record >= 0 && share_watch(record, *(int *)shared))
+        return result;
+    if (type == DESCRIPTOR)
+        close(*(int *)shared);
+    share_say("memory of a GPU", UNWATCHED);
+    return NOT_SUPPORTED;
+}
+
+HOOK(int, cuMemExportToShareableHandle, void *shared, handle allocation, int type, unsigned long long flags)
+{
+    return exported(REAL(cuMemExportToShareableHandle)(shared, allocation, type, flags), HANDLES, allocation, shared, type);
+}
+
+HOOK(int, cuMemImportFromShareableHandle, handle *allocation, void *shared, int type)
+{
+    union { struct allocation begin; char whole[128]; } facts = {{0}};
+    int record = type == DESCRIPTOR ? share_join(0, (int)(intptr_t)shared) : -1;
+    int result = REAL(cuMemImportFromShareableHandle)(allocation, shared, type);
+    if (result) {
+        share_leave(record);
+        return result;
+    }
+    int known = REAL(cuMemGetAllocationPropertiesFromHandle)(&facts.begin, *allocation);
+    struct location where = facts.begin.location;
+    int gpu = known || where.type != DEVICE ? current_gpu() : gpu_of(where.id);
+    if (gpu < 0)
+        return result;
+    if (record >= 0)
+        __atomic_add_fetch(&imported[gpu], share_recorded(record), __ATOMIC_RELAXED);
+    remember(HANDLES, *allocation, (struct entry){.gpu = gpu, .references = 1, .record = record + 1, .flags = FOREIGN});
+    return result;
+}
+
+static uint64_t checksum(const struct ipc *memory)
+{
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (unsigned index = 0; index < sizeof memory->bytes; index++)
+        hash = (hash ^ (unsigned char)memory->bytes[index]) * 0x100000001B3u;
+    return hash | 2;
+}
+
+HOOK(int, cuIpcGetMemHandle, struct ipc *memory, ptr pointer)
+{
+    ptr base = pointer;
+    size_t bytes;
+    int result = REAL(cuIpcGetMemHandle)(memory, pointer);
+    REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer);
+    if (result || !is_counted(POINTERS, base) || record_of(POINTERS, base, checksum(memory)) >= 0)
+        return result;
+    share_say("memory of a GPU", UNWATCHED);
+    return NOT_SUPPORTED;
+}
+
+/* Opened memory is its owner's, and counts here when it is that of another container. */
+static int opened(int result, const ptr *pointer, const struct ipc *memory)
+{
+    ptr base;
+    size_t bytes = 0;
+    int gpu = current_gpu();
+    if (result || gpu < 0)
+        return result;
+    pthread_mutex_lock(&mutex);
+    struct entry *entry = table_find(&tables[IMPORTS], *pointer);
+    if (entry)
+        entry->references++;
+    pthread_mutex_unlock(&mutex);
+    if (entry)
+        return result;
+    REAL(cuMemGetAddressRange_v2)(&base, &bytes, *pointer);
+    int record = share_join(checksum(memory), -1);
+    struct entry facts = {.gpu = gpu, .references = 1, .record = record + 1, .bytes = record < 0 ? rounded(bytes) : 0};
+    if (!take(gpu, facts.bytes)) {
+        REAL(cuIpcCloseMemHandle)(*pointer);
+        return OUT_OF_MEMORY;
+    }
+    __atomic_add_fetch(&imported[gpu], record < 0 ? 0 : share_recorded(record), __ATOMIC_RELAXED);
+    remember(IMPORTS, *pointer, facts);
+    return result;
+}
+
+HOOK(int, cuIpcOpenMemHandle_v2, ptr *pointer, struct ipc memory, unsigned flags)
+{
+    return opened(REAL(cuIpcOpenMemHandle_v2)(pointer, memory, flags), pointer, &memory);
+}
+
+HOOK(int, cuIpcOpenMemHandle, ptr *pointer, struct ipc memory, unsigned flags)
+{
+    return opened(REAL(cuIpcOpenMemHandle)(pointer, memory, flags), pointer, &memory);
+}
+
+HOOK(int, cuIpcCloseMemHandle, ptr pointer)
+{
+    struct entry facts = forget(IMPORTS, pointer);
+    int result = REAL(cuIpcCloseMemHandle)(pointer);
+    if (!facts.key)
+        return result;
+    if (result || --facts.references) {
+        remember(IMPORTS, pointer, facts);
+        return result;
+    }
+    if (facts.record)
+        __atomic_sub_fetch(&imported[facts.gpu], share_recorded(facts.record - 1), __ATOMIC_RELAXED);
+    given_back(facts, pointer);
+    return result;
+}
+
+HOOK(int, cuImportExternalMemory, handle *memory, const struct external *facts)
+{
+    return COUNTED(IMPORTS, rounded(facts->size), UNSEEN, memory, REAL(cuImportExternalMemory)(memory, facts));
+}
+
+HOOK(int, cuDestroyExternalMemory, handle memory)
+{
+    struct entry facts = forget(IMPORTS, memory);
+    return CHANGING(freed(REAL(cuDestroyExternalMemory)(memory), IMPORTS, memory, facts));
+}
+
 /* --- pools: counted is what a pool reserves, in use or not --- */
 
-static int imported;
-static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static const uint64_t POOL_STEP = 32 * MIB; /* by which the driver enlarges a pool */
 static int pools_changed; /* memory went back to a pool, which releases it when its stream has come so far */
 
@@ -392,6 +682,10 @@ static struct entry *find_pool(handle pool)
 static void settle_pool(struct entry *pool, uint64_t counted)
 {
     uint64_t reserved = pool->gpu >= 0 ? pool_attribute(pool->key, POOL_RESERVED) : 0;
+    if (pool->gpu >= 0 && pool->flags & UNSEEN)
+        __atomic_add_fetch(&unseen[pool->gpu], reserved - pool->bytes, __ATOMIC_RELAXED);
+    if (pool->record)
+        share_resize(pool->record - 1, reserved);
     share_correct(pool->gpu, (int64_t)(reserved - counted));
     pool->bytes = reserved;
 }
@@ -420,13 +714,16 @@ static void trim_all(void)
     settle_all();
 }
 
+static int reclaim_graphs(void);
+
 static int reclaim(void)
 {
+    int any = reclaim_graphs();
     if (pthread_mutex_trylock(&pool_mutex))
-        return 0; /* another thread, or this one, is at it */
-    int any = tables[POOLS].filled > 0;
-    if (any)
+        return any; /* another thread, or this one, is at it */
+    if (tables[POOLS].filled)
         trim_all();
+    any |= tables[POOLS].filled > 0;
     pthread_mutex_unlock(&pool_mutex);
     return any;
 }
@@ -462,19 +759,18 @@ static int make_room(struct entry *pool, uint64_t bytes, uint64_t *counted, hand
     return 0;
 }
 
-static int graph_take(handle graph, int gpu, uint64_t bytes);
-static void graph_give(handle graph, int gpu, uint64_t bytes);
+static void captured_alloc(handle graph, handle stream, ptr pointer, uint64_t bytes);
+static void captured_free(ptr pointer);
 
 #define FROM_POOL(where, pool, size, stream, calls, call) \
-    ({ \
+    CHANGING(({ \
         int result_ = OUT_OF_MEMORY, capturing_ = 0; \
         uint64_t counted_; \
         if (!(calls)->is_capturing(stream, &capturing_) && capturing_) { \
             handle graph_ = 0; \
-            int gpu_ = current_gpu(); \
             (calls)->capture_info(stream, &capturing_, NULL, &graph_, NULL, NULL); \
-            if (graph_take(graph_, gpu_, rounded(size)) && (result_ = (call))) \
-                graph_give(graph_, gpu_, rounded(size)); \
+            if (!(result_ = (call))) \
+                captured_alloc(graph_, stream, *(where), size); \
         } else { \
             pthread_mutex_lock(&pool_mutex); \
             struct entry *entry_ = find_pool(pool); \
@@ -491,7 +787,7 @@ static void graph_give(handle graph, int gpu, uint64_t bytes);
             pthread_mutex_unlock(&pool_mutex); \
         } \
         result_; \
-    })
+    }))
 
 static handle current_pool(void)
 {
@@ -506,7 +802,8 @@ static handle current_pool(void)
     HOOK(int, cuMemFreeAsync##suffix, ptr pointer, handle stream) \
     { \
         struct entry facts = forget(POINTERS, pointer); /* any memory may be freed so */ \
-        int result = freed(REAL(cuMemFreeAsync##suffix)(pointer, stream), POINTERS, pointer, facts); \
+        captured_free(pointer); \
+        int result = CHANGING(freed(REAL(cuMemFreeAsync##suffix)(pointer, stream), POINTERS, pointer, facts)); \
         __atomic_store_n(&pools_changed, 1, __ATOMIC_RELAXED); \
         return result; \
     } \
@@ -567,28 +864,62 @@ HOOK(int, cuCtxSynchronize_v2, handle context)
     return result;
 }
 
-static void add_pool(handle pool, int gpu)
+static void add_pool(handle pool, struct entry facts)
 {
     pthread_mutex_lock(&pool_mutex);
-    struct entry *entry = table_put(&tables[POOLS], pool);
-    if (entry)
-        *entry = (struct entry){.key = pool, .gpu = gpu};
+    struct entry *entry = table_find(&tables[POOLS], pool);
+    if (!entry && (entry = table_put(&tables[POOLS], pool))) {
+        facts.key = pool;
+        *entry = facts;
+    }
     pthread_mutex_unlock(&pool_mutex);
+}
+
+/* Managed memory counts as that of its device, or of the current one, wherever it is. */
+static struct entry pool_facts(int type, const struct location *location)
+{
+    int gpu = location->type == DEVICE ? gpu_of(location->id) : type == MANAGED ? current_gpu() : NO_CONTEXT;
+    return (struct entry){.gpu = gpu, .flags = type == MANAGED ? UNSEEN : 0};
+}
+
+HOOK(int, cuMemGetDefaultMemPool, handle *pool, struct location *location, int type)
+{
+    int result = REAL(cuMemGetDefaultMemPool)(pool, location, type);
+    if (!result)
+        add_pool(*pool, pool_facts(type, location));
+    return result;
+}
+
+HOOK(int, cuMemGetMemPool, handle *pool, struct location *location, int type)
+{
+    int result = REAL(cuMemGetMemPool)(pool, location, type);
+    if (!result)
+        add_pool(*pool, pool_facts(type, location));
+    return result;
+}
+
+HOOK(int, cuMemPoolExportToShareableHandle, void *shared, handle pool, int type, unsigned long long flags)
+{
+    settle_pools();
+    return exported(REAL(cuMemPoolExportToShareableHandle)(shared, pool, type, flags), POOLS, pool, shared, type);
 }
 
 HOOK(int, cuMemPoolCreate, handle *pool, const struct pool_properties *facts)
 {
     int result = REAL(cuMemPoolCreate)(pool, facts);
     if (!result)
-        add_pool(*pool, facts->location.type == DEVICE ? gpu_of(facts->location.id) : NO_CONTEXT);
+        add_pool(*pool, pool_facts(facts->type, &facts->location));
     return result;
 }
 
 HOOK(int, cuMemPoolImportFromShareableHandle, handle *pool, void *shared, int type, unsigned long long flags)
 {
+    int record = type == DESCRIPTOR ? share_join(0, (int)(intptr_t)shared) : -1;
     int result = REAL(cuMemPoolImportFromShareableHandle)(pool, shared, type, flags);
-    if (!result)
-        imported = 1, add_pool(*pool, NO_CONTEXT); /* counted where it comes from */
+    if (result)
+        share_leave(record);
+    else /* counted where it comes from, also when that has ended */
+        add_pool(*pool, (struct entry){.gpu = NO_CONTEXT, .record = record + 1});
     return result;
 }
 
@@ -598,7 +929,7 @@ HOOK(int, cuMemPoolDestroy, handle pool)
     pthread_mutex_lock(&pool_mutex);
     struct entry *entry = result ? NULL : table_find(&tables[POOLS], pool);
     if (entry) {
-        give(entry->gpu, entry->bytes);
+        given_back(*entry, 0);
         table_remove(entry);
     }
     pthread_mutex_unlock(&pool_mutex);
@@ -612,106 +943,187 @@ HOOK(int, cuMemPoolTrimTo, handle pool, size_t bytes)
     return result;
 }
 
-/* --- memory nodes of graphs: counted with their graph from the node on, then with its instance --- */
+/* --- memory nodes of graphs: the driver takes their memory at the first launch, and keeps it for the next ones.
+   GRAPHS and INSTANCES have what a launch needs at most, for each GPU; CAPTURED what each stream has allocated --- */
 
-static uint64_t graph_bytes[GPUS], graph_beyond[GPUS]; /* counted by nodes, and what the driver has beyond */
+static uint64_t graph_counted[GPUS];
+static int unlaunched; /* instances with memory that the driver has yet to take: without them a launch costs nothing */
+static pthread_mutex_t graph_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* The driver keeps the memory of graphs for their next launch; without instances it is given back. */
-static void settle_graphs(int gpu)
+/* With `graph_mutex`: counts what the driver has for graphs now; `taken` is already counted. */
+static void settle_graphs(int gpu, uint64_t taken)
 {
-    uint64_t reserved = 0;
+    uint64_t reserved = graph_counted[gpu];
+    REAL(cuDeviceGetGraphMemAttribute)(device_of[gpu], GRAPH_RESERVED, &reserved);
+    share_correct(gpu, (int64_t)(reserved - graph_counted[gpu] - taken));
+    graph_counted[gpu] = reserved;
+}
+
+/* With `graph_mutex`: gives back what no running graph needs; every instance takes its memory again. */
+static void trim_graphs(int gpu)
+{
     REAL(cuDeviceGraphMemTrim)(device_of[gpu]);
-    if (REAL(cuDeviceGetGraphMemAttribute)(device_of[gpu], GRAPH_RESERVED, &reserved))
-        return;
+    settle_graphs(gpu, 0);
     pthread_mutex_lock(&mutex);
-    uint64_t beyond = reserved > graph_bytes[gpu] ? reserved - graph_bytes[gpu] : 0;
-    share_correct(gpu, (int64_t)(beyond - graph_beyond[gpu]));
-    graph_beyond[gpu] = beyond;
+    for (uint64_t index = 0; index < tables[INSTANCES].size; index++) {
+        struct entry *entry = &tables[INSTANCES].entries[index];
+        if (entry->key > 1 && entry->references) {
+            entry->references = 0;
+            __atomic_add_fetch(&unlaunched, 1, __ATOMIC_RELAXED);
+        }
+    }
     pthread_mutex_unlock(&mutex);
 }
 
-/* `references` of a graph's entry: whether it is counted now. */
-static int graph_take(handle graph, int gpu, uint64_t bytes)
+static int reclaim_graphs(void)
+{
+    int any = 0;
+    if (pthread_mutex_trylock(&graph_mutex))
+        return 0;
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        if (graph_counted[gpu]) {
+            trim_graphs(gpu);
+            any = 1;
+        }
+    pthread_mutex_unlock(&graph_mutex);
+    return any;
+}
+
+static void graph_needs(handle graph, int gpu, uint64_t bytes)
 {
     if (gpu < 0)
-        return gpu == NO_CONTEXT;
-    if (!take(gpu, bytes))
-        return 0;
+        return;
     pthread_mutex_lock(&mutex);
     struct entry *entry = table_put(&tables[GRAPHS], graph + (unsigned)gpu);
     if (entry) {
         entry->bytes += bytes;
         entry->gpu = gpu;
-        entry->references = 1;
     }
-    graph_bytes[gpu] += bytes;
     pthread_mutex_unlock(&mutex);
-    return 1;
 }
 
-static void graph_give(handle graph, int gpu, uint64_t bytes)
+/* What is allocated and freed by one captured stream, one after the other, shares memory: its peak counts. */
+static void captured_alloc(handle graph, handle stream, ptr pointer, uint64_t bytes)
 {
-    if (gpu < 0)
-        return;
+    handle branch = graph * 31 + stream * 0x9E3779B97F4A7C15u;
+    uint64_t more = 0;
     pthread_mutex_lock(&mutex);
-    struct entry *entry = table_find(&tables[GRAPHS], graph + (unsigned)gpu);
-    if (entry)
-        entry->bytes -= bytes;
-    graph_bytes[gpu] -= bytes;
-    pthread_mutex_unlock(&mutex);
-    give(gpu, bytes);
-}
-
-/* A graph that was instantiated before, and its instance destroyed, takes its memory again. */
-static int graph_begin(handle graph)
-{
-    for (int gpu = 0; gpu < GPUS; gpu++) {
-        struct entry entry = forget(GRAPHS, graph + (unsigned)gpu);
-        if (!entry.key)
-            continue;
-        if (!entry.references && !take(gpu, entry.bytes)) {
-            remember(GRAPHS, graph + (unsigned)gpu, entry);
-            return 0;
-        }
-        if (!entry.references)
-            __atomic_fetch_add(&graph_bytes[gpu], entry.bytes, __ATOMIC_RELAXED);
-        entry.references = 1;
-        remember(GRAPHS, graph + (unsigned)gpu, entry);
+    struct entry *entry = table_put(&tables[CAPTURED], branch);
+    if (entry) { /* context: what is allocated now; bytes: at most */
+        entry->context += rounded(bytes);
+        more = entry->context > entry->bytes ? entry->context - entry->bytes : 0;
+        entry->bytes += more;
     }
-    return 1;
+    entry = table_put(&tables[CAPTURED], pointer);
+    if (entry)
+        entry->bytes = rounded(bytes), entry->context = branch;
+    pthread_mutex_unlock(&mutex);
+    graph_needs(graph, current_gpu(), more);
 }
 
-static int graph_end(int result, handle graph, const handle *instance)
+static void captured_free(ptr pointer)
+{
+    pthread_mutex_lock(&mutex);
+    struct entry *entry = table_find(&tables[CAPTURED], pointer), *branch;
+    if (entry && (branch = table_find(&tables[CAPTURED], entry->context)))
+        branch->context -= entry->bytes;
+    if (entry)
+        table_remove(entry);
+    pthread_mutex_unlock(&mutex);
+}
+
+static int instantiated(int result, handle graph, const handle *instance)
 {
     for (int gpu = 0; gpu < GPUS && !result; gpu++) {
         struct entry entry = forget(GRAPHS, graph + (unsigned)gpu);
         if (!entry.key)
             continue;
-        remember(GRAPHS, *instance + (unsigned)gpu, entry);
-        entry.references = 0;
         remember(GRAPHS, graph + (unsigned)gpu, entry);
+        remember(INSTANCES, *instance + (unsigned)gpu, entry);
+        __atomic_add_fetch(&unlaunched, 1, __ATOMIC_RELAXED);
     }
     return result;
 }
 
-static int graph_gone(int result, handle graph)
+/* With `graph_mutex`. */
+static int graph_take(int gpu, uint64_t bytes)
 {
-    for (int gpu = 0; gpu < GPUS && !result; gpu++) {
-        struct entry entry = forget(GRAPHS, graph + (unsigned)gpu);
-        if (!entry.references)
-            continue;
-        __atomic_fetch_sub(&graph_bytes[gpu], entry.bytes, __ATOMIC_RELAXED);
-        give(gpu, entry.bytes);
-        settle_graphs(gpu);
+    if (take(gpu, bytes))
+        return 1;
+    trim_graphs(gpu);
+    return take(gpu, bytes);
+}
+
+/* Counts what a launch of the instance may take, in `taken`; 0 if it does not fit. */
+static int graph_begins(handle instance, uint64_t *taken)
+{
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        pthread_mutex_lock(&mutex);
+        struct entry *entry = table_find(&tables[INSTANCES], instance + (unsigned)gpu);
+        uint64_t bytes = entry && !entry->references ? (entry->bytes + POOL_STEP - 1) / POOL_STEP * POOL_STEP : 0;
+        pthread_mutex_unlock(&mutex);
+        if (bytes && !graph_take(gpu, bytes)) {
+            while (gpu-- > 0)
+                give(gpu, taken[gpu]);
+            return 0;
+        }
+        taken[gpu] = bytes;
     }
+    return 1;
+}
+
+static void graph_began(handle instance, const uint64_t *taken, int result)
+{
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        if (!taken[gpu])
+            continue;
+        settle_graphs(gpu, taken[gpu]);
+        pthread_mutex_lock(&mutex);
+        struct entry *entry = table_find(&tables[INSTANCES], instance + (unsigned)gpu);
+        if (entry && !entry->references && !result) {
+            entry->references = 1;
+            __atomic_sub_fetch(&unlaunched, 1, __ATOMIC_RELAXED);
+        }
+        pthread_mutex_unlock(&mutex);
+    }
+}
+
+#define LAUNCH(name) \
+    HOOK(int, name, handle instance, handle stream) \
+    { \
+        uint64_t taken[GPUS] = {0}; \
+        if (!__atomic_load_n(&unlaunched, __ATOMIC_RELAXED)) \
+            return REAL(name)(instance, stream); \
+        pthread_mutex_lock(&graph_mutex); \
+        int result = OUT_OF_MEMORY; \
+        if (graph_begins(instance, taken)) { \
+            result = CHANGING(REAL(name)(instance, stream)); \
+            graph_began(instance, taken, result); \
+        } \
+        pthread_mutex_unlock(&graph_mutex); \
+        return result; \
+    }
+LAUNCH(cuGraphLaunch)
+LAUNCH(cuGraphLaunch_ptsz)
+LAUNCH(cuGraphUpload)
+LAUNCH(cuGraphUpload_ptsz)
+
+HOOK(int, cuDeviceGraphMemTrim, int device)
+{
+    int result = REAL(cuDeviceGraphMemTrim)(device), gpu = gpu_of(device);
+    if (gpu < 0)
+        return result;
+    pthread_mutex_lock(&graph_mutex);
+    trim_graphs(gpu);
+    pthread_mutex_unlock(&graph_mutex);
     return result;
 }
 
 #define WITH_NODE(graph, facts, call) \
     ({ \
-        int result_ = OUT_OF_MEMORY, gpu_ = gpu_of((facts)->pool.location.id); \
-        if (graph_take(graph, gpu_, rounded((facts)->bytes)) && (result_ = (call))) \
-            graph_give(graph, gpu_, rounded((facts)->bytes)); \
+        int result_ = (call); \
+        if (!result_) \
+            graph_needs(graph, gpu_of((facts)->pool.location.id), rounded((facts)->bytes)); \
         result_; \
     })
 
@@ -738,9 +1150,7 @@ HOOK(int, cuGraphAddNode_v2, handle *node, handle graph, const handle *before, c
 #define INSTANTIATE(name, declared, given) \
     HOOK(int, name, handle *instance, handle graph, EXPAND declared) \
     { \
-        if (!graph_begin(graph)) \
-            return OUT_OF_MEMORY; \
-        return graph_end(REAL(name)(instance, graph, EXPAND given), graph, instance); \
+        return instantiated(REAL(name)(instance, graph, EXPAND given), graph, instance); \
     }
 INSTANTIATE(cuGraphInstantiate, (handle *node, char *text, size_t size), (node, text, size))
 INSTANTIATE(cuGraphInstantiate_v2, (handle *node, char *text, size_t size), (node, text, size))
@@ -748,14 +1158,35 @@ INSTANTIATE(cuGraphInstantiateWithFlags, (unsigned long long flags), (flags))
 INSTANTIATE(cuGraphInstantiateWithParams, (void *facts), (facts))
 INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (void *facts), (facts))
 
-HOOK(int, cuGraphDestroy, handle graph) { return graph_gone(REAL(cuGraphDestroy)(graph), graph); }
-HOOK(int, cuGraphExecDestroy, handle instance) { return graph_gone(REAL(cuGraphExecDestroy)(instance), instance); }
+HOOK(int, cuGraphDestroy, handle graph)
+{
+    int result = REAL(cuGraphDestroy)(graph);
+    for (int gpu = 0; gpu < GPUS && !result; gpu++)
+        forget(GRAPHS, graph + (unsigned)gpu);
+    return result;
+}
 
-/* --- what the driver takes for itself: contexts, and the code of kernels --- */
+HOOK(int, cuGraphExecDestroy, handle instance)
+{
+    int result = REAL(cuGraphExecDestroy)(instance);
+    for (int gpu = 0; gpu < GPUS && !result; gpu++) {
+        struct entry entry = forget(INSTANCES, instance + (unsigned)gpu);
+        if (!entry.key)
+            continue;
+        if (!entry.references)
+            __atomic_sub_fetch(&unlaunched, 1, __ATOMIC_RELAXED);
+        pthread_mutex_lock(&graph_mutex);
+        trim_graphs(gpu);
+        pthread_mutex_unlock(&graph_mutex);
+    }
+    return result;
+}
+
+/* --- what the driver takes for itself: contexts, stacks, the heap, modules --- */
 
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; }; /* nvmlProcessInfo_t */
-enum { KERNEL = 8, NEAR = 512, IMPLAUSIBLE = 2048 }; /* MiB: the kernel's own for a context; little; too much */
-enum { SOON = 100, SELDOM = 10000 };                  /* milliseconds */
+enum { KERNEL = 8, NEAR = 512 };      /* MiB: the kernel's own for a context; little */
+enum { SOON = 100, SELDOM = 10000 };  /* milliseconds */
 
 /* What NVML says that this process uses of the GPU, 0 where it does not say. */
 static uint64_t measured(int device)
@@ -764,19 +1195,23 @@ static uint64_t measured(int device)
     static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
     static struct process found[PROCESSES];
     static int owner; /* the process that has begun to use NVML */
-    int (*init)(void) = share_driver(library, "nvmlInit_v2");
-    int (*by_pci)(const char *, void **) = share_driver(library, "nvmlDeviceGetHandleByPciBusId_v2");
-    int (*list)(void *, unsigned *, struct process *) = share_driver(library, "nvmlDeviceGetComputeRunningProcesses_v3");
-    int (*pci)(char *, int, int) = share_driver(ROOT "/vgpu/driver/libcuda.so.1", "cuDeviceGetPCIBusId");
+    static int (*init)(void), (*by_pci)(const char *, void **), (*pci)(char *, int, int);
+    static int (*list)(void *, unsigned *, struct process *);
     char bus[32];
     void *gpu;
     unsigned count = PROCESSES;
     uint64_t used = 0;
-    if (!init || !by_pci || !list || !pci || pthread_mutex_trylock(&measuring))
-        return 0;
-    if (owner != getpid() && !init())
+    pthread_mutex_lock(&measuring);
+    if (!list) {
+        init = share_driver(library, "nvmlInit_v2");
+        by_pci = share_driver(library, "nvmlDeviceGetHandleByPciBusId_v2");
+        pci = share_driver(ROOT "/vgpu/driver/libcuda.so.1", "cuDeviceGetPCIBusId");
+        list = share_driver(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    }
+    if (init && owner != getpid() && !init())
         owner = getpid();
-    if (owner == getpid() && !pci(bus, sizeof bus, device) && !by_pci(bus, &gpu) && !list(gpu, &count, found))
+    if (list && by_pci && pci && owner == getpid() && !pci(bus, sizeof bus, device) && !by_pci(bus, &gpu) &&
+        !list(gpu, &count, found))
         for (unsigned number = 0; number < count; number++)
             if (found[number].pid == (unsigned)owner && found[number].used < UINT64_MAX / 2)
                 used += found[number].used;
@@ -784,19 +1219,54 @@ static uint64_t measured(int device)
     return used ? used + KERNEL * MIB : 0;
 }
 
-static uint64_t uncounted[GPUS]; /* what was found at the last look, and is counted since */
-static int imported;             /* whether this process has memory of another one: NVML does not tell them apart */
+static uint64_t uncounted[GPUS];       /* what the driver was found to have taken, and is counted since */
+enum { HEAP, LOCAL, PROMISES };
+static uint64_t promised[PROMISES][GPUS]; /* counted, and to be taken by the driver at a launch */
+static int is_mine[GPUS];              /* NVML listed this process only when it had a context: it is no namesake */
 
-/* Counts what the driver took for the code of kernels, which no call asks for; whether there was something new. `pending`
-   is counted and not yet allocated. */
+/* What was found fits to a promise, so the driver has kept it. */
+static uint64_t kept(int gpu, uint64_t found)
+{
+    for (int choice = 3; choice > 0; choice--) {
+        uint64_t heap = choice & 1 ? promised[HEAP][gpu] : 0, local = choice & 2 ? promised[LOCAL][gpu] : 0;
+        if (heap + local && found >= (heap + local) / 4 * 3) {
+            promised[HEAP][gpu] -= heap;
+            promised[LOCAL][gpu] -= local;
+            return heap + local;
+        }
+    }
+    return 0;
+}
+
+/* Counts what the driver took without being asked: 1 if it was more than known, -1 if it was less, else 0. `pending` is
+   counted and not yet allocated. */
 static int recount(int gpu, uint64_t pending)
 {
-    uint64_t real = imported ? 0 : measured(device_of[gpu]), before = uncounted[gpu], counted = share_held(gpu) - pending;
-    if (real <= counted || real - counted > IMPLAUSIBLE * MIB) /* so much more: another process, of another namespace */
+    if (gpu < 0 || !__atomic_load_n(&is_mine[gpu], __ATOMIC_RELAXED))
         return 0;
-    uncounted[gpu] = before + (real - counted);
-    share_correct(gpu, (int64_t)(real - counted));
-    return 1;
+    uint64_t before = __atomic_load_n(&generation, __ATOMIC_SEQ_CST);
+    int others = __atomic_load_n(&changing, __ATOMIC_SEQ_CST) - depth;
+    uint64_t real = measured(device_of[gpu]), counted = share_held(gpu) - pending - unseen[gpu];
+    counted -= promised[HEAP][gpu] + promised[LOCAL][gpu];
+    if (!real || (int64_t)counted < 0)
+        return 0;
+    int is_quiet = !others && before == __atomic_load_n(&generation, __ATOMIC_SEQ_CST);
+    if (real > counted + imported[gpu]) {
+        uint64_t more = real - counted - imported[gpu];
+        if (!is_quiet && more > 2 * PAGE) /* perhaps another thread's: asked again soon */
+            return 1;
+        uint64_t promise = kept(gpu, more);
+        uncounted[gpu] += more;
+        share_correct(gpu, (int64_t)(more - promise));
+        return 1;
+    }
+    uint64_t less = real + PAGE < counted ? counted - real : 0;
+    less = less < uncounted[gpu] ? less : uncounted[gpu];
+    if (!less || !is_quiet || imported[gpu])
+        return 0;
+    uncounted[gpu] -= less;
+    share_correct(gpu, -(int64_t)less);
+    return -1;
 }
 
 static uint64_t milliseconds(void)
@@ -815,7 +1285,7 @@ static void look(void)
         return;
     __atomic_store_n(&next, now + SELDOM, __ATOMIC_RELAXED); /* other threads go on */
     int gpu = current_gpu();
-    pause = gpu >= 0 && recount(gpu, 0) ? SOON : pause * 2 > SELDOM ? SELDOM : pause * 2;
+    pause = gpu >= 0 && recount(gpu, 0) > 0 ? SOON : pause * 2 > SELDOM ? SELDOM : pause * 2;
     __atomic_store_n(&next, now + pause, __ATOMIC_RELAXED);
 }
 
@@ -831,16 +1301,214 @@ static int is_exceeded(int gpu, uint64_t pending)
     return share_exceeded(gpu);
 }
 
-#define IMPORT(name, declared, given) \
-    HOOK(int, name, EXPAND declared) \
-    { \
-        imported = 1; \
-        return REAL(name)(EXPAND given); \
+/* --- stacks: each thread that a GPU can run at once has one, as large as the limit or as the largest kernel needs --- */
+
+enum { DEFAULT_STACK = 1024 }; /* part of a context */
+static uint64_t stack_limit[GPUS], largest_local, local_counted[GPUS];
+
+static uint64_t local_bytes(int gpu, uint64_t of_thread)
+{
+    int processors = 0, threads = 0;
+    REAL(cuDeviceGetAttribute)(&processors, MULTIPROCESSORS, device_of[gpu]);
+    REAL(cuDeviceGetAttribute)(&threads, THREADS_OF_ONE, device_of[gpu]);
+    uint64_t bytes = of_thread > DEFAULT_STACK ? (of_thread - DEFAULT_STACK) * (uint64_t)processors * (uint64_t)threads : 0;
+    return rounded(bytes);
+}
+
+/* Counts the stacks of a GPU anew; what is more and comes with a launch is promised. 0 if they do not fit. */
+static int count_stacks(int gpu, uint64_t limit, uint64_t local, int at_launch)
+{
+    static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&counting);
+    uint64_t need = local_bytes(gpu, limit > local ? limit : local), now = local_counted[gpu];
+    int fits = need <= now || take(gpu, need - now);
+    if (fits) {
+        if (need < now)
+            give(gpu, now - need);
+        else if (at_launch)
+            promised[LOCAL][gpu] += need - now;
+        local_counted[gpu] = need;
+        stack_limit[gpu] = limit;
+        largest_local = local > largest_local ? local : largest_local;
     }
-IMPORT(cuIpcOpenMemHandle, (ptr *pointer, struct ipc memory, unsigned flags), (pointer, memory, flags))
-IMPORT(cuIpcOpenMemHandle_v2, (ptr *pointer, struct ipc memory, unsigned flags), (pointer, memory, flags))
-IMPORT(cuMemImportFromShareableHandle, (handle *allocation, void *shared, int type), (allocation, shared, type))
-IMPORT(cuImportExternalMemory, (handle *memory, const void *facts), (memory, facts))
+    pthread_mutex_unlock(&counting);
+    return fits;
+}
+
+/* A program has asked for a kernel, which it will launch: 0 if its stacks do not fit. */
+static int kernel_fits(uint64_t local)
+{
+    int gpu = local > DEFAULT_STACK ? current_gpu() : NO_CONTEXT;
+    if (gpu < 0 || local <= largest_local)
+        return 1;
+    return count_stacks(gpu, stack_limit[gpu], local, 1);
+}
+
+static uint64_t heap_counted[GPUS];
+
+/* The heap of kernels is taken with the first launch that needs it, and cannot be changed after that. */
+static int set_heap(int gpu, uint64_t bytes)
+{
+    uint64_t now = heap_counted[gpu], need = bytes > UINT64_MAX / 2 ? bytes : rounded(bytes) + 2 * PAGE;
+    if (need > now && !take(gpu, need - now))
+        return OUT_OF_MEMORY;
+    int result = REAL(cuCtxSetLimit)(HEAP_SIZE, bytes);
+    if (result) {
+        give(gpu, need > now ? need - now : 0);
+        return result;
+    }
+    if (need < now)
+        give(gpu, now - need);
+    promised[HEAP][gpu] += need - now;
+    heap_counted[gpu] = need;
+    return result;
+}
+
+HOOK(int, cuCtxSetLimit, int limit, size_t value)
+{
+    int gpu = current_gpu();
+    if (gpu < 0 || (limit != STACK_SIZE && limit != HEAP_SIZE))
+        return REAL(cuCtxSetLimit)(limit, value);
+    if (limit == HEAP_SIZE)
+        return set_heap(gpu, value);
+    uint64_t before = stack_limit[gpu];
+    return CHANGING(({
+        int result = OUT_OF_MEMORY;
+        if (value < (size_t)1 << 32 && count_stacks(gpu, value, largest_local, 0) && (result = REAL(cuCtxSetLimit)(limit, value)))
+            count_stacks(gpu, before, largest_local, 0);
+        result;
+    }));
+}
+
+/* --- modules: their variables and their code, which NVML's count shows after they are loaded --- */
+
+/* Whether all fits after the driver has taken memory for itself. */
+static int still_fits(void)
+{
+    int gpu = current_gpu();
+    recount(gpu, 0);
+    return gpu < 0 || share_left(gpu) || !share_exceeded(gpu);
+}
+
+static int loaded(int result, const handle *module)
+{
+    if (result || still_fits())
+        return result;
+    cuModuleUnload(*module);
+    return OUT_OF_MEMORY;
+}
+
+HOOK(int, cuModuleLoad, handle *module, const char *path) { return loaded(REAL(cuModuleLoad)(module, path), module); }
+HOOK(int, cuModuleLoadData, handle *module, const void *image)
+{
+    return loaded(REAL(cuModuleLoadData)(module, image), module);
+}
+HOOK(int, cuModuleLoadDataEx, handle *module, const void *image, unsigned count, int *options, void **values)
+{
+    return loaded(REAL(cuModuleLoadDataEx)(module, image, count, options, values), module);
+}
+HOOK(int, cuModuleLoadFatBinary, handle *module, const void *image)
+{
+    return loaded(REAL(cuModuleLoadFatBinary)(module, image), module);
+}
+
+HOOK(int, cuModuleUnload, handle module)
+{
+    int result = REAL(cuModuleUnload)(module);
+    recount(current_gpu(), 0);
+    return result;
+}
+
+HOOK(int, cuLibraryUnload, handle library)
+{
+    forget(LIBRARIES, library);
+    int result = REAL(cuLibraryUnload)(library);
+    recount(current_gpu(), 0);
+    return result;
+}
+
+static uint64_t function_local(handle kernel)
+{
+    int bytes = 0;
+    return REAL(cuFuncGetAttribute)(&bytes, LOCAL_BYTES, kernel) || bytes < 0 ? 0 : (uint64_t)bytes;
+}
+
+static uint64_t kernel_local(handle kernel)
+{
+    int bytes = 0, device = 0;
+    if (REAL(cuCtxGetDevice)(&device) || REAL(cuKernelGetAttribute)(&bytes, LOCAL_BYTES, kernel, device))
+        return 0;
+    return bytes < 0 ? 0 : (uint64_t)bytes;
+}
+
+/* A library is loaded into a context by the first launch of its kernels: here it is loaded before, and counted. */
+static int library_fits(handle library)
+{
+    handle module;
+    pthread_mutex_lock(&mutex);
+    int known = table_find(&tables[LIBRARIES], library) != NULL;
+    pthread_mutex_unlock(&mutex);
+    if (known || current_gpu() < 0)
+        return 1;
+    REAL(cuLibraryGetModule)(&module, library);
+    if (!still_fits())
+        return 0;
+    remember(LIBRARIES, library, (struct entry){.gpu = NOBODYS});
+    return 1;
+}
+
+HOOK(int, cuModuleGetFunction, handle *kernel, handle module, const char *name)
+{
+    int result = REAL(cuModuleGetFunction)(kernel, module, name);
+    return result || kernel_fits(function_local(*kernel)) ? result : OUT_OF_MEMORY;
+}
+
+HOOK(int, cuModuleEnumerateFunctions, handle *functions, unsigned count, handle module)
+{
+    int result = REAL(cuModuleEnumerateFunctions)(functions, count, module);
+    for (unsigned number = 0; number < count && !result; number++)
+        if (functions[number] && !kernel_fits(function_local(functions[number])))
+            return OUT_OF_MEMORY;
+    return result;
+}
+
+HOOK(int, cuLibraryGetKernel, handle *kernel, handle library, const char *name)
+{
+    int result = REAL(cuLibraryGetKernel)(kernel, library, name);
+    return result || (library_fits(library) && kernel_fits(kernel_local(*kernel))) ? result : OUT_OF_MEMORY;
+}
+
+HOOK(int, cuLibraryEnumerateKernels, handle *kernels, unsigned count, handle library)
+{
+    int result = REAL(cuLibraryEnumerateKernels)(kernels, count, library);
+    for (unsigned number = 0; number < count && !result; number++)
+        if (kernels[number] && !kernel_fits(kernel_local(kernels[number])))
+            return OUT_OF_MEMORY;
+    return result || library_fits(library) ? result : OUT_OF_MEMORY;
+}
+
+HOOK(int, cuKernelGetFunction, handle *found, handle kernel)
+{
+    int result = REAL(cuKernelGetFunction)(found, kernel);
+    return result || (kernel_fits(kernel_local(kernel)) && still_fits()) ? result : OUT_OF_MEMORY;
+}
+
+HOOK(int, cuLibraryGetModule, handle *module, handle library)
+{
+    int result = REAL(cuLibraryGetModule)(module, library);
+    return result || still_fits() ? result : OUT_OF_MEMORY;
+}
+
+#define VARIABLE(name, owner) \
+    HOOK(int, name, ptr *pointer, size_t *bytes, handle owner, const char *variable) \
+    { \
+        int result = REAL(name)(pointer, bytes, owner, variable); \
+        return result || still_fits() ? result : OUT_OF_MEMORY; \
+    }
+VARIABLE(cuModuleGetGlobal, module)
+VARIABLE(cuModuleGetGlobal_v2, module)
+VARIABLE(cuLibraryGetGlobal, library)
+VARIABLE(cuLibraryGetManaged, library)
 
 /* --- contexts: their own memory, and what is gone with them --- */
 
@@ -851,6 +1519,17 @@ static uint64_t context_bytes(int gpu)
     uint64_t known = share_context(gpu);
     return known ? known : USUAL_CONTEXT * MIB;
 }
+
+static int is_namesake[GPUS];
+
+/* Before the first context: if NVML lists this process already, it means another one, of another PID namespace. */
+static void meet(int gpu)
+{
+    if (gpu >= 0 && !__atomic_load_n(&is_mine[gpu], __ATOMIC_RELAXED))
+        is_namesake[gpu] = measured(device_of[gpu]) > 0;
+}
+
+static int may_be_mine(int gpu) { return !is_namesake[gpu]; }
 
 /* Counts a context that the driver has made, for which `bytes` are already counted; 0 if it is too large. */
 static int add_context(handle context, int device, uint64_t bytes, int32_t primary)
@@ -868,15 +1547,35 @@ static int add_context(handle context, int device, uint64_t bytes, int32_t prima
     pthread_mutex_unlock(&mutex);
     if (known) /* another thread was faster */
         give(gpu, bytes);
+    if (!known && is_first && may_be_mine(gpu))
+        __atomic_store_n(&is_mine[gpu], measured(device) > 0, __ATOMIC_RELAXED);
+    if (!known && largest_local > DEFAULT_STACK && !count_stacks(gpu, stack_limit[gpu], largest_local, 1))
+        return 0;
     if (known || !is_first || share_context(gpu))
         return 1;
-    uint64_t real = measured(device);
+    uint64_t real = __atomic_load_n(&is_mine[gpu], __ATOMIC_RELAXED) ? measured(device) : 0;
     if (!real)
         real = bytes;
     share_set_context(gpu, real);
     remember(CONTEXTS, context, (struct entry){.bytes = real, .gpu = gpu, .references = primary});
     share_correct(gpu, (int64_t)(real - bytes));
     return !share_exceeded(gpu);
+}
+
+/* Takes an entry of a context out of a table. */
+static struct entry first_of(int kind, handle context)
+{
+    struct entry facts = {.gpu = NOBODYS};
+    pthread_mutex_lock(&mutex);
+    for (uint64_t index = 0; index < tables[kind].size && !facts.key; index++) {
+        struct entry *entry = &tables[kind].entries[index];
+        if (entry->key > 1 && entry->context == context) {
+            facts = *entry;
+            table_remove(entry);
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return facts;
 }
 
 static void drop_context(handle context)
@@ -886,17 +1585,15 @@ static void drop_context(handle context)
         return;
     uint64_t bytes[GPUS] = {[0] = 0};
     bytes[facts.gpu] = facts.bytes;
-    pthread_mutex_lock(&mutex);
-    for (int kind = POINTERS; kind <= ARRAYS; kind++)
-        for (uint64_t index = 0; index < tables[kind].size; index++) {
-            struct entry *entry = &tables[kind].entries[index];
-            if (entry->key > 1 && entry->context == context) {
-                bytes[entry->gpu] += entry->bytes;
-                table_remove(entry);
-            }
-        }
-    pthread_mutex_unlock(&mutex);
+    for (int kind = POINTERS; kind <= ARRAYS; kind++) {
+        struct entry gone;
+        while ((gone = first_of(kind, context)).key)
+            given_back(gone, gone.key);
+    }
     bytes[facts.gpu] += __atomic_exchange_n(&uncounted[facts.gpu], 0, __ATOMIC_RELAXED);
+    bytes[facts.gpu] += local_counted[facts.gpu] + heap_counted[facts.gpu];
+    local_counted[facts.gpu] = heap_counted[facts.gpu] = stack_limit[facts.gpu] = 0;
+    promised[HEAP][facts.gpu] = promised[LOCAL][facts.gpu] = 0;
     for (int gpu = 0; gpu < GPUS; gpu++)
         give(gpu, bytes[gpu]);
     settle_pools();
@@ -952,6 +1649,7 @@ HOOK(int, cuDevicePrimaryCtxRetain, handle *context, int device)
     if (!REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active)
         return REAL(cuDevicePrimaryCtxRetain)(context, device);
     uint64_t bytes = context_bytes(gpu);
+    meet(gpu);
     if (!take(gpu, bytes))
         return OUT_OF_MEMORY;
     int result = REAL(cuDevicePrimaryCtxRetain)(context, device);
@@ -985,6 +1683,7 @@ HOOK(int, cuCtxDestroy, handle context)
     { \
         int gpu = gpu_of(device); \
         uint64_t bytes = context_bytes(gpu); \
+        meet(gpu); \
         if (!take(gpu, bytes)) \
             return OUT_OF_MEMORY; \
         int result = REAL(name)(context, EXPAND given); \
@@ -1029,12 +1728,19 @@ HOOK(int, cuDeviceTotalMem_v2, size_t *total, int device)
 
 static void forget_all(void)
 {
-    mutex = pool_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    mutex = pool_mutex = graph_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     memset(tables, 0, sizeof tables); /* not freed: another thread may have been in them */
-    memset(graph_bytes, 0, sizeof graph_bytes);
-    memset(graph_beyond, 0, sizeof graph_beyond);
+    memset(graph_counted, 0, sizeof graph_counted);
     memset(uncounted, 0, sizeof uncounted);
-    pools_changed = imported = 0;
+    memset(unseen, 0, sizeof unseen);
+    memset(imported, 0, sizeof imported);
+    memset(promised, 0, sizeof promised);
+    memset(local_counted, 0, sizeof local_counted);
+    memset(heap_counted, 0, sizeof heap_counted);
+    memset(stack_limit, 0, sizeof stack_limit);
+    memset(is_mine, 0, sizeof is_mine);
+    pools_changed = unlaunched = changing = depth = 0;
+    largest_local = 0;
 }
 
 HOOK(int, cuInit, unsigned flags)
@@ -1046,6 +1752,12 @@ HOOK(int, cuInit, unsigned flags)
 #define ADDRESS(name) (void *)name,
 static void *const hooks[] = {HOOKS(ADDRESS)};
 
+static const void *base_of_driver(void)
+{
+    Dl_info facts = {0};
+    return dladdr(driver[AT_cuInit], &facts) ? facts.dli_fbase : NULL;
+}
+
 static void resolve(void)
 {
     static const char *const names[] = {HOOKS(NAME) CALLED(NAME)};
@@ -1055,10 +1767,27 @@ static void resolve(void)
 }
 
 /* Ours for the driver's, whichever name and version led to it. */
-static void replace(void **found)
+static int replace(void **found)
 {
     for (int number = 0; number < HOOK_COUNT && *found; number++)
-        if (driver[number] == *found) {
+        if (driver[number] == *found || hooks[number] == *found) {
+            *found = hooks[number];
+            return 1;
+        }
+    return !*found;
+}
+
+/* A tool may have put a function of its own in the place of the driver's: the function that the driver exports under this
+   name, or under the name with a version, decides then. */
+static void replace_by_name(const char *name, void **found)
+{
+    static const char *const names[] = {HOOKS(NAME)};
+    size_t length = name ? strlen(name) : 0;
+    Dl_info owner;
+    if (replace(found) || !length || !dladdr(*found, &owner) || owner.dli_fbase == base_of_driver())
+        return; /* the driver's own functions are known by their addresses: another version of one is not ours */
+    for (int number = HOOK_COUNT - 1; number >= 0; number--)
+        if (!strncmp(names[number], name, length) && driver[number] && (!names[number][length] || (names[number][length] == '_' && names[number][length + 1] == 'v'))) {
             *found = hooks[number];
             return;
         }
@@ -1068,7 +1797,7 @@ HOOK(int, cuGetProcAddress, const char *name, void **found, int version, uint64_
 {
     int result = REAL(cuGetProcAddress)(name, found, version, flags);
     if (!result && found)
-        replace(found);
+        replace_by_name(name, found);
     return result;
 }
 
@@ -1076,6 +1805,20 @@ HOOK(int, cuGetProcAddress_v2, const char *name, void **found, int version, uint
 {
     int result = REAL(cuGetProcAddress_v2)(name, found, version, flags, status);
     if (!result && found)
-        replace(found);
+        replace_by_name(name, found);
     return result;
+}
+
+/* A tool that answers for libcuda.so.1 itself, as Nsight Compute does, calls the driver without us. What it answers with
+   cannot be limited, so it finds no GPU: cuInit fails. */
+__attribute__((constructor)) static void check_who_answers(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), *found = library ? dlsym(library, "cuInit") : NULL;
+    Dl_info owner = {0}, own = {0};
+    if (!found || found == (void *)cuInit || !dladdr(found, &owner) || !dladdr((void *)cuInit, &own))
+        return;
+    if (owner.dli_fbase == own.dli_fbase)
+        return;
+    share_say(owner.dli_fname, "answers for libcuda.so.1, and would pass the limits by: no GPU can be used");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
 }

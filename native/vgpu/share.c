@@ -1,9 +1,10 @@
 /* The limits file, HAMi's variables, and the usage file.
 
    The usage file is mapped by every process of the container. A process owns one slot of it and writes its own numbers
-   there, each with one store; a GPU's use is the sum over the slots. Nothing else is kept, so a process that is killed at
-   any instruction leaves nothing half written. What a dead process used counts a moment longer: the driver frees it a
-   little later.
+   there, each with one store; a GPU's use is the sum over the slots, and over the records of allocations that have lost
+   their owner. Whatever moves from one to the other is added there before it is taken away here, so a process that is
+   killed at any instruction leaves too much counted at worst, and only until its slot is swept. What a dead process used
+   counts until it has ended altogether: the kernel closes its files, and the driver frees its memory, before that.
 
    Who is alive is not asked by process id, which means nothing across PID namespaces: a process holds a lock on the byte
    of its slot, and the kernel drops it when nobody has the open file any more, by a descriptor or by the mapping. A forked
@@ -13,10 +14,13 @@
 #include "share.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,14 +42,30 @@
 OLDEST(dlopen);
 OLDEST(dlsym);
 
-enum { MAGIC = 0x70777631, MUTEX = 0, SLOTS = 1, FREEING = 250 }; /* SLOTS: the lock byte of slot 0; milliseconds */
+enum { MAGIC = 0x70777631, MUTEX = 0, SLOTS = 1 }; /* SLOTS: the lock byte of slot 0 */
 enum { FREE = 0, TAKEN = 1 };
+/* Milliseconds: after the end of a process; where its end cannot be seen, because it was of another PID namespace; and
+   for which an allocation waits for the memory of dying processes at most. */
+enum { FREEING = 250, UNSEEN_END = 5000, PATIENCE = 30000 };
+enum { EXPORTS = 64 }; /* of one allocation */
+
+struct record {
+    uint64_t id;      /* 0: free */
+    uint64_t bytes;
+    uint64_t token;   /* the first of EXPORTS bytes of CONTROL; each exported descriptor has a lock on one of them */
+    int32_t gpu, owner; /* owner: the slot that the bytes are counted in; -1: they are counted here */
+    uint32_t exports, unused;
+    uint64_t holders[PROCESSES / 64]; /* slots */
+};
 
 struct usage {
     uint32_t magic, slots;     /* slots: those that have ever been used */
     uint64_t context[GPUS];
     uint64_t state[PROCESSES]; /* FREE, TAKEN, or when its owner was found dead */
     uint64_t used[GPUS][PROCESSES];
+    uint64_t pid[PROCESSES], started[PROCESSES], namespace[PROCESSES]; /* of the owner; 0 where it is not known */
+    uint64_t records;          /* those that have ever been used */
+    struct record record[RECORDS];
 };
 
 static struct {
@@ -61,7 +81,7 @@ static int file = -1, slot = -1;
 static uint64_t device, inode;
 static uint64_t held[GPUS];        /* what this process uses: the content of its slot, once it has one */
 
-static void say(const char *subject, const char *problem)
+void share_say(const char *subject, const char *problem)
 {
     const char *texts[] = {"plugwright-vgpu: ", subject, ": ", problem, "\n"};
     char line[256];
@@ -156,7 +176,7 @@ static uint64_t variable(int gpu)
         return UINT64_MAX;
     const char *rest = number(text, &value);
     if (!rest || *rest) {
-        say(name, "must be a number with k, m or g, and is ignored");
+        share_say(name, "must be a number with k, m or g, and is ignored");
         return UINT64_MAX;
     }
     return value ? value : UINT64_MAX;
@@ -166,7 +186,7 @@ static int read_limits(void)
 {
     int found = read_file();
     if (found < 0) {
-        say(ROOT "/vgpu/limits", "cannot be read: no memory of a GPU can be used");
+        share_say(ROOT "/vgpu/limits", "cannot be read: no memory of a GPU can be used");
         return -1;
     }
     limits.from_file = found;
@@ -180,7 +200,7 @@ static int read_limits(void)
         any |= limits.limit[gpu] != UINT64_MAX;
     }
     if (!any)
-        say(ROOT "/vgpu/limits", "does not exist, and no variable sets a limit: no memory of a GPU can be used");
+        share_say(ROOT "/vgpu/limits", "does not exist, and no variable sets a limit: no memory of a GPU can be used");
     return any ? 1 : -1;
 }
 
@@ -249,7 +269,7 @@ static int open_file(void)
     else /* nobody to share with: counted for this process alone */
         file = (int)syscall(SYS_memfd_create, "plugwright-vgpu", 1u);
     if (file < 0) {
-        say(path ? path : "memfd_create", "cannot be opened: no memory of a GPU can be used");
+        share_say(path ? path : "memfd_create", "cannot be opened: no memory of a GPU can be used");
         return 0;
     }
     identify(&device, &inode);
@@ -262,7 +282,7 @@ static int map_file(void)
     if (lseek(file, 0, SEEK_END) >= (off_t)sizeof *usage || !ftruncate(file, sizeof *usage))
         mapped = mmap(NULL, sizeof *usage, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED || (mapped->magic && mapped->magic != MAGIC)) {
-        say("the usage file", "is not ours: no memory of a GPU can be used");
+        share_say("the usage file", "is not ours: no memory of a GPU can be used");
         return 0;
     }
     mapped->magic = MAGIC;
@@ -277,21 +297,124 @@ static uint64_t milliseconds(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 + 2; /* never FREE or TAKEN */
 }
 
+/* When a process was started, in the kernel's ticks; 0 if it has ended, also as a zombie without threads. */
+static uint64_t start_of(uint64_t pid)
+{
+    char path[32] = "/proc/", text[512];
+    size_t length = 6;
+    for (uint64_t digits = 1000000000; digits; digits /= 10)
+        if (pid >= digits)
+            path[length++] = (char)('0' + pid / digits % 10);
+    memcpy(path + length, "/stat", 6);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = descriptor < 0 ? 0 : read(descriptor, text, sizeof text - 1);
+    if (descriptor >= 0)
+        close(descriptor);
+    text[size > 0 ? size : 0] = 0;
+    const char *field = strrchr(text, ')');
+    uint64_t threads = 0, started = 0;
+    char state = field && field[1] ? field[2] : 'X';
+    for (int place = 2; field && place < 22; place++) {
+        field = strchr(field + 1, ' ');
+        if (field && place == 19)
+            number(field + 1, &threads);
+        if (field && place == 21)
+            number(field + 1, &started);
+    }
+    return (state == 'Z' || state == 'X') && threads <= 1 ? 0 : started;
+}
+
+static uint64_t pid_namespace(void)
+{
+    struct stat found = {0};
+    int descriptor = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || syscall(SYS_fstat, descriptor, &found) < 0)
+        found.st_ino = 0;
+    if (descriptor >= 0)
+        close(descriptor);
+    return found.st_ino;
+}
+
+/* Whether the process whose slot is unlocked is still ending: the kernel frees its memory before its files are closed,
+   and the driver may need seconds for them. -1 if that cannot be known. */
+static int is_ending(uint32_t process)
+{
+    static uint64_t own;
+    uint64_t pid = usage->pid[process];
+    if (!own)
+        own = pid_namespace();
+    if (!pid || !own || usage->namespace[process] != own)
+        return -1;
+    if (kill((pid_t)pid, 0) < 0 && errno == ESRCH)
+        return 0;
+    return start_of(pid) == usage->started[process] && usage->started[process];
+}
+
+/* Without locking: whether a descriptor of this allocation exists. */
+static int is_exported(const struct record *record)
+{
+    static int control = -1;
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)record->token, .l_len = EXPORTS};
+    if (!record->exports)
+        return 0;
+    if (control < 0 || fcntl(control, F_GETFD) < 0)
+        control = open(CONTROL, O_RDWR | O_CLOEXEC);
+    return fcntl(control, F_OFD_GETLK, &range) < 0 || range.l_type != F_UNLCK;
+}
+
+static int is_held(const struct record *record)
+{
+    for (int word = 0; word < PROCESSES / 64; word++)
+        if (record->holders[word])
+            return 1;
+    return is_exported(record);
+}
+
+static uint64_t record_count(void)
+{
+    uint64_t count = __atomic_load_n(&usage->records, __ATOMIC_SEQ_CST);
+    return count < RECORDS ? count : RECORDS;
+}
+
+/* With the file locked: a slot holds nothing any more. What it owned and others hold counts in its record from now on. */
+static void leave_records(uint32_t process, int only)
+{
+    for (uint64_t number = 0; number < record_count(); number++) {
+        struct record *record = &usage->record[number];
+        if (!record->id || (only >= 0 && (uint64_t)only != number))
+            continue;
+        record->holders[process / 64] &= ~((uint64_t)1 << process % 64);
+        if (record->owner == (int32_t)process)
+            __atomic_store_n(&record->owner, is_held(record) ? -1 : -2, __ATOMIC_SEQ_CST);
+    }
+}
+
+/* With the file locked: forgets allocations that nobody holds. */
+static void sweep_records(void)
+{
+    for (uint64_t number = 0; number < record_count(); number++)
+        if (usage->record[number].id && usage->record[number].owner < 0 && !is_held(&usage->record[number]))
+            memset(&usage->record[number], 0, sizeof *usage->record);
+}
+
 /* With the file locked: gives back what dead processes used; whether some of it still has to wait. */
 static int sweep(void)
 {
     int waits = 0;
+    sweep_records();
     for (uint32_t process = 0; process < usage->slots && process < PROCESSES; process++) {
         uint64_t *state = &usage->state[process], now = milliseconds();
         if (*state == FREE || (int)process == slot || lock(F_OFD_GETLK, F_WRLCK, SLOTS + (int)process) != 1)
             continue;
-        if (*state == TAKEN || *state > now) /* a time of before a reboot */
+        int ending = is_ending(process);
+        if (*state == TAKEN || *state > now || ending > 0) /* a time of before a reboot */
             *state = now;
-        if (now - *state < FREEING) {
+        if (now - *state < (ending < 0 ? UNSEEN_END : FREEING)) {
             for (int gpu = 0; gpu < GPUS; gpu++)
                 waits |= usage->used[gpu][process] > 0;
             continue;
         }
+        leave_records(process, -1);
         for (int gpu = 0; gpu < GPUS; gpu++)
             usage->used[gpu][process] = 0;
         *state = FREE;
@@ -306,6 +429,10 @@ static int own_slot(void)
     for (int candidate = 0; candidate < PROCESSES; candidate++) {
         if (usage->state[candidate] != FREE || lock(F_OFD_SETLK, F_WRLCK, SLOTS + candidate) < 0)
             continue;
+        leave_records((uint32_t)candidate, -1);
+        usage->pid[candidate] = (uint64_t)getpid();
+        usage->started[candidate] = start_of((uint64_t)getpid());
+        usage->namespace[candidate] = pid_namespace();
         usage->state[candidate] = TAKEN;
         for (int gpu = 0; gpu < GPUS; gpu++)
             __atomic_store_n(&usage->used[gpu][candidate], held[gpu], __ATOMIC_SEQ_CST);
@@ -314,7 +441,7 @@ static int own_slot(void)
         slot = candidate;
         return 1;
     }
-    say("the usage file", "has no room for another process");
+    share_say("the usage file", "has no room for another process");
     return 0;
 }
 
@@ -363,6 +490,11 @@ static uint64_t sum(int gpu)
     for (uint32_t process = 0; process < slots && process < PROCESSES; process++)
         if (__builtin_add_overflow(total, __atomic_load_n(&usage->used[gpu][process], __ATOMIC_SEQ_CST), &total))
             return UINT64_MAX;
+    for (uint64_t number = 0; number < record_count(); number++) {
+        const struct record *record = &usage->record[number];
+        if (record->id && record->gpu == gpu && __atomic_load_n(&record->owner, __ATOMIC_SEQ_CST) == -1)
+            total += record->bytes;
+    }
     return total;
 }
 
@@ -401,8 +533,9 @@ int share_take(int gpu, uint64_t bytes)
     if (try_add_fast(gpu, bytes))
         return 1;
     int added = 0, waits = 1;
+    uint64_t until = milliseconds() + PATIENCE;
     for (int attempt = 0; !added && (waits || attempt < 4) && begin(); attempt++) {
-        waits = sweep();
+        waits = sweep() && milliseconds() < until;
         added = try_add(gpu, bytes);
         end();
         if (waits && !added)
@@ -471,8 +604,135 @@ void share_set_context(int gpu, uint64_t bytes)
     }
 }
 
+/* --- allocations that outlive the process that made them --- */
+
+int share_record(int gpu, uint64_t id, uint64_t bytes)
+{
+    static uint64_t last;
+    if (gpu < 0 || !begin())
+        return -1;
+    sweep_records();
+    uint64_t number = 0;
+    while (number < RECORDS && usage->record[number].id)
+        number++;
+    if (number < RECORDS) {
+        struct record *record = &usage->record[number];
+        last = (last + milliseconds() * 1000003 + (uint64_t)getpid()) * 0x9E3779B97F4A7C15u;
+        *record = (struct record){.bytes = bytes, .gpu = gpu, .owner = slot, .token = last >> 3 & ~(uint64_t)(EXPORTS - 1)};
+        record->holders[slot / 64] |= (uint64_t)1 << slot % 64;
+        __atomic_store_n(&record->id, id ? id : record->token, __ATOMIC_SEQ_CST);
+        if (usage->records <= number)
+            __atomic_store_n(&usage->records, number + 1, __ATOMIC_SEQ_CST);
+    }
+    end();
+    return number < RECORDS ? (int)number : -1;
+}
+
+int share_watch(int number, int descriptor)
+{
+    struct stat own = {0}, control = {0};
+    int known = open(CONTROL, O_RDWR | O_CLOEXEC), watched = 0;
+    if (known >= 0 && !syscall(SYS_fstat, descriptor, &own) && !syscall(SYS_fstat, known, &control) &&
+        own.st_ino == control.st_ino && own.st_dev == control.st_dev && begin()) {
+        struct record *record = &usage->record[number];
+        struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+        range.l_start = (off_t)(record->token + record->exports);
+        watched = record->exports < EXPORTS && fcntl(descriptor, F_OFD_SETLK, &range) >= 0;
+        record->exports += (uint32_t)watched;
+        end();
+    }
+    if (known >= 0)
+        close(known);
+    return watched;
+}
+
+/* A lock does not stand in the way of the descriptor that has it, and of no other one. */
+static int is_of(const struct record *record, int descriptor, int control)
+{
+    for (uint32_t export = 0; export < record->exports; export++) {
+        struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1}, own;
+        others.l_start = (off_t)(record->token + export);
+        own = others;
+        if (!fcntl(control, F_OFD_GETLK, &others) && others.l_type != F_UNLCK &&
+            !fcntl(descriptor, F_OFD_GETLK, &own) && own.l_type == F_UNLCK)
+            return 1;
+    }
+    return 0;
+}
+
+int share_join(uint64_t id, int descriptor)
+{
+    int joined = -1, control = id ? -1 : open(CONTROL, O_RDWR | O_CLOEXEC);
+    if ((id || control >= 0) && begin()) {
+        for (uint64_t number = 0; number < record_count() && joined < 0; number++) {
+            struct record *record = &usage->record[number];
+            if (!record->id || !(id ? record->id == id : is_of(record, descriptor, control)))
+                continue;
+            record->holders[slot / 64] |= (uint64_t)1 << slot % 64;
+            joined = (int)number;
+        }
+        end();
+    }
+    if (control >= 0)
+        close(control);
+    return joined;
+}
+
+void share_leave(int record)
+{
+    if (record < 0 || !begin())
+        return;
+    leave_records((uint32_t)slot, record);
+    sweep_records();
+    end();
+}
+
+void share_resize(int record, uint64_t bytes)
+{
+    if (record >= 0 && usage)
+        __atomic_store_n(&usage->record[record].bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+uint64_t share_recorded(int record) { return record >= 0 && usage ? usage->record[record].bytes : 0; }
+
+/* --- the driver's functions --- */
+
+static const void *address_in(const struct link_map *library, ElfW(Addr) value)
+{
+    return (const void *)(value < library->l_addr ? value + library->l_addr : value); /* some loaders leave it relative */
+}
+
+static void *symbol(const struct link_map *library, const char *name)
+{
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    const uint32_t *hashes = NULL;
+    uint32_t hash = 5381;
+    for (const ElfW(Dyn) *entry = library->l_ld; entry->d_tag != DT_NULL; entry++)
+        switch (entry->d_tag) {
+        case DT_SYMTAB: symbols = address_in(library, entry->d_un.d_ptr); break;
+        case DT_STRTAB: names = address_in(library, entry->d_un.d_ptr); break;
+        case DT_GNU_HASH: hashes = address_in(library, entry->d_un.d_ptr); break;
+        }
+    if (!symbols || !names || !hashes)
+        return NULL;
+    for (const unsigned char *letter = (const unsigned char *)name; *letter; letter++)
+        hash = hash * 33 + *letter;
+    const uint32_t *buckets = hashes + 4 + hashes[2] * (sizeof(ElfW(Addr)) / 4), *chains = buckets + hashes[0];
+    uint32_t number = buckets[hash % hashes[0]];
+    for (; number >= hashes[1] && number; number++) {
+        uint32_t found = chains[number - hashes[1]];
+        if ((found | 1) == (hash | 1) && symbols[number].st_shndx && !strcmp(names + symbols[number].st_name, name))
+            return (void *)(library->l_addr + symbols[number].st_value);
+        if (found & 1)
+            break;
+    }
+    return NULL;
+}
+
 void *share_driver(const char *library, const char *function)
 {
     void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
-    return handle ? dlsym(handle, function) : NULL;
+    void *found = handle ? symbol(handle, function) : NULL;
+    return found || !handle ? found : dlsym(handle, function);
 }

@@ -12,7 +12,7 @@
 #define OLDEST(function) __asm__(".symver " #function "," #function "@GLIBC_2.17")
 #endif
 
-enum { GPUS = 16, PROCESSES = 1024 };
+enum { GPUS = 16, PROCESSES = 1024, RECORDS = 1024 };
 
 /* Reads the limits; 0 if there are none that can be trusted, after one line on stderr. Idempotent. */
 int share_open(void);
@@ -44,7 +44,36 @@ void share_correct(int gpu, int64_t bytes);
 uint64_t share_context(int gpu);
 void share_set_context(int gpu, uint64_t bytes);
 
-/* The function of the driver's own library, or NULL where the driver does not have it. */
+/* --- allocations that outlive the process that made them ---
+
+   Memory that was exported lives on while another process has it open, or while a descriptor of it exists anywhere. The
+   usage file has a record of each such allocation: who holds it, and the bytes that count for the container once its
+   owner has let go of it. Until then they count as the owner's. */
+
+/* A record of this process's allocation, under `id` if that is not 0; -1 if there is no room for one. */
+int share_record(int gpu, uint64_t id, uint64_t bytes);
+
+/* Makes an exported descriptor known: the record lasts while the descriptor is open in any process. 0 if that cannot be
+   followed. */
+int share_watch(int record, int descriptor);
+
+/* Makes this process a holder of the allocation with this id, or behind this descriptor; -1 where there is no record. */
+int share_join(uint64_t id, int descriptor);
+
+/* This process no longer holds the allocation. Called before its owner gives the bytes back. */
+void share_leave(int record);
+
+/* The owner's allocation, a pool, has changed its size. */
+void share_resize(int record, uint64_t bytes);
+
+/* The bytes of a record. */
+uint64_t share_recorded(int record);
+
+/* One line on stderr. */
+void share_say(const char *subject, const char *problem);
+
+/* The function of the driver's own library, looked up in its symbol table: a tool that answers dlsym in the driver's
+   place is not asked. NULL where the driver does not have it. */
 void *share_driver(const char *library, const char *function);
 
 #endif

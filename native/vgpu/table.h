@@ -9,6 +9,8 @@ struct entry {
     uint64_t bytes;
     uint64_t context; /* that the memory goes with; 0: it stays until it is freed */
     int32_t gpu, references;
+    int32_t record; /* of an allocation that other processes may hold, see share.h, and 1; 0: of none */
+    uint32_t flags;
 };
 
 struct table {

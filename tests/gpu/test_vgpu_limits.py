@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from tests.plugins.nvidia.harness import listing
@@ -132,29 +132,30 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     return facts
 
 
-Make = Callable[[int], Container]
+class Make(Protocol):
+    def __call__(self, mebibytes: int, number: int = 0) -> Container: ...
 
 
 @pytest.fixture
 def make(gpu: Gpu, artefact: Path, driver_root: str, tmp_path: Path) -> Make:
-    """A container with one share of so many MiB."""
+    """A container with one share of so many MiB: the first of its GPU, or another one."""
 
-    async def allocate(share: NvidiaShare) -> Allocation:
+    async def allocate(share: NvidiaShare, number: int) -> Allocation:
         config = NvidiaConfig(share=share, driver=NvidiaDriver(root=driver_root, dev="/", libraries=[LIBRARIES]))
         monitor = GpuMonitor(Nvml(), PollIntervals(event_wait=1))
         plugin = Nvidia("nvidia.com/vgpu", config, monitor, VgpuSharing("nvidia.com/vgpu", share))
         async with listing(plugin) as lists:
-            first = (await lists.first())[f"{gpu.uuid}::{share.memory_bytes // MIB}m-{percent(share)}c-0"]
+            first = (await lists.first())[f"{gpu.uuid}::{share.memory_bytes // MIB}m-{percent(share)}c-{number}"]
             assert not first.reason, first.reason
             return await plugin.allocate([first])
 
     def percent(share: NvidiaShare) -> int:
-        return 100 // (gpu.memory // share.memory_bytes)
+        return 100 // (gpu.usable // share.memory_bytes)
 
-    def made(mebibytes: int) -> Container:
+    def made(mebibytes: int, number: int = 0) -> Container:
         vgpu = NvidiaVgpu(builtin=str(artefact), root=str(tmp_path / "vgpu"))
         share = NvidiaShare(by=SharingStrategy.VGPU, memory=mebibytes * MIB, vgpu=vgpu)
-        return Container(asyncio.run(allocate(share)), mebibytes)
+        return Container(asyncio.run(allocate(share, number)), mebibytes)
 
     return made
 
@@ -245,6 +246,8 @@ KINDS = (
     "per_thread",
     "pooled",
     "graph",
+    "captured",
+    "managed_pool",
 )
 
 
@@ -335,7 +338,7 @@ def cost(function, size):
     half = lambda library, part: statistics.median(pair[part] for pair in times[id(library)][500:]) * 1e6
     return [round(half(library, part), 2) for part in (0, 1) for library in (driver, limited)]
 def address(library, name): return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuLaunchCooperativeKernel")
+names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2", "cuLaunchCooperativeKernel")
 procedure = ctypes.c_void_p()
 limited.cuGetProcAddress_v2(b"cuLaunchKernel", byref(procedure), 13000, u64(0), None)
 print(json.dumps({

@@ -1,6 +1,10 @@
 /* A driver with two GPUs of 16 GiB, as libcuda.so.1 and libnvidia-ml.so.1, for testing the vGPU limiter without a GPU.
    The file FAKE_GPU is the GPUs' memory: it knows what every process holds, forgets processes that have died, and
-   remembers the most that was ever held at once. A context takes CONTEXT, small pieces take whole pages in pools. */
+   remembers the most that was ever held at once. It behaves as an H200 with driver 580 was seen to behave: a context takes
+   CONTEXT; small pieces share pages of 2 MiB; stacks are as large as the limit or the largest kernel that was launched
+   needs; the heap is taken by the first launch that uses it, variables when their module is loaded, the memory of graphs
+   when they are launched; exported memory lives while a process or a descriptor has it; NVML counts neither managed memory
+   nor what is exported for the process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,13 +22,55 @@ typedef uint64_t u64;
 enum { GPUS = 2, PROCESSES = 256, PIECES = 100000, OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201 };
 static const u64 TOTAL = 16ull << 30, CONTEXT = 300ull << 20, PAGE = 2ull << 20;
 
-static struct gpus { struct { u64 pid, namespace, used[GPUS]; } process[PROCESSES]; u64 peak[GPUS]; } *gpus;
-static struct piece { u64 key, bytes, pool; int gpu, references, context; } pieces[PIECES];
-static struct { u64 reserved, used; int gpu; } pools[8] = {{0, 0, 0}, {0, 0, 1}};
-static struct { u64 bytes; int gpu; } graphs[16];
-static u64 graph_reserved[GPUS], next = 0x10000000;
+enum { EXPORTED = 64, HOLDERS = 8 };
+static struct gpus {
+    struct { u64 pid, namespace, used[GPUS], unseen[GPUS]; } process[PROCESSES];
+    u64 peak[GPUS];
+    struct { u64 bytes, gpu, is_file, holder[HOLDERS]; } exported[EXPORTED];
+} *gpus;
+static struct piece { u64 key, bytes, pool; int gpu, references, context, managed, exported; } pieces[PIECES];
+static struct { u64 reserved, used; int gpu, managed; } pools[64] = {{0, 0, 0}, {0, 0, 1}};
+static struct { u64 now, peak; int gpu; } graphs[256];
+static u64 graph_reserved[GPUS], graph_used[GPUS], next = 0x10000000, stack = 1024, stacks = 1024, heap = 8 << 20;
+static int has_heap;
 static u64 namespace;
 static int file = -1, owner, pool_count = GPUS, graph_count, primary[GPUS], contexts[GPUS], current = -1, capturing;
+
+/* A descriptor of the allocation exists: it has a lock on a byte of its own. */
+static struct flock byte_of(int id) { return (struct flock){.l_type = F_WRLCK, .l_start = (3ll << 61) + id, .l_len = 1}; }
+static int is_exported(int id)
+{
+    struct flock range = byte_of(id);
+    int control = open(getenv("FAKE_CONTROL"), O_RDWR);
+    fcntl(control, F_OFD_GETLK, &range);
+    close(control);
+    return gpus->exported[id].is_file && range.l_type != F_UNLCK;
+}
+static u64 exported_bytes(int gpu)
+{
+    u64 total = 0;
+    for (int id = 0; id < EXPORTED; id++) {
+        int alive = 0;
+        for (int i = 0; i < HOLDERS; i++) {
+            u64 *pid = &gpus->exported[id].holder[i];
+            if (*pid && kill(*pid, 0) && errno == ESRCH)
+                *pid = 0;
+            alive |= *pid != 0;
+        }
+        if (gpus->exported[id].bytes && !alive && !is_exported(id))
+            gpus->exported[id].bytes = 0;
+        total += gpus->exported[id].gpu == gpu ? gpus->exported[id].bytes : 0;
+    }
+    return total;
+}
+static void hold(int id, int change)
+{
+    for (int i = 0; i < HOLDERS; i++)
+        if (gpus->exported[id].holder[i] == (u64)(change > 0 ? 0 : getpid())) {
+            gpus->exported[id].holder[i] = change > 0 ? getpid() : 0;
+            return;
+        }
+}
 
 static int is_own(int i) { return gpus->process[i].pid == (u64)owner && gpus->process[i].namespace == namespace; }
 
@@ -41,7 +87,7 @@ static u64 reserve(int gpu, int64_t bytes) /* on the GPU; 0 if it is full */
         gpus = mmap(NULL, sizeof *gpus, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     }
     flock(file, LOCK_EX);
-    u64 total = 0, *own = NULL;
+    u64 total = exported_bytes(gpu), *own = NULL;
     for (int i = 0; i < PROCESSES; i++)
         if (gpus->process[i].namespace == namespace && kill(gpus->process[i].pid, 0) && errno == ESRCH)
             memset(&gpus->process[i], 0, sizeof gpus->process[i]);
@@ -66,6 +112,14 @@ static u64 reserve(int gpu, int64_t bytes) /* on the GPU; 0 if it is full */
     return fits;
 }
 
+static u64 unseen(int gpu, int64_t bytes)
+{
+    for (int i = 0; i < PROCESSES; i++)
+        if (is_own(i))
+            gpus->process[i].unseen[gpu] += bytes;
+    return 1;
+}
+
 static u64 whole(u64 bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
 static struct piece *find(u64 key)
@@ -76,28 +130,71 @@ static struct piece *find(u64 key)
     return NULL;
 }
 
-static int give(u64 *key, u64 bytes, int gpu)
+/* Where small pieces are put: pages with room, each with the place of its next piece. */
+static struct { u64 start, next; int gpu, pieces; } pages[20000];
+static int place(u64 *key, u64 bytes, int gpu)
+{
+    bytes = (bytes + 511) / 512 * 512;
+    for (int i = 0; i < 20000; i++)
+        if (pages[i].pieces && pages[i].gpu == gpu && pages[i].next + bytes <= pages[i].start + PAGE) {
+            *key = pages[i].next, pages[i].next += bytes, pages[i].pieces++;
+            return OK;
+        }
+    for (int i = 0; i < 20000; i++)
+        if (!pages[i].pieces) {
+            if (!reserve(gpu, PAGE))
+                return OUT_OF_MEMORY;
+            *key = pages[i].start = next, pages[i].next = next + bytes, pages[i].gpu = gpu, pages[i].pieces = 1;
+            next += PAGE;
+            return OK;
+        }
+    return OUT_OF_MEMORY;
+}
+
+static int give_kind(u64 *key, u64 bytes, int gpu, int managed)
 {
     struct piece *piece = find(0);
+    int small = bytes <= PAGE / 2 && !managed, result = OK;
     if (!bytes || gpu < 0)
         return gpu < 0 ? NO_CONTEXT : INVALID;
-    if (!piece || !reserve(gpu, bytes))
+    if (!piece)
         return OUT_OF_MEMORY;
-    *piece = (struct piece){.key = next, .bytes = bytes, .gpu = gpu, .references = 1, .context = current, .pool = (u64)-1};
-    *key = next;
-    next += whole(bytes);
+    if (small) {
+        if ((result = place(key, bytes, gpu)))
+            return result;
+    } else {
+        bytes = whole(bytes);
+        if (!reserve(gpu, bytes))
+            return OUT_OF_MEMORY;
+        *key = next;
+        next += bytes;
+    }
+    *piece = (struct piece){.key = *key, .bytes = bytes, .gpu = gpu, .references = 1, .context = current, .pool = (u64)-1};
+    if ((piece->managed = managed))
+        unseen(gpu, bytes);
     return OK;
 }
+static int give(u64 *key, u64 bytes, int gpu) { return give_kind(key, bytes, gpu, 0); }
 
 static int take(u64 key)
 {
     struct piece *piece = key ? find(key) : NULL;
     if (!piece)
         return INVALID;
-    if (piece->pool != (u64)-1)
+    if (piece->pool != (u64)-1) {
         pools[piece->pool].used -= piece->bytes;
-    else
+    } else if (piece->exported) {
+        hold(piece->exported - 1, -1);
+        reserve(piece->gpu, 0);
+    } else if (piece->bytes <= PAGE / 2) {
+        for (int i = 0; i < 20000; i++)
+            if (pages[i].pieces && key >= pages[i].start && key < pages[i].start + PAGE && !--pages[i].pieces)
+                reserve(piece->gpu, -(int64_t)PAGE);
+    } else {
         reserve(piece->gpu, -(int64_t)piece->bytes);
+        if (piece->managed)
+            unseen(piece->gpu, -(int64_t)piece->bytes);
+    }
     piece->key = 0;
     return OK;
 }
@@ -147,13 +244,14 @@ int cuDevicePrimaryCtxReset_v2(int device) { primary[device] = 1; return cuDevic
 
 /* memory */
 int cuMemAlloc_v2(u64 *pointer, size_t bytes) { return give(pointer, bytes, current); }
-int cuMemAllocManaged(u64 *pointer, size_t bytes, unsigned flags) { return give(pointer, bytes, current); }
+int cuMemAllocManaged(u64 *pointer, size_t bytes, unsigned flags) { return give_kind(pointer, bytes, current, 1); }
 int cuMemAllocPitch_v2(u64 *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     *pitch = (width + 511) / 512 * 512;
     return give(pointer, *pitch * height, current);
 }
-int cuMemFree_v2(u64 pointer) { return take(pointer); }
+int cuMemFreeAsync(u64 pointer, u64 stream);
+int cuMemFree_v2(u64 pointer) { return cuMemFreeAsync(pointer, 0); }
 struct array { size_t width, height; unsigned format, channels; };
 struct array3d { size_t width, height, depth; unsigned format, channels, flags; };
 int cuArrayCreate_v2(u64 *array, struct array *a) { return give(array, a->width * a->height * a->channels * 4, current); }
@@ -218,7 +316,12 @@ int cuMemRetainAllocationHandle(u64 *allocation, u64 pointer)
 struct properties { int type, handle_types, location, id; };
 int cuDeviceGetDefaultMemPool(u64 *pool, int device) { *pool = 500 + device; return OK; }
 int cuDeviceGetMemPool(u64 *pool, int device) { return cuDeviceGetDefaultMemPool(pool, device); }
-int cuMemPoolCreate(u64 *pool, struct properties *p) { pools[pool_count].gpu = p->id; *pool = 500 + pool_count++; return OK; }
+int cuMemPoolCreate(u64 *pool, struct properties *p)
+{
+    pools[pool_count].gpu = p->id, pools[pool_count].managed = p->type == 2;
+    *pool = 500 + pool_count++;
+    return OK;
+}
 int cuMemPoolGetAttribute(u64 pool, int attribute, u64 *value)
 {
     *value = attribute == 5 ? pools[pool - 500].reserved : pools[pool - 500].used;
@@ -229,6 +332,8 @@ int cuMemPoolTrimTo(u64 pool, size_t bytes)
     u64 keep = whole(pools[pool - 500].used > bytes ? pools[pool - 500].used : bytes);
     if (keep < pools[pool - 500].reserved) {
         reserve(pools[pool - 500].gpu, (int64_t)(keep - pools[pool - 500].reserved));
+        if (pools[pool - 500].managed)
+            unseen(pools[pool - 500].gpu, (int64_t)(keep - pools[pool - 500].reserved));
         pools[pool - 500].reserved = keep;
     }
     return OK;
@@ -239,14 +344,19 @@ int cuMemAllocFromPoolAsync(u64 *pointer, size_t bytes, u64 pool, u64 stream)
     struct piece *piece = find(0);
     pool -= 500;
     if (capturing) {
-        graphs[capturing].bytes += whole(bytes), graphs[capturing].gpu = current;
-        *pointer = next += PAGE;
+        graphs[capturing].now += whole(bytes), graphs[capturing].gpu = current;
+        if (graphs[capturing].now > graphs[capturing].peak)
+            graphs[capturing].peak = graphs[capturing].now;
+        *piece = (struct piece){.key = *pointer = next, .bytes = bytes, .gpu = current, .pool = (u64)-2};
+        next += whole(bytes);
         return OK;
     }
     u64 grown = whole(pools[pool].used + bytes);
     if (grown > pools[pool].reserved) {
         if (!reserve(pools[pool].gpu, (int64_t)(grown - pools[pool].reserved)))
             return OUT_OF_MEMORY;
+        if (pools[pool].managed)
+            unseen(pools[pool].gpu, (int64_t)(grown - pools[pool].reserved));
         pools[pool].reserved = grown;
     }
     pools[pool].used += bytes;
@@ -256,15 +366,24 @@ int cuMemAllocFromPoolAsync(u64 *pointer, size_t bytes, u64 pool, u64 stream)
 }
 int cuMemAllocAsync(u64 *pointer, size_t bytes, u64 stream) { return cuMemAllocFromPoolAsync(pointer, bytes, 500 + current, stream); }
 int cuMemAllocAsync_ptsz(u64 *pointer, size_t bytes, u64 stream) { return cuMemAllocAsync(pointer, bytes, stream); }
-int cuMemFreeAsync(u64 pointer, u64 stream) { return take(pointer); }
+int cuMemFreeAsync(u64 pointer, u64 stream)
+{
+    struct piece *piece = find(pointer);
+    if (!piece || piece->pool != (u64)-2)
+        return take(pointer);
+    *(capturing ? &graphs[capturing].now : &graph_used[piece->gpu]) -= whole(piece->bytes);
+    piece->key = 0;
+    return OK;
+}
 int cuMemFreeAsync_ptsz(u64 pointer, u64 stream) { return take(pointer); }
 int cuStreamSynchronize(u64 stream) { return OK; }
 int cuStreamSynchronize_ptsz(u64 stream) { return OK; }
 int cuCtxSynchronize(void) { return OK; }
 
-/* graphs: the handle of graph n is 1600 + 16 n, of its instance 3200 + 16 n; the instance has the memory */
+/* graphs: the handle of graph n is 1600 + 16 n, of its instance 32000 + 16 n; a launch takes what instances share */
 int cuGraphCreate(u64 *graph, unsigned flags) { *graph = 1600 + 16 * ++graph_count; return OK; }
 int cuStreamBeginCapture(u64 stream) { capturing = ++graph_count; return OK; }
+int cuStreamBeginCapture_v2(u64 stream, int mode) { return cuStreamBeginCapture(stream); }
 int cuStreamEndCapture(u64 stream, u64 *graph) { *graph = 1600 + 16 * capturing; capturing = 0; return OK; }
 int cuStreamIsCapturing(u64 stream, int *status) { *status = capturing > 0; return OK; }
 int cuStreamIsCapturing_ptsz(u64 stream, int *status) { *status = capturing > 0; return OK; }
@@ -276,27 +395,154 @@ int cuStreamGetCaptureInfo_v2(u64 stream, int *status, u64 *id, u64 *graph, void
 struct node { int type, handle_types, location, id; char more[72]; void *access; size_t count, bytes; u64 pointer; };
 int cuGraphAddMemAllocNode(u64 *node, u64 graph, u64 *before, size_t count, struct node *facts)
 {
-    graphs[(graph - 1600) / 16].bytes += whole(facts->bytes), graphs[(graph - 1600) / 16].gpu = facts->id;
+    u64 bytes = whole(facts->bytes);
+    int number = (graph - 1600) / 16;
+    graphs[number].peak += bytes, graphs[number].now += bytes, graphs[number].gpu = facts->id;
+    *find(0) = (struct piece){.key = facts->pointer = next, .bytes = bytes, .gpu = facts->id, .pool = (u64)-2};
+    next += bytes;
     return OK;
 }
-int cuGraphInstantiateWithFlags(u64 *instance, u64 graph, u64 flags)
+int cuGraphInstantiateWithFlags(u64 *instance, u64 graph, u64 flags) { *instance = 32000 + graph - 1600; return OK; }
+int cuGraphLaunch(u64 instance, u64 stream)
 {
-    int number = (graph - 1600) / 16;
-    *instance = 3200 + 16 * number;
-    graph_reserved[graphs[number].gpu] += graphs[number].bytes;
-    return reserve(graphs[number].gpu, graphs[number].bytes) ? OK : OUT_OF_MEMORY;
+    int number = (instance - 32000) / 16, gpu = graphs[number].gpu;
+    u64 need = graph_used[gpu] + graphs[number].peak, more = need > graph_reserved[gpu] ? need - graph_reserved[gpu] : 0;
+    if (!reserve(gpu, more))
+        return OUT_OF_MEMORY;
+    graph_reserved[gpu] += more;
+    graph_used[gpu] += graphs[number].now;
+    return OK;
 }
-static u64 unused[GPUS];
-int cuGraphExecDestroy(u64 instance) { unused[graphs[(instance - 3200) / 16].gpu] += graphs[(instance - 3200) / 16].bytes; return OK; }
+int cuGraphExecDestroy(u64 instance) { return OK; }
 int cuGraphDestroy(u64 graph) { return OK; }
 int cuDeviceGraphMemTrim(int device)
 {
-    reserve(device, -(int64_t)unused[device]);
-    graph_reserved[device] -= unused[device];
-    unused[device] = 0;
+    reserve(device, (int64_t)(graph_used[device] - graph_reserved[device]));
+    graph_reserved[device] = graph_used[device];
     return OK;
 }
 int cuDeviceGetGraphMemAttribute(int device, int attribute, u64 *value) { *value = graph_reserved[device]; return OK; }
+
+/* modules: text in PTX, of which the sizes of variables and of local memory are read; a handle is its number and one */
+static struct { u64 variables, local; int uses_heap, is_loaded; } modules[16];
+static int module_count;
+enum { THREADS = 1024, PROCESSORS = 8 };
+static u64 size_after(const char *text, const char *space)
+{
+    u64 total = 0;
+    while ((text = strstr(text, space))) {
+        const char *bracket = strchr(text, '['), *end = strchr(text, ';');
+        if (bracket && bracket < end)
+            total += strtoull(bracket + 1, NULL, 10);
+        text++;
+    }
+    return total;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 16 ? PROCESSORS : THREADS; return OK; }
+int cuLibraryLoadData(u64 *library, const char *image)
+{
+    modules[module_count].variables = whole(size_after(image, ".global"));
+    modules[module_count].local = size_after(image, ".local");
+    modules[module_count].uses_heap = strstr(image, "malloc") != NULL;
+    *library = ++module_count;
+    return OK;
+}
+int cuLibraryGetModule(u64 *module, u64 library)
+{
+    *module = library--;
+    if (!modules[library].is_loaded && !reserve(current, modules[library].variables))
+        return OUT_OF_MEMORY;
+    modules[library].is_loaded = 1;
+    return OK;
+}
+int cuModuleLoadData(u64 *module, const char *image) { cuLibraryLoadData(module, image); return cuLibraryGetModule(module, *module); }
+int cuModuleUnload(u64 module)
+{
+    modules[module - 1].is_loaded = 0;
+    return !reserve(current, -(int64_t)modules[module - 1].variables);
+}
+int cuModuleGetFunction(u64 *kernel, u64 module, const char *name) { *kernel = module; return OK; }
+int cuLibraryGetKernel(u64 *kernel, u64 library, const char *name) { *kernel = library; return OK; }
+int cuFuncGetAttribute(int *value, int attribute, u64 kernel) { *value = modules[kernel - 1].local; return OK; }
+int cuKernelGetAttribute(int *value, int attribute, u64 kernel, int device) { return cuFuncGetAttribute(value, attribute, kernel); }
+static int resize(u64 bytes)
+{
+    int fits = reserve(current, (int64_t)(bytes - stacks) * THREADS * PROCESSORS);
+    stacks = fits ? bytes : stacks;
+    return fits ? OK : OUT_OF_MEMORY;
+}
+int cuCtxSetLimit(int limit, size_t value)
+{
+    if (limit == 2)
+        return has_heap ? INVALID : (heap = value, OK);
+    return limit ? OK : resize(stack = value);
+}
+int cuLaunchKernel(u64 kernel, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned shared, u64 stream, void **arguments, void **more)
+{
+    u64 module;
+    if (cuLibraryGetModule(&module, kernel) || (modules[kernel - 1].uses_heap && !has_heap && !(has_heap = reserve(current, heap))))
+        return OUT_OF_MEMORY;
+    return modules[kernel - 1].local > stacks ? resize(modules[kernel - 1].local) : OK;
+}
+
+/* memory of other processes */
+static int export(struct piece *piece, int is_file)
+{
+    for (int id = 0; id < EXPORTED && !piece->exported; id++)
+        if (!gpus->exported[id].bytes) {
+            gpus->exported[id].gpu = piece->gpu, gpus->exported[id].is_file = is_file;
+            hold(id, 1);
+            reserve(piece->gpu, -(int64_t)piece->bytes);
+            gpus->exported[id].bytes = piece->bytes;
+            piece->exported = id + 1;
+        }
+    return piece->exported - 1;
+}
+int cuMemExportToShareableHandle(int *descriptor, u64 allocation, int type, u64 flags)
+{
+    struct flock range = byte_of(export(find(allocation), 1));
+    *descriptor = open(getenv("FAKE_CONTROL"), O_RDWR);
+    return fcntl(*descriptor, F_OFD_SETLK, &range) < 0;
+}
+static int import(u64 *key, int id, int gpu)
+{
+    struct piece *piece = find(0);
+    *piece = (struct piece){.key = *key = next, .bytes = gpus->exported[id].bytes, .gpu = gpu, .references = 1, .context = -1, .pool = (u64)-1, .exported = id + 1};
+    next += whole(piece->bytes);
+    hold(id, 1);
+    return OK;
+}
+int cuMemImportFromShareableHandle(u64 *allocation, u64 descriptor, int type)
+{
+    reserve(0, 0);
+    for (int id = 0; id < EXPORTED; id++) {
+        struct flock range = byte_of(id);
+        if (gpus->exported[id].bytes && is_exported(id) && !fcntl(descriptor, F_OFD_GETLK, &range) && range.l_type == F_UNLCK)
+            return import(allocation, id, gpus->exported[id].gpu);
+    }
+    return INVALID;
+}
+int cuMemGetAllocationPropertiesFromHandle(struct allocation *facts, u64 allocation)
+{
+    *facts = (struct allocation){1, 1, 1, find(allocation)->gpu};
+    return OK;
+}
+struct ipc { char bytes[64]; };
+int cuMemGetAddressRange_v2(u64 *base, size_t *bytes, u64 pointer) { *base = pointer; *bytes = find(pointer) ? find(pointer)->bytes : 0; return OK; }
+int cuIpcGetMemHandle(struct ipc *memory, u64 pointer)
+{
+    memset(memory, 0, sizeof *memory);
+    memory->bytes[0] = export(find(pointer), 0);
+    return OK;
+}
+int cuIpcOpenMemHandle_v2(u64 *pointer, struct ipc memory, unsigned flags) { reserve(0, 0); return import(pointer, memory.bytes[0], 0); }
+int cuIpcCloseMemHandle(u64 pointer) { return take(pointer); }
+
+/* a tool's function in the place of ours, as FAKE_TOOL names one: any function that is not the driver's will do */
+static void *interposed(const char *name, void *own)
+{
+    return getenv("FAKE_TOOL") && !strcmp(name, getenv("FAKE_TOOL")) ? (void *)strlen : own;
+}
 
 /* as the driver: by name without version, and by whether the default stream is each thread's own */
 int cuGetProcAddress_v2(const char *name, void **found, int version, u64 flags, int *status)
@@ -307,6 +553,7 @@ int cuGetProcAddress_v2(const char *name, void **found, int version, u64 flags, 
         {"cuMemAllocAsync", cuMemAllocAsync, cuMemAllocAsync_ptsz},
         {"cuDeviceTotalMem", cuDeviceTotalMem_v2, cuDeviceTotalMem_v2},
         {"cuFutureFunction", cuFutureFunction, cuFutureFunction},
+        {"cuMemFree", interposed("cuMemFree", cuMemFree_v2), interposed("cuMemFree", cuMemFree_v2)},
         {"cuGetProcAddress", cuGetProcAddress_v2, cuGetProcAddress_v2},
     };
     for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
@@ -346,7 +593,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
     reserve(0, 0);
     for (int i = 0; i < PROCESSES; i++)
         if (is_own(i))
-            used = gpus->process[i].used[(u64)device - 1];
+            used = gpus->process[i].used[(u64)device - 1] - gpus->process[i].unseen[(u64)device - 1];
     *found = (struct process){getpid(), used, 0, 0};
     *count = 1;
     return OK;

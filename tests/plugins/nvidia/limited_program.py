@@ -12,11 +12,13 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from ctypes import byref
 from ctypes import c_size_t as size_t
 from ctypes import c_uint64 as u64
+from pathlib import Path
 
 MIB = 2**20
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -65,8 +67,44 @@ class FlatArray(ctypes.Structure):
     )
 
 
+class Ipc(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_char * 64),)
+
+
 FLOAT = 0x20
-PINNED, ON_DEVICE = 1, 1
+PINNED, MANAGED, ON_DEVICE, DESCRIPTOR = 1, 2, 1, 1
+STACK, HEAP = 0, 2
+STREAM = u64(2)  # the default one of each thread, which can be captured
+PTX = """.version 7.0
+.target sm_70
+.address_size 64
+"""
+DEEP = """.visible .entry kernel(.param .u64 to, .param .u32 at)
+{{
+  .local .align 16 .b8 depot[{bytes}];
+  .reg .b64 %d<6>; .reg .b32 %r<3>; .reg .pred %p;
+  ld.param.u64 %d1, [to]; ld.param.u32 %r1, [at];
+  cvt.u64.u32 %d2, %r1; mov.u64 %d3, depot; add.u64 %d4, %d3, %d2;
+  st.local.u8 [%d4], %r1; ld.local.u8 %r2, [%d3];
+  setp.eq.u64 %p, %d1, 0;
+  @%p bra end;
+  st.global.u8 [%d1], %r2;
+end:
+  ret;
+}}
+"""
+EMPTY = ".visible .entry kernel()\n{\n  ret;\n}\n"
+MALLOC = """.extern .func (.param .b64 result) malloc (.param .b64 bytes);
+.visible .entry kernel(.param .u64 to)
+{
+  .reg .b64 %d<4>;
+  .param .b64 bytes; .param .b64 result;
+  mov.u64 %d1, 1024; st.param.b64 [bytes], %d1;
+  call.uni (result), malloc, (bytes);
+  ld.param.b64 %d2, [result]; ld.param.u64 %d3, [to]; st.global.u64 [%d3], %d2;
+  ret;
+}
+"""
 
 
 def on_device(device: int) -> Location:
@@ -144,22 +182,39 @@ def graph(size: int) -> tuple[int, Free]:
     cuda.cuGraphCreate(byref(handle), 0)
     node = MemoryNode(pool=on_device(0), bytes=size)
     code = cuda.cuGraphAddMemAllocNode(byref(u64()), handle, None, size_t(0), byref(node))
-    return instantiated(code, handle)
+    return instantiated(code, handle, u64(node.pointer))
 
 
 def captured(size: int) -> tuple[int, Free]:
-    handle = u64()
-    cuda.cuStreamBeginCapture(u64(0))
-    code = cuda.cuMemAllocAsync(byref(u64()), size_t(size), u64(0))
-    cuda.cuStreamEndCapture(u64(0), byref(handle))
-    return instantiated(code, handle)
+    code, handle, pointer = captured_graph(size, 1, is_freed=False)
+    return instantiated(code, handle, pointer)
 
 
-def instantiated(code: int, handle: u64) -> tuple[int, Free]:
+def captured_graph(size: int, times: int, is_freed: bool) -> tuple[int, u64, u64]:
+    """A graph that allocates, uses and perhaps frees memory, several times one after the other."""
+    handle, pointer, code = u64(), u64(), int(cuda.cuStreamBeginCapture_v2(STREAM, 0))
+    for _ in range(times):
+        code = code or cuda.cuMemAllocAsync(byref(pointer), size_t(size), STREAM)
+        if is_freed:
+            code = code or cuda.cuMemFreeAsync(pointer, STREAM)
+    cuda.cuStreamEndCapture(STREAM, byref(handle))
+    return code, handle, pointer
+
+
+def instantiated(code: int, handle: u64, kept: u64 | None = None) -> tuple[int, Free]:
+    """Launched once; `kept` is memory that the graph does not free."""
     instance = u64()
     code = code or cuda.cuGraphInstantiateWithFlags(byref(instance), handle, u64(0))
+    code = code or cuda.cuGraphLaunch(instance, STREAM)
+    cuda.cuCtxSynchronize()
     cuda.cuGraphDestroy(handle)
-    return code, lambda: int(cuda.cuGraphExecDestroy(instance))
+
+    def free() -> int:
+        if kept is not None:
+            cuda.cuMemFree_v2(kept)
+        return int(cuda.cuGraphExecDestroy(instance))
+
+    return code, free
 
 
 def free_async(pointer: u64) -> int:
@@ -175,6 +230,20 @@ def default_pool() -> u64:
     return pool
 
 
+def managed_pool(size: int) -> tuple[int, Free]:
+    """CUDA 13's pools of managed memory."""
+    pool, pointer = u64(), u64()
+    cuda.cuMemPoolCreate(byref(pool), byref(Location(type=MANAGED, location=ON_DEVICE, id=0)))
+    code = cuda.cuMemAllocFromPoolAsync(byref(pointer), size_t(size), pool, u64(0))
+
+    def free() -> int:
+        cuda.cuMemFreeAsync(pointer, u64(0))
+        cuda.cuCtxSynchronize()
+        return int(cuda.cuMemPoolDestroy(pool))
+
+    return code, free
+
+
 KINDS = (
     plain,
     pitched,
@@ -188,6 +257,7 @@ KINDS = (
     pooled,
     graph,
     captured,
+    managed_pool,
 )
 
 
@@ -218,6 +288,110 @@ class Program:
             count += 1
         return count
 
+    def pieces(self, kibibytes: str) -> list[int]:
+        """Allocates small pieces until one is refused, frees every second one, then all: how many, and what is free."""
+        held = []
+        while not cuda.cuMemAlloc_v2(byref(pointer := u64()), size_t(int(kibibytes) * 1024)):
+            held.append(pointer)
+        full = self.memory()[0]
+        for pointer in held[::2]:
+            cuda.cuMemFree_v2(pointer)
+        half = self.memory()[0]
+        for pointer in held[1::2]:
+            cuda.cuMemFree_v2(pointer)
+        return [len(held), full, half, self.memory()[0]]
+
+    def limit(self, which: str, size: str) -> int:
+        return int(cuda.cuCtxSetLimit({"stack": STACK, "heap": HEAP}[which], size_t(int(size))))
+
+    def module(self, text: str) -> u64:
+        module = u64()
+        if code := cuda.cuModuleLoadData(byref(module), (PTX + text).encode()):
+            raise MemoryError(code)
+        return module
+
+    def launch(self, kind: str, size: str = "0") -> int:
+        """Of a kernel that does nothing, needs so much local memory, or allocates from the heap."""
+        texts = {"empty": EMPTY, "deep": DEEP.format(bytes=size), "heap": MALLOC}
+        kernel, target, module = u64(), u64(), self.module(texts[kind])
+        cuda.cuMemAlloc_v2(byref(target), size_t(8))
+        at = ctypes.c_uint(0)
+        arguments = (ctypes.c_void_p * 2)(*(ctypes.cast(byref(value), ctypes.c_void_p) for value in (target, at)))
+        code = cuda.cuModuleGetFunction(byref(kernel), module, b"kernel")
+        code = code or cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, u64(0), arguments, None)
+        return int(code or cuda.cuCtxSynchronize())
+
+    def variables(self, mebibytes: str, how: str) -> list[int]:
+        """Loads a module with variables of so much memory, and says what is free then and after it is unloaded."""
+        size = int(mebibytes) * MIB // 3
+        text = PTX + "".join(f".visible .global .align 16 .b8 {name}[{size}];\n" for name in "abc") + EMPTY
+        module, kernel = u64(), u64()
+        if how == "module":
+            code = cuda.cuModuleLoadData(byref(module), text.encode())
+        else:
+            code = cuda.cuLibraryLoadData(byref(module), text.encode(), None, None, 0, None, None, 0)
+            code = code or cuda.cuLibraryGetKernel(byref(kernel), module, b"kernel")
+        free = self.memory()[0]
+        if not code:
+            (cuda.cuModuleUnload if how == "module" else cuda.cuLibraryUnload)(module)
+        return [code, free, self.memory()[0]]
+
+    def reimport(self, mebibytes: str, most: str) -> list[int]:
+        """Creates, exports, releases and imports memory until something is refused; how often it worked, the error."""
+        size = size_t(int(mebibytes) * MIB)
+        for done in range(int(most)):
+            handle, descriptor, again = u64(), ctypes.c_int(), u64()
+            facts = Location(type=PINNED, handles=DESCRIPTOR, location=ON_DEVICE, id=0)
+            if code := cuda.cuMemCreate(byref(handle), size, byref(facts), u64(0)):
+                return [done, code]
+            cuda.cuMemExportToShareableHandle(byref(descriptor), handle, DESCRIPTOR, u64(0))
+            cuda.cuMemRelease(handle)
+            target = ctypes.c_void_p(descriptor.value)
+            if code := cuda.cuMemImportFromShareableHandle(byref(again), target, DESCRIPTOR):
+                return [done, code]
+            os.close(descriptor.value)
+            self.allocations.append(lambda again=again: int(cuda.cuMemRelease(again)))  # type: ignore[misc]
+        return [int(most), 0]
+
+    def send(self, mebibytes: str, path: str) -> int:
+        """Passes a descriptor of memory to whoever listens at the path."""
+        handle, descriptor = u64(), ctypes.c_int()
+        facts = Location(type=PINNED, handles=DESCRIPTOR, location=ON_DEVICE, id=0)
+        if code := cuda.cuMemCreate(byref(handle), size_t(int(mebibytes) * MIB), byref(facts), u64(0)):
+            return int(code)
+        if code := cuda.cuMemExportToShareableHandle(byref(descriptor), handle, DESCRIPTOR, u64(0)):
+            return int(code)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            socket.send_fds(connection, [b"1"], [descriptor.value])
+        os.close(descriptor.value)
+        return 0
+
+    def ipc_export(self, mebibytes: str) -> list[object]:
+        pointer, memory = u64(), (ctypes.c_ubyte * 64)()
+        code = cuda.cuMemAlloc_v2(byref(pointer), size_t(int(mebibytes) * MIB))
+        code = code or cuda.cuIpcGetMemHandle(memory, pointer)
+        return [code, bytes(memory).hex()]
+
+    def ipc_open(self, text: str) -> int:
+        memory, pointer = Ipc.from_buffer_copy(bytes.fromhex(text)), u64()
+        code = cuda.cuIpcOpenMemHandle_v2(byref(pointer), memory, 1)
+        self.allocations.append(lambda: int(cuda.cuIpcCloseMemHandle(pointer)))
+        return int(code)
+
+    def graph_of(self, times: str, mebibytes: str) -> int:
+        """Captures and launches a graph that allocates and frees so often."""
+        code, handle, _ = captured_graph(int(mebibytes) * MIB, int(times), is_freed=True)
+        code, free = instantiated(code, handle)
+        self.allocations.append(free)
+        return code
+
+    def procedure(self, name: str) -> bool:
+        """Whether cuGetProcAddress leads to the function that the library exports."""
+        found = ctypes.c_void_p()
+        cuda.cuGetProcAddress_v2(name.encode(), byref(found), 13000, u64(0), None)
+        return found.value == ctypes.cast(getattr(cuda, f"{name}_v2"), ctypes.c_void_p).value
+
     def free(self, number: str) -> int:
         return self.allocations[int(number)]()
 
@@ -240,6 +414,13 @@ class Program:
 
     def kernels(self, mebibytes: str) -> int:
         return int(cuda.cuLoadKernels(size_t(int(mebibytes) * MIB)))
+
+    def visible(self) -> str | None:
+        """The GPUs that the driver may see: read by the C library, as the driver does it."""
+        read = ctypes.CDLL(None).getenv
+        read.restype = ctypes.c_char_p
+        found = read(b"CUDA_VISIBLE_DEVICES")
+        return None if found is None else str(found.decode())
 
     def synchronize(self) -> int:
         return int(cuda.cuCtxSynchronize())
@@ -274,6 +455,14 @@ class Program:
             os.closerange(0, 3)
             signal.pause()
         return child
+
+    def drop_lock(self) -> int:
+        """As the kernel does with a killed process before the driver hears of it: no mapping, no descriptor of ours."""
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        ranges = [line.split()[0].split("-") for line in maps.splitlines() if line.endswith("/usage")]
+        for start, end in ranges:
+            ctypes.CDLL(None).munmap(ctypes.c_void_p(int(start, 16)), size_t(int(end, 16) - int(start, 16)))
+        return self.close_descriptors()
 
     def close_descriptors(self) -> int:
         os.closerange(3, 1024)

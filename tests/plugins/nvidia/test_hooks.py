@@ -107,6 +107,23 @@ def test_our_own_program_is_copied_to_the_host(
     assert hooks.find(config, mounts) is None, "one that loads libraries would load the image's"
 
 
+def test_our_own_program_is_found_by_a_daemon_on_the_host_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a systemd unit: its root is the host's, and not that of a container."""
+    (tmp_path / "image").mkdir()
+    ours, target, mounts = tmp_path / "image/plugwright-cdi-hook", tmp_path / "bin", tmp_path / "mountinfo"
+    ours.write_bytes(b"a program")
+    ours.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ours.parent))
+    (tmp_path / "sbin").mkdir()
+    shutil.copy(next(filter(os.path.exists, ("/sbin/ldconfig.real", "/sbin/ldconfig"))), tmp_path / "sbin/ldconfig")
+    config = config_of(tmp_path, cdi=NvidiaCdi(programs=str(target)))
+    for root, usable in (("8:1 / / rw - ext4 /dev/vda1 rw", True), ("8:1 / / rw - overlay overlay rw", False)):
+        mounts.write_text(f"1 0 {root}\n")
+        assert (hooks.find(config, mounts) is not None) == usable
+
+
 def test_a_spec_with_hooks_refreshes_the_loaders_cache(tmp_path: Path) -> None:
     install_program(tmp_path, "nvidia-cdi-hook")
     edits = common_edits(tmp_path)

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -36,6 +37,7 @@ KINDS = [
     "pooled",
     "graph",
     "captured",
+    "managed_pool",
 ]
 
 
@@ -46,9 +48,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None or shutil.which("make") is None:
         pytest.skip("needs a C compiler and make")
     root = tmp_path_factory.mktemp("vgpu")
-    make = ["make", "-s", "-C", str(SOURCE), f"CC={compiler}", f"OUT={root / 'lib'}", f"ROOT={root}"]
+    make = [
+        "make",
+        "-s",
+        "-C",
+        str(SOURCE),
+        f"CC={compiler}",
+        f"OUT={root / 'lib'}",
+        f"ROOT={root}",
+        f"CONTROL={root / 'control'}",
+    ]
     subprocess.run(make, check=True)
     (root / "vgpu/driver").mkdir(parents=True)
+    (root / "control").touch()
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         # As NVIDIA links its own: calls within the library stay there.
         flags = ["-shared", "-fPIC", "-w", "-Wl,-Bsymbolic", f"-Wl,-soname,{soname}"]
@@ -87,7 +99,8 @@ class Container:
 
     @contextmanager
     def program(self, env: Mapping[str, str] | None = None, *wrapper: str) -> Iterator[Program]:
-        more = {"LD_LIBRARY_PATH": str(self.root / "lib"), "FAKE_GPU": str(self.gpu), **(env or {})}
+        more = {"LD_LIBRARY_PATH": str(self.root / "lib"), "FAKE_GPU": str(self.gpu)}
+        more |= {"FAKE_CONTROL": str(self.root / "control"), **(env or {})}
         clean = {name: text for name, text in os.environ.items() if not name.startswith("CUDA_")}
         with subprocess.Popen(
             [*wrapper, sys.executable, str(HERE / "limited_program.py")],
@@ -111,7 +124,7 @@ class Container:
         """The most that all processes held of the GPU at once, in MiB, by the driver's own count."""
         with self.gpu.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return int(struct.unpack_from("<2Q", content, 256 * 32)[gpu]) // 2**20
+            return int(struct.unpack_from("<2Q", content, 256 * 48)[gpu]) // 2**20
 
 
 @pytest.fixture
@@ -190,6 +203,177 @@ def test_the_code_of_kernels_is_counted_for_others_when_a_program_waits_for_its_
         assert first("kernels", 100) == 0
         while second("memory")[0] != LIMIT - 2 * CONTEXT - 100:  # until enough time has passed for another look
             assert first("synchronize") == 0
+
+
+DEEP = 200_000  # bytes of local memory, 1.6 GiB for the 8192 threads of the driver made for the test
+
+
+def test_a_heap_that_does_not_fit_is_refused_and_a_smaller_one_is_counted(container: Container) -> None:
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        assert program("limit", "heap", 8 * 2**30) == OUT_OF_MEMORY
+        assert program("limit", "heap", 256 * 2**20) == 0
+        assert free - 270 <= program("memory")[0] <= free - 256
+        assert program("launch", "heap") == 0
+        assert program("allocate", "plain", 480)[0] == OUT_OF_MEMORY
+        assert program("allocate", "plain", 400)[0] == 0
+    assert container.peak() <= LIMIT
+
+
+def test_stacks_that_do_not_fit_are_refused_and_smaller_ones_are_counted(container: Container) -> None:
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        assert program("limit", "stack", DEEP) == OUT_OF_MEMORY
+        assert program("limit", "stack", 1024 + 32 * 1024) == 0
+        assert program("memory")[0] == free - 256
+        assert program("limit", "stack", 1024) == 0
+        assert program("memory")[0] == free
+        assert program("launch", "empty") == 0
+    assert container.peak() <= LIMIT
+
+
+def test_a_kernel_whose_local_memory_does_not_fit_is_refused(container: Container) -> None:
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        assert program("launch", "deep", DEEP) == OUT_OF_MEMORY
+        assert program("launch", "deep", 1024 + 32 * 1024) == 0
+        assert free - 260 <= program("memory")[0] <= free - 256
+        assert program("allocate", "plain", 470)[0] == OUT_OF_MEMORY
+    assert container.peak() <= LIMIT
+
+
+@pytest.mark.parametrize("how", ["module", "library"])
+def test_the_variables_of_a_module_are_counted(container: Container, how: str) -> None:
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        code, loaded, unloaded = program("variables", 300, how)
+        assert code == 0
+        assert loaded == free - 300
+        assert unloaded >= loaded
+        assert program("variables", 1500, how)[0] == OUT_OF_MEMORY
+
+
+def test_memory_that_is_exported_released_and_imported_stays_counted(container: Container) -> None:
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        done, code = program("reimport", 100, 20)
+        assert (done, code) == (free // 100, OUT_OF_MEMORY)
+        assert program("memory")[0] == free % 100
+        for number in range(done):
+            assert program("free", number) == 0
+        assert program("memory")[0] == free
+    assert container.peak() <= LIMIT
+
+
+def test_memory_counts_while_a_program_without_cuda_has_its_descriptor(container: Container, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        with container.program() as producer:
+            producer.ready()
+            assert producer("send", 500, tmp_path / "socket") == 0
+            connection, _ = listener.accept()
+            _, [descriptor], _, _ = socket.recv_fds(connection, 1, 1)
+            producer.kill()
+        with container.program() as second:
+            second.ready()
+            assert second("memory")[0] == LIMIT - CONTEXT - 500
+            assert second("allocate", "plain", 300)[0] == OUT_OF_MEMORY
+            os.close(descriptor)
+            assert second("memory")[0] == LIMIT - CONTEXT
+            assert second("allocate", "plain", 600)[0] == 0
+        connection.close()
+    assert container.peak() <= LIMIT
+
+
+def test_memory_of_a_killed_producer_counts_while_a_consumer_has_it_open(container: Container) -> None:
+    with container.program() as producer, container.program() as consumer:
+        producer.ready()
+        code, handle = producer("ipc_export", 200)
+        assert code == 0
+        consumer.ready()
+        assert consumer("ipc_open", handle) == 0
+        assert consumer("memory")[0] == LIMIT - 2 * CONTEXT - 200  # once
+        producer.kill()
+        with container.program() as third:
+            third.ready()
+            assert third("memory")[0] == LIMIT - 2 * CONTEXT - 200
+            assert consumer("free", 0) == 0
+            assert third("memory")[0] == LIMIT - 2 * CONTEXT
+    assert container.peak() <= LIMIT
+
+
+@pytest.mark.parametrize("kibibytes", [700, 300, 1024])
+def test_small_pieces_are_counted_by_their_pages_and_all_come_back(container: Container, kibibytes: int) -> None:
+    container.set_limits(f"{UUIDS[0]} {600 * 2**20}\n")
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        count, full, half, empty = program("pieces", kibibytes)
+        of_a_page = 2048 // kibibytes
+        assert (free // 2 - 1) * of_a_page < count <= free // 2 * of_a_page  # a piece may need a page of its own
+        assert full == 0
+        assert half <= 2  # every page still has a piece, but perhaps the last one
+        assert empty == free
+    assert container.peak() <= 600
+
+
+def test_a_graph_that_frees_what_it_allocates_needs_its_peak(container: Container) -> None:
+    with container.program() as program:
+        free = program.ready()("memory")[0]
+        assert program("graph_of", 64, 512) == 0
+        assert free - 512 - 32 <= program("memory")[0] <= free - 512
+        assert program("graph_of", 8, 256) == 0  # after the driver has given back what the first one kept
+        assert free - 256 - 32 <= program("memory")[0] <= free - 256
+        assert program("graph_of", 1, 900) == OUT_OF_MEMORY
+        assert program("allocate", "plain", 600)[0] == 0  # graphs that do not run need no memory
+        assert program("graph_of", 1, 200) == OUT_OF_MEMORY
+    assert container.peak() <= LIMIT
+
+
+def test_a_function_that_a_tool_has_put_in_the_drivers_place_is_found_by_name(container: Container) -> None:
+    with container.program({"FAKE_TOOL": "cuMemFree"}) as program:
+        program.ready()
+        assert program("procedure", "cuMemFree")
+        assert program("procedure", "cuMemAlloc")
+
+
+TOOL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+int cuInit(unsigned flags) { return 0; }
+void *dlsym(void *library, const char *name)
+{
+    void *(*real)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    return strcmp(name, "cuInit") ? real(library, name) : (void *)cuInit;
+}
+"""
+
+
+def test_a_tool_that_answers_for_libcuda_finds_no_gpu(container: Container, tmp_path: Path) -> None:
+    """As Nsight Compute does: it would call the driver and pass the limits by."""
+    source, tool = tmp_path / "tool.c", tmp_path / "libtool.so"
+    source.write_text(TOOL)
+    compiler = shutil.which("cc") or "gcc"
+    subprocess.run([compiler, "-w", "-shared", "-fPIC", "-o", str(tool), str(source), "-ldl"], check=True)
+    with container.program({"LD_PRELOAD": str(tool)}) as program:
+        assert program("visible") == ""
+        program.kill()
+        assert program.process.stderr
+        assert "libtool.so: answers for libcuda.so.1" in program.process.stderr.read()
+
+
+def test_a_dying_holder_counts_until_it_has_ended(container: Container) -> None:
+    """The kernel unmaps memory, and drops the limiter's lock, before the driver has freed what a process held."""
+    with container.program() as first, container.program() as second:
+        first.ready(), second.ready()
+        assert first("allocate", "plain", 300)[0] == 0
+        assert first("drop_lock") == 0
+        assert second("memory")[0] == LIMIT - 2 * CONTEXT - 300
+        assert second("memory")[0] == LIMIT - 2 * CONTEXT - 300
+        first.kill()
+        assert second("allocate", "plain", 600)[0] == 0
+    assert container.peak() <= LIMIT
 
 
 def test_unknown_functions_are_the_drivers_and_known_ones_are_found_by_address(container: Container) -> None:
@@ -388,6 +572,7 @@ def test_the_libraries_run_with_the_c_library_of_old_images(built: Path, soname:
 def test_the_build_is_reproducible(built: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(SOURCE, copy)
-    subprocess.run(["make", "-s", "-C", str(copy), f"OUT={tmp_path / 'lib'}", f"ROOT={built}"], check=True)
+    control = f"CONTROL={built / 'control'}"
+    subprocess.run(["make", "-s", "-C", str(copy), f"OUT={tmp_path / 'lib'}", f"ROOT={built}", control], check=True)
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         assert (tmp_path / "lib" / soname).read_bytes() == (built / "lib" / soname).read_bytes()

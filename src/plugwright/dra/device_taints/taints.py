@@ -43,6 +43,8 @@ Taint: TypeAlias = Mapping[str, str]
 
 UNHEALTHY = "plugwright.dev/unhealthy"
 CORDONED = "plugwright.dev/cordoned"
+# Failures that a vendor's own driver reports under a key of its own, by how their code begins; as KEP-5055 advises.
+_VENDOR_KEYS = {"xid-": "gpu.nvidia.com/xid"}
 # The plugin, the daemon or the configuration fails, and not the device: its pods work, and are left alone.
 _NOT_OF_THE_DEVICE = frozenset({"daemon", "discovery", "held", "holders-unknown", "unconfigured"})
 _DISK_LIMIT = 2.0  # seconds
@@ -63,6 +65,11 @@ def taints_for(device: Device, record: TaintRecord) -> tuple[Taint, ...]:
     if record.effect and not device.healthy:
         added = utc(record.added)
         taints.append({"key": UNHEALTHY, "value": device.code, "effect": record.effect, "timeAdded": added})
+        taints += [
+            {"key": key, "value": device.code.removeprefix(start), "effect": record.effect, "timeAdded": added}
+            for start, key in _VENDOR_KEYS.items()
+            if device.code.startswith(start)
+        ]
     return tuple(sorted(taints, key=lambda taint: taint["key"]))
 
 

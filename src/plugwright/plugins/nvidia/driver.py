@@ -138,6 +138,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     minor: int | None = None  # of /dev/nvidiaN
     model: str = ""
     memory: int = 0  # bytes; 0 when it has none of its own
+    reserved: int = 0  # bytes of these that the driver keeps for itself
     pci: str = ""  # 0000:3b:00.0
     numa: int | None = None
     capability: tuple[int, int] = (0, 0)
@@ -148,6 +149,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     multiprocessors: int = 0  # 0 where it is not known
     standard: Mapping[str, str | int] = {}  # attributes that Kubernetes names
     fault: str = ""
+
+    @property
+    def usable(self) -> int:
+        """The memory that programs can have, in bytes."""
+        return self.memory - self.reserved
 
     @property
     def architecture(self) -> str:

@@ -100,6 +100,8 @@ def _is_of_the_host(directory: Path, mountinfo: str) -> bool:
             found = (words[4], words[3], words[words.index("-") + 1])
     place, of, kind = found
     path = Path(of) / directory.relative_to(place)
+    if place == "/" and of == "/" and kind not in ("overlay", "tmpfs"):
+        return True  # the daemon runs on the host itself
     return place != "/" and kind not in ("overlay", "tmpfs") and str(directory).endswith(str(path))
 
 

@@ -191,6 +191,7 @@ class Nvml:
             minor=calls.optional("nvmlDeviceGetMinorNumber", handle),
             model=self._model(calls, handle, uuid),
             memory=memory.total if memory else 0,
+            reserved=calls.reserved_memory(handle),
             pci=pci,
             numa=self._numa_node(pci),
             capability=capability,

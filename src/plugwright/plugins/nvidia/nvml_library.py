@@ -146,6 +146,12 @@ class NvmlCalls:
         """As `optional`, and None without a fault where NVML answers that there is no such device."""
         return self._call(name, arguments, _UNSUPPORTED + _NOT_FOUND)
 
+    def reserved_memory(self, handle: object) -> int:
+        """Bytes of a GPU that the driver keeps for itself; 0 with a driver or a pynvml that does not say."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
+        return int(info.reserved) if info else 0
+
     def fabric(self, handle: object) -> FabricInfo | None:
         try:
             info = self._nvml.c_nvmlGpuFabricInfoV_t()

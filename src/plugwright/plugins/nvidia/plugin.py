@@ -217,6 +217,8 @@ class Nvidia(Plugin):
 
     def _shares_of(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         by_claims = self._is_shared_by_claims
+        if self.config.share is not None:
+            whole = [sharing.to_share(unit) for unit in whole]
         units = self._sharing.claimable(whole) if by_claims else self._sharing.units(whole)
         if whole and not units:
             raise PluginError(f"{self.resource}: no device is large enough for one share")

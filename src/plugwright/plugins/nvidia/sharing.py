@@ -35,6 +35,7 @@ __all__ = [
     "share_env",
     "split",
     "split_all",
+    "to_share",
     "unit_key",
     "units_by_device",
     "whole_device",
@@ -74,7 +75,7 @@ class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_part(self) -> bool:
         """Whether it has less memory than its device, in MiB."""
-        return self.memory // _MIB < (self.mig or self.gpu).memory // _MIB
+        return self.memory // _MIB < (self.mig.memory if self.mig else self.gpu.usable) // _MIB
 
     @property
     def index(self) -> str:
@@ -139,6 +140,11 @@ def unit_key(unit_id: str, share_id: str) -> str:
 
 def whole_device(gpu: Gpu, mig: MigDevice | None = None) -> GpuUnit:
     return GpuUnit(id=mig.uuid if mig else gpu.uuid, gpu=gpu, mig=mig, memory=mig.memory if mig else gpu.memory)
+
+
+def to_share(unit: GpuUnit) -> GpuUnit:
+    """The whole device with the memory that shares are cut from: the driver keeps some of a GPU's for itself."""
+    return unit if unit.mig else replace(unit, memory=unit.gpu.usable)
 
 
 def given(unit: GpuUnit, device: Device) -> GpuUnit:
