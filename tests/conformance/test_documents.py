@@ -32,7 +32,7 @@ def test_junit_fails_a_must_and_passes_a_should() -> None:
     counts = [(suite.get("name"), suite.get("tests"), suite.get("failures"), suite.get("skipped")) for suite in suites]
     assert counts == [("kubelet 1.36", "3", "1", "1"), ("kubelet 1.37", "1", "0", "0")]
     [failure] = suites.iter("failure")
-    assert MUST.mend in (failure.text or "")
+    assert MUST.fix in (failure.text or "")
     assert len(list(suites.iter("system-out"))) == 1
 
 
@@ -62,7 +62,7 @@ def test_a_known_failure_does_not_fail_the_report(entry: str) -> None:
 
 def test_a_rule_that_no_longer_fails_is_named() -> None:
     report = Baseline(("LST-01@1.37", "REG-01@1.30")).report("plugin", REPORT.verdicts)
-    assert report.mended == ("LST-01@1.37",)
+    assert report.fixed == ("LST-01@1.37",)
     assert report.failed
 
 

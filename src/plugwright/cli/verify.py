@@ -96,7 +96,7 @@ def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
     """Verify that a device plugin or a DRA driver keeps the contract with the kubelet.
 
     The program is started beside emulated kubelets, in a directory of its own, and every rule gives a verdict: what was
-    expected, what was seen, why it matters on a node, and how to mend it. {dir} in the command and in --env is the
+    expected, what was seen, why it matters on a node, and how to fix it. {dir} in the command and in --env is the
     device-plugins directory, {root} the one above it, {socket} is kubelet.sock. A program that has these paths built in
     gets a mount namespace where that is allowed.
 
@@ -202,7 +202,7 @@ def _details(verdict: Verdict) -> list[tuple[str, str]]:
         ("seen", verdict.seen),
         *calls,
         ("why", rule.why),
-        ("mend", rule.mend),
+        ("fix", rule.fix),
         ("level", f"{rule.level}, kubelet versions: {rule.versions()}, {rule.anchor()}"),
     ]
 
@@ -218,8 +218,8 @@ def _show_summary(report: Report) -> None:
     for reason, ids in _not_applicable(report).items():
         click.echo(click.style(f"not applicable: {', '.join(ids)}: {reason}", dim=True))
     click.echo(f"{counts}{f', {known} of them known' if known else ''}")
-    if report.mended:
-        click.echo(f"no longer failing, to be taken out of the baseline: {', '.join(report.mended)}")
+    if report.fixed:
+        click.echo(f"no longer failing, to be taken out of the baseline: {', '.join(report.fixed)}")
     click.echo(click.style("failed", fg="red") if report.failed else click.style("passed", fg="green"))
 
 
@@ -247,6 +247,6 @@ def _list_rules(groups: Mapping[str, Sequence[type[Rule]]]) -> None:
 def _explain(rule: type[Rule]) -> None:
     click.echo(f"{click.style(rule.id, bold=True)} ({rule.level}): {rule.title}")
     facts = ", ".join(f"docs/kubelet-behaviour.md#{fact}" for fact in rule.facts) or "none"
-    for name, text in (("why", rule.why), ("mend", rule.mend), ("versions", rule.versions()), ("facts", facts)):
+    for name, text in (("why", rule.why), ("fix", rule.fix), ("versions", rule.versions()), ("facts", facts)):
         click.echo(f"  {name:<9} {text}")
     click.echo(f"  {'page':<9} {rule.anchor()}")

@@ -26,8 +26,8 @@ class Baseline:
         )
         failing = {entry for verdict in marked if _fails(verdict) for entry in _entries(verdict)}
         checked = {entry for verdict in marked for entry in _entries(verdict)}
-        mended = tuple(entry for entry in self.entries if entry in checked and entry not in failing)
-        return Report(command, marked, mended)
+        fixed = tuple(entry for entry in self.entries if entry in checked and entry not in failing)
+        return Report(command, marked, fixed)
 
     def _names(self, verdict: Verdict) -> bool:
         return any(entry in self.entries for entry in _entries(verdict))

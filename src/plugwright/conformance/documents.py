@@ -22,7 +22,7 @@ def as_json(report: Report) -> str:
         "command": report.command,
         "failed": report.failed,
         "counts": counts,
-        "mended": list(report.mended),
+        "fixed": list(report.fixed),
         "verdicts": [verdict.facts() for verdict in report.verdicts],
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
@@ -61,7 +61,7 @@ def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
         failure = ElementTree.SubElement(
             case, "failure", message=_xml(f"expected {verdict.expected}; seen {verdict.seen}")
         )
-        failure.text = _xml("\n".join([verdict.rule.why, verdict.rule.mend, *verdict.calls]))
+        failure.text = _xml("\n".join([verdict.rule.why, verdict.rule.fix, *verdict.calls]))
     elif _is_skipped(verdict):
         ElementTree.SubElement(case, "skipped", message=_xml(verdict.seen))
     elif verdict.status is RuleStatus.WARNING:
@@ -98,7 +98,7 @@ def _sarif_rule(rule: type[Rule]) -> Mapping[str, object]:
         "name": rule.__name__,
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why},
-        "help": {"text": f"{rule.mend} See {rule.anchor()}"},
+        "help": {"text": f"{rule.fix} See {rule.anchor()}"},
         "defaultConfiguration": {"level": _SARIF_LEVELS[rule.level]},
     }
 
@@ -134,16 +134,16 @@ def as_markdown(report: Report) -> str:
     ]
     shown = [verdict for verdict in report.verdicts if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING)]
     if shown:
-        lines += ["| rule | kubelet | verdict | expected | seen | mend |", "|---|---|---|---|---|---|"]
+        lines += ["| rule | kubelet | verdict | expected | seen | fix |", "|---|---|---|---|---|---|"]
     lines += [_row(verdict) for verdict in shown]
-    if report.mended:
-        lines += ["", f"No longer failing, to be taken out of the baseline: {', '.join(report.mended)}"]
+    if report.fixed:
+        lines += ["", f"No longer failing, to be taken out of the baseline: {', '.join(report.fixed)}"]
     return "\n".join(lines)
 
 
 def _row(verdict: Verdict) -> str:
     status = f"{verdict.status}{', known' if verdict.known else ''}"
-    cells = (verdict.rule.id, verdict.version, status, verdict.expected, verdict.seen, verdict.rule.mend)
+    cells = (verdict.rule.id, verdict.version, status, verdict.expected, verdict.seen, verdict.rule.fix)
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -151,7 +151,7 @@ def rules_page(groups: Mapping[str, Sequence[type[Rule]]]) -> str:
     """Every rule with its reason, for docs/verify.md."""
     lines = []
     for group, rules in groups.items():
-        lines += [f"### {group}", "", "| rule | | what, why and how to mend it |", "|---|---|---|"]
+        lines += [f"### {group}", "", "| rule | | what, why and how to fix it |", "|---|---|---|"]
         lines += [_rule_row(rule) for rule in rules]
         lines.append("")
     return "\n".join(lines)
@@ -161,7 +161,7 @@ def _rule_row(rule: type[Rule]) -> str:
     facts = ", ".join(f"[{fact}](kubelet-behaviour.md#{fact})" for fact in rule.facts)
     notes = [f"kubelets {rule.versions()}"] * bool(rule.since or rule.until) + ["with `--thorough`"] * rule.thorough
     about = "; ".join([*notes, *([f"facts {facts}"] if facts else [])])
-    text = f"**{rule.title}.** {rule.why} _{rule.mend}_{f' ({about})' if about else ''}"
+    text = f"**{rule.title}.** {rule.why} _{rule.fix}_{f' ({about})' if about else ''}"
     return f'| <a id="{rule.id.lower()}"></a>{rule.id} | {rule.level} | {text} |'
 
 

@@ -1,4 +1,4 @@
-"""A rule: what a device plugin must do, why it matters on a node, and how to mend one that does not.
+"""A rule: what a device plugin must do, why it matters on a node, and how to fix one that does not.
 
 A rule is a class with its facts as attributes and one method, `check`, which returns when the rule is kept and raises
 `RuleViolated` or `RuleNotApplicable` otherwise. What the rule looks at is a `Verifier`'s; how a verdict is shown is the
@@ -39,7 +39,7 @@ class Rule:
     level: ClassVar[Level]
     title: ClassVar[str]
     why: ClassVar[str]
-    mend: ClassVar[str]
+    fix: ClassVar[str]
     facts: ClassVar[tuple[str, ...]] = ()
     since: ClassVar[str] = ""
     until: ClassVar[str] = ""
@@ -100,7 +100,7 @@ class Verdict:
             "seen": self.seen,
             "calls": list(self.calls),
             "why": self.rule.why,
-            "mend": self.rule.mend,
+            "fix": self.rule.fix,
             "page": self.rule.anchor(),
             "kubelet_facts": list(self.rule.facts),
             "versions": self.rule.versions(),
@@ -114,7 +114,7 @@ class Report:
 
     command: str
     verdicts: tuple[Verdict, ...]
-    mended: tuple[str, ...] = field(default=())  # rules of the baseline that no longer fail
+    fixed: tuple[str, ...] = field(default=())  # rules of the baseline that no longer fail
 
     @property
     def failed(self) -> bool:

@@ -51,4 +51,4 @@ def _text(verdict: Verdict) -> str:
     rule = verdict.rule
     calls = "".join(f"\n    {line}" for line in verdict.calls)
     seen = f"  expected {verdict.expected}\n  seen     {verdict.seen}{calls}"
-    return f"{rule.id} {rule.title}\n{seen}\n  mend     {rule.mend}"
+    return f"{rule.id} {rule.title}\n{seen}\n  fix     {rule.fix}"

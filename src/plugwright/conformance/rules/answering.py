@@ -34,7 +34,7 @@ class NodesExist(Rule):
     id, level, facts = "ANS-01", Level.MUST, ("3.55",)
     title = "Device nodes in an answer exist on the host"
     why = "The runtime looks at the node when it creates the container, and fails: no such file."
-    mend = "Check the node in Allocate, and return an error or mark the device Unhealthy where it is gone."
+    fix = "Check the node in Allocate, and return an error or mark the device Unhealthy where it is gone."
 
     async def check(self, verifier: Verifier) -> None:
         root = verifier.options.host_root
@@ -49,7 +49,7 @@ class NodesAreDevices(Rule):
     id, level, facts = "ANS-02", Level.MUST, ("3.55",)
     title = "Device nodes in an answer are device nodes"
     why = "A runtime refuses files as devices: not a device node."
-    mend = "Hand out files and sockets as mounts."
+    fix = "Hand out files and sockets as mounts."
 
     async def check(self, verifier: Verifier) -> None:
         root = verifier.options.host_root
@@ -67,7 +67,7 @@ class NodePathsAreAbsolute(Rule):
     id, level, facts = "ANS-03", Level.MUST, ("3.55",)
     title = "Paths of device nodes are absolute, on the host and in the container"
     why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
-    mend = "Send the whole path in both fields."
+    fix = "Send the whole path in both fields."
 
     async def check(self, verifier: Verifier) -> None:
         def relative(response: AllocateResponse) -> Iterator[str]:
@@ -81,7 +81,7 @@ class PermissionsAreLetters(Rule):
     id, level, facts = "ANS-04", Level.MUST, ("3.55",)
     title = "Permissions of a device node are letters of rwm"
     why = "A runtime drops letters that it does not know, and creates no container for an answer without any."
-    mend = "Use rw, or rwm where the container makes nodes itself."
+    fix = "Use rw, or rwm where the container makes nodes itself."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -94,7 +94,7 @@ class MountsExist(Rule):
     id, level, facts = "ANS-05", Level.MUST, ("3.55", "8.12")
     title = "Host paths of mounts exist"
     why = "The runtime fails to mount it, or makes an empty directory in its place."
-    mend = "Create the file or directory before you answer, and keep it: the answer is used again after restarts."
+    fix = "Create the file or directory before you answer, and keep it: the answer is used again after restarts."
 
     async def check(self, verifier: Verifier) -> None:
         root = verifier.options.host_root
@@ -109,7 +109,7 @@ class MountPathsAreAbsolute(Rule):
     id, level, facts = "ANS-06", Level.MUST, ("3.55",)
     title = "Paths of mounts are absolute, on the host and in the container"
     why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
-    mend = "Send the whole path in both fields."
+    fix = "Send the whole path in both fields."
 
     async def check(self, verifier: Verifier) -> None:
         def relative(response: AllocateResponse) -> Iterator[str]:
@@ -123,7 +123,7 @@ class VariablesHaveNames(Rule):
     id, level, facts = "ANS-07", Level.MUST, ("3.55",)
     title = "Environment variables have names that a process can have"
     why = "A name with = sets another variable; an empty one or a zero byte is lost, or the container is refused."
-    mend = "Use letters, digits and underscores."
+    fix = "Use letters, digits and underscores."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -140,7 +140,7 @@ class CdiNamesAreQualified(Rule):
     id, level, facts = "ANS-08", Level.MUST, ("3.56",)
     title = "CDI devices have qualified names"
     why = "A runtime refuses a container with a name that is not vendor/class=device."
-    mend = "Send the kind of the spec, an equals sign and the name of the device."
+    fix = "Send the kind of the spec, an equals sign and the name of the device."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -153,7 +153,7 @@ class CdiNamesResolve(Rule):
     id, level, facts, since = "ANS-09", Level.MUST, ("3.56",), "1.28"
     title = "CDI devices are in a spec on the host"
     why = "The runtime fails to create the container: unresolvable CDI devices."
-    mend = "Write the spec before you list the device, atomically, to /var/run/cdi."
+    fix = "Write the spec before you list the device, atomically, to /var/run/cdi."
 
     async def check(self, verifier: Verifier) -> None:
         known = cdi_names(verifier.options.cdi_dirs)
@@ -174,7 +174,7 @@ class CdiIsNotAlone(Rule):
     id, level, facts, until = "ANS-10", Level.MUST, ("3.56",), "1.27"
     title = "An answer has more than CDI devices"
     why = "Kubelets before 1.28 drop the field: the container starts without its device."
-    mend = "Send device nodes or the CDI annotations too, or say that you need 1.28."
+    fix = "Send device nodes or the CDI annotations too, or say that you need 1.28."
 
     async def check(self, verifier: Verifier) -> None:
         def alone(response: AllocateResponse) -> Iterator[str]:
@@ -189,7 +189,7 @@ class PathsDoNotConflict(Rule):
     id, level, facts = "ANS-11", Level.MUST, ("3.54",)
     title = "No two nodes or mounts of an answer have the same path in the container"
     why = "The kubelet keeps one of them, and the container misses the other."
-    mend = "Give each its own container path."
+    fix = "Give each its own container path."
 
     async def check(self, verifier: Verifier) -> None:
         def twice(response: AllocateResponse) -> Iterator[str]:
@@ -206,7 +206,7 @@ class AnnotationsHaveNames(Rule):
     id, level, facts = "ANS-12", Level.SHOULD, ("3.55",)
     title = "Annotations have the names of Kubernetes annotations"
     why = "They go to the container runtime and its plugins, which read them by these rules."
-    mend = "Use a domain, a slash and a name of at most 63 characters."
+    fix = "Use a domain, a slash and a name of at most 63 characters."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -220,7 +220,7 @@ class AnswerFits(Rule):
     id, level, facts = "ANS-13", Level.MUST, ("8.17",)
     title = "An answer for all devices is smaller than 4 MiB"
     why = "The kubelet refuses a larger message, and the pod for good."
-    mend = "Mount a directory instead of many files."
+    fix = "Mount a directory instead of many files."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):

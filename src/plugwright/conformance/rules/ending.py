@@ -31,7 +31,7 @@ class EndsOnSigterm(Rule):
     id, level, facts, alone = "END-01", Level.MUST, ("8.21",), True
     title = "SIGTERM ends the program"
     why = "A pod that does not end is killed after its grace period, and an upgrade of the node waits for it."
-    mend = "Handle SIGTERM. The first process of a container ignores signals that it does not handle."
+    fix = "Handle SIGTERM. The first process of a container ignores signals that it does not handle."
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)
@@ -42,7 +42,7 @@ class ExitsWithZero(Rule):
     id, level, facts, alone = "END-02", Level.SHOULD, (), True
     title = "The exit status after SIGTERM is 0"
     why = "Any other is shown as an error of the pod, and alarms somebody at each upgrade."
-    mend = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
+    fix = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
 
     async def check(self, verifier: Verifier) -> None:
         life = await _ended(verifier)
@@ -53,7 +53,7 @@ class RemovesSocket(Rule):
     id, level, facts, alone = "END-03", Level.SHOULD, ("8.21",), True
     title = "A program that ends removes its socket"
     why = "What is left is dialled in vain, and fills the directory over the years."
-    mend = "Unlink the socket when the server stops, if it is still yours."
+    fix = "Unlink the socket when the server stops, if it is still yours."
 
     async def check(self, verifier: Verifier) -> None:
         left = (await _ended(verifier)).sockets_left
@@ -64,7 +64,7 @@ class LeavesNoProcess(Rule):
     id, level, facts, alone = "END-04", Level.SHOULD, (), True
     title = "A program that ends leaves no process behind"
     why = "Outside of a container they hold devices and files that the next instance needs."
-    mend = "End and wait for your children."
+    fix = "End and wait for your children."
 
     async def check(self, verifier: Verifier) -> None:
         left = (await _ended(verifier)).processes_left
@@ -75,7 +75,7 @@ class StartsAfterKill(Rule):
     id, level, facts, alone = "END-05", Level.MUST, ("1.15", "1.16"), True
     title = "A program that was killed can be started again"
     why = "Its socket is still there, and nobody removes it while the kubelet runs: address already in use, for ever."
-    mend = "Use a new name for each start, or remove a socket on which nobody listens."
+    fix = "Use a new name for each start, or remove a socket on which nobody listens."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -97,7 +97,7 @@ class LeavesOthersAlone(Rule):
         "Other plugins live in the same directory. Without its socket one that registers is refused after ten seconds; "
         "one that is connected stays so, and registers again where it watches its socket."
     )
-    mend = "Remove only files that you have made."
+    fix = "Remove only files that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         gone = (await verifier.remembered(program_life)).foreign_gone
@@ -111,7 +111,7 @@ class LeavesSuccessorAlone(Rule):
         "In an upgrade the old instance ends after the new one has registered. Kubelets up to 1.36 cut the new one off "
         "then, later ones have refused its socket, and none can dial it when it registers again."
     )
-    mend = "Use a socket name of its own for each process, and unlink only the file that you have made."
+    fix = "Use a socket name of its own for each process, and unlink only the file that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -146,7 +146,7 @@ class ComesBackAfterUpgrade(Rule):
     id, level, facts, alone = "END-08", Level.MUST, ("2.23", "3.74"), True
     title = "After SIGTERM and a new start the resource is back"
     why = "That is what every upgrade does; the kubelet itself is not restarted."
-    mend = "Register at every start, whether a kubelet knew an earlier instance or not."
+    fix = "Register at every start, whether a kubelet knew an earlier instance or not."
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)
@@ -157,7 +157,7 @@ class EndsWithoutKubelet(Rule):
     id, level, facts, alone = "END-09", Level.MUST, ("8.21",), True
     title = "SIGTERM ends the program also while there is no kubelet"
     why = "A node is drained in any order; a program that waits for a kubelet must still end."
-    mend = "Wait for the signal and for the kubelet at the same time."
+    fix = "Wait for the signal and for the kubelet at the same time."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:

@@ -59,7 +59,7 @@ class KeepsDescriptors(Rule):
     id, level, facts = "RES-01", Level.MUST, ("1.38",)
     title = "Restarts of the kubelet leave no descriptor open"
     why = "After some hundred restarts the program can open no file any more."
-    mend = "Stop the old server and close the old connection at each registration."
+    fix = "Stop the old server and close the old connection at each registration."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
@@ -71,7 +71,7 @@ class KeepsThreads(Rule):
     id, level, facts = "RES-02", Level.MUST, ()
     title = "Restarts of the kubelet leave no thread behind"
     why = "Each one holds memory, and in the end none can be started any more."
-    mend = "End a stream's thread when its context ends."
+    fix = "End a stream's thread when its context ends."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
@@ -83,7 +83,7 @@ class KeepsMemory(Rule):
     id, level, facts = "RES-03", Level.SHOULD, ()
     title = "Restarts of the kubelet do not fill the memory"
     why = "The pod is killed at its memory limit, with all its devices."
-    mend = "Drop the state of the last registration; look for lists that only grow."
+    fix = "Drop the state of the last registration; look for lists that only grow."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
@@ -96,7 +96,7 @@ class IsQuietWhenIdle(Rule):
     id, level, facts = "RES-04", Level.SHOULD, ()
     title = "An idle plugin does not wake up all the time"
     why = "It runs on every node, for months, beside work that needs the cores."
-    mend = "Wait for events; where you must look, look every few seconds."
+    fix = "Wait for events; where you must look, look every few seconds."
 
     async def check(self, verifier: Verifier) -> None:
         await _session(verifier)
@@ -108,7 +108,7 @@ class CostsNothingWhenIdle(Rule):
     id, level, facts = "RES-05", Level.MUST, ()
     title = "An idle plugin does not use the processor"
     why = "A busy loop takes a core of every node."
-    mend = "Wait for events; a `for {}` around a select with a default is a busy loop."
+    fix = "Wait for events; a `for {}` around a select with a default is a busy loop."
 
     async def check(self, verifier: Verifier) -> None:
         await _session(verifier)
@@ -120,7 +120,7 @@ class EnduresStreams(Rule):
     id, level, facts, thorough = "RES-06", Level.MUST, ("2.22",), True
     title = f"{_LISTS} streams, opened and ended, leave nothing behind"
     why = "Monitoring agents and debuggers open streams too; each must end without a trace."
-    mend = "Remove a stream from your list of streams when it ends."
+    fix = "Remove a stream from your list of streams when it ends."
 
     async def check(self, verifier: Verifier) -> None:
         session = await _session(verifier)

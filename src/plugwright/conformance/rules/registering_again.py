@@ -24,7 +24,7 @@ class RegistersAgain(Rule):
     why = (
         "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until they are back."
     )
-    mend = (
+    fix = (
         "Watch the directory for a new kubelet.sock, or your own socket for its removal; then serve and register again."
     )
 
@@ -43,7 +43,7 @@ class RegistersAgainPromptly(Rule):
         "Until then pods with devices are refused for good with UnexpectedAdmissionError, after a node's reboot "
         "above all."
     )
-    mend = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
+    fix = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
 
     async def check(self, verifier: Verifier) -> None:
         session, limit = await verifier.running(), verifier.limits.prompt
@@ -57,7 +57,7 @@ class SurvivesRestarts(Rule):
     id, level, facts = "REG-16", Level.MUST, ("2.15",)
     title = "The plugin registers after every one of several restarts"
     why = "A kubelet in a crash loop restarts many times; plugins that count their attempts are gone for good."
-    mend = "Make a new server for each registration, keep no state of the last one, and never stop trying."
+    fix = "Make a new server for each registration, keep no state of the last one, and never stop trying."
 
     async def check(self, verifier: Verifier) -> None:
         count = _THOROUGH_RESTARTS if verifier.options.thorough else _RESTARTS
@@ -76,7 +76,7 @@ class NoticesRemovedSocket(Rule):
         "A kubelet that starts removes every socket; where the new kubelet.sock and the end of the stream were missed, "
         "this is the only other notice."
     )
-    mend = "Watch your own socket as well, and serve and register again when it is gone."
+    fix = "Watch your own socket as well, and serve and register again when it is gone."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -94,7 +94,7 @@ class RegistersOnce(Rule):
     id, level, facts = "REG-18", Level.SHOULD, ("2.22", "8.10")
     title = "The plugin registers once for each start of the kubelet"
     why = "Each registration is one more stream; when an older one ends, kubelets up to 1.36 tear down the newer."
-    mend = "Do not register again while the stream of the last registration is open."
+    fix = "Do not register again while the stream of the last registration is open."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -113,7 +113,7 @@ class NeverRegistersConnectedSocket(Rule):
         "Kubelets from 1.37 on refuse it, and forget the connection that works: its devices stay advertised when "
         "it ends."
     )
-    mend = "Use a new socket name for each registration."
+    fix = "Use a new socket name for each registration."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -125,7 +125,7 @@ class KeepsResourceName(Rule):
     id, level, facts = "REG-20", Level.MUST, ("2.18",)
     title = "The resource has the same name after a restart of the kubelet"
     why = "Pods ask for it by its name, and an old name stays in the node's status."
-    mend = "Derive the name from the hardware and the configuration alone."
+    fix = "Derive the name from the hardware and the configuration alone."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -142,7 +142,7 @@ class NoticesLostStream(Rule):
     id, level, facts = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6")
     title = "The plugin registers again when the kubelet ends its stream"
     why = "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs."
-    mend = (
+    fix = (
         "Take the end of ListAndWatch for the end of the registration, and register again on a new socket, after a "
         "moment: a kubelet that starts ends the stream first, and then removes every socket."
     )
@@ -162,7 +162,7 @@ class OutlivesKubelet(Rule):
     id, level, facts = "REG-25", Level.MUST, ("2.15",)
     title = "The program runs on while there is no kubelet"
     why = "A kubelet may be down for minutes in an upgrade; a plugin that ends meanwhile must be started again first."
-    mend = "Take a lost connection for an event, and wait for the next kubelet."
+    fix = "Take a lost connection for an event, and wait for the next kubelet."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()

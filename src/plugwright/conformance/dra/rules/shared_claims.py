@@ -25,7 +25,7 @@ class AllowsCallsAtOnce(DriverRule):
     id, level, facts = "PRP-19", Level.MUST, ("11.14",)
     title = "Calls for several pods at once are answered, each with its own devices"
     why = "The kubelet calls for pods side by side; a lost update of the checkpoint loses a claim."
-    mend = "Serialise the calls, or lock what they share."
+    fix = "Serialise the calls, or lock what they share."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -45,7 +45,7 @@ class SharesDevice(DriverRule):
     id, level = "PRP-20", Level.MUST
     title = "A device with allowMultipleAllocations is prepared for several claims at once"
     why = "The scheduler gives shares of it to several pods; each but the first would wait for ever."
-    mend = "Do not count results with a shareID as exclusive."
+    fix = "Do not count results with a shareID as exclusive."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -60,7 +60,7 @@ class NamesShare(DriverRule):
     id, level, facts = "PRP-21", Level.MUST, ("11.2",)
     title = "A share of a device carries its share_id"
     why = "Without it the kubelet, and who asks it, cannot tell the shares of one device apart."
-    mend = "Copy shareID of the result into share_id, in v1."
+    fix = "Copy shareID of the result into share_id, in v1."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -76,7 +76,7 @@ class PreparesForTwoPods(DriverRule):
     id, level, facts = "PRP-22", Level.MUST, ("11.16", "11.17")
     title = "A claim that two pods use is prepared, for each in the same way"
     why = "Pods may share a claim by its name, and the kubelet asks once for all of them: none would start."
-    mend = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
+    fix = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
