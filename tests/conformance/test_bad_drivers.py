@@ -24,5 +24,6 @@ async def test_a_program_that_never_registers_fails_the_first_rule(program: str,
     verdicts = await runner.verify(
         target, catalogue.select(["DRG-01", "PRP-01"], dra=True), driver_options("1.36", limits)
     )
-    assert [verdict.status for verdict in verdicts] == [RuleStatus.FAIL, RuleStatus.NOT_APPLICABLE]
+    assert [verdict.status for verdict in verdicts] == [RuleStatus.FAIL, RuleStatus.NOT_CHECKED]
     assert seen in verdicts[0].seen
+    assert verdicts[1].depends_on == "DRG-01"

@@ -59,10 +59,13 @@ async def test_a_program_that_is_no_plugin_has_a_clear_verdict_and_is_ended(name
     assert with_variable(mark) == []
 
 
-async def test_rules_after_a_failed_start_are_not_applicable() -> None:
-    rules = catalogue.select(["ALO", "END", "RES"])
-    verdicts = await runner.verify(shell("exit 3 # {dir}"), rules, VerifyOptions(limits=QUICK))
-    assert {made.status for made in verdicts} == {RuleStatus.NOT_APPLICABLE}
+@pytest.mark.parametrize("script", ["true # {dir}", "false # {dir}", "exit 3 # {dir}"])
+@pytest.mark.parametrize("patterns", [(), ("ALO", "END", "RES"), ("LST-03",)])
+async def test_a_failed_start_is_one_failure_and_no_pass(script: str, patterns: tuple[str, ...]) -> None:
+    verdicts = await runner.verify(shell(script), catalogue.select(patterns), VerifyOptions(limits=QUICK))
+    found = [made for made in verdicts if made.status.is_proof]
+    assert [(made.rule.id, made.status) for made in found] == [("REG-01", RuleStatus.FAIL)]
+    assert {made.depends_on for made in verdicts if made.status is RuleStatus.NOT_CHECKED} == {"REG-01"}
 
 
 async def test_a_program_that_goes_to_the_background_is_told_so() -> None:

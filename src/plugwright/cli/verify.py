@@ -203,7 +203,7 @@ def _details(verdict: Verdict) -> list[tuple[str, str]]:
         *calls,
         ("why", rule.why),
         ("fix", rule.fix),
-        ("level", f"{rule.level}, kubelet versions: {rule.versions()}, {rule.anchor()}"),
+        ("level", f"{rule.level}, kubelet versions: {rule.versions()}, {rule.page()}"),
     ]
 
 
@@ -249,4 +249,4 @@ def _explain(rule: type[Rule]) -> None:
     facts = ", ".join(f"docs/kubelet-behaviour.md#{fact}" for fact in rule.facts) or "none"
     for name, text in (("why", rule.why), ("fix", rule.fix), ("versions", rule.versions()), ("facts", facts)):
         click.echo(f"  {name:<9} {text}")
-    click.echo(f"  {'page':<9} {rule.anchor()}")
+    click.echo(f"  {'page':<9} {rule.page()}")

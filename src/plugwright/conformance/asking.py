@@ -28,6 +28,13 @@ __all__ = [
     "with_option",
 ]
 
+_WORDS = {
+    "nodes": "device node in an answer",
+    "mounts": "mount in an answer",
+    "env": "variable in an answer",
+    "cdi": "CDI device in an answer",
+    "annotations": "annotation in an answer",
+}
 _MOST_DEVICES = 16  # that are asked for one by one
 UNKNOWN_ID = "plugwright-verify-no-such-device"
 
@@ -77,10 +84,17 @@ async def answers(verifier: Verifier, plugin: RegisteredPlugin) -> list[tuple[st
     return found
 
 
-async def answered(verifier: Verifier, problems: Callable[[AllocateResponse], Iterable[str]], expected: str) -> None:
-    """Raises RuleViolated for the first answer to Allocate in which there are problems."""
+async def answered(
+    verifier: Verifier, problems: Callable[[AllocateResponse], Iterable[str]], expected: str, *fields: str
+) -> None:
+    """Raises RuleViolated for the first answer to Allocate with problems in these fields.
+
+    Without anything in them the rule is not applicable.
+    """
     for plugin in await with_devices(verifier):
         for device_id, response in await answers(verifier, plugin):
+            for field in fields:
+                verifier.examine(getattr(response, field), _WORDS[field])
             found = list(problems(response))
             expect(
                 not found, expected, f"Allocate of {device_id!r} of {plugin.resource} was answered with {some(found)}"
@@ -127,5 +141,6 @@ async def check_alive(verifier: Verifier, after: str) -> None:
 async def check_devices(verifier: Verifier, problems: Callable[[ListedDevice], str], expected: str) -> None:
     """Raises RuleViolated for the first devices of a list with a problem."""
     for event in (await verifier.started()).lists():
-        found = list(dict.fromkeys(text for device in event.devices if (text := problems(device))))
+        devices = verifier.examine(event.devices, "device in a list")
+        found = list(dict.fromkeys(text for device in devices if (text := problems(device))))
         expect(not found, expected, f"the list of {event.about} has {some(found)}")

@@ -98,7 +98,7 @@ def _sarif_rule(rule: type[Rule]) -> Mapping[str, object]:
         "name": rule.__name__,
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why},
-        "help": {"text": f"{rule.fix} See {rule.anchor()}"},
+        "help": {"text": f"{rule.fix} See {rule.page()}"},
         "defaultConfiguration": {"level": _SARIF_LEVELS[rule.level]},
     }
 

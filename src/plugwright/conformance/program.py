@@ -7,6 +7,7 @@ kubelet's paths built in gets a mount namespace, in which the test's directory i
 
 import asyncio
 import os
+import re
 import resource
 import secrets
 import shlex
@@ -22,7 +23,7 @@ from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.system.latest import Latest
 
-__all__ = ["Program", "Target", "fill_in", "processor_demand", "start"]
+__all__ = ["Ending", "Program", "Target", "fill_in", "processor_demand", "start"]
 
 _KEPT = 64 * 1024  # bytes of output, the last ones
 _DRAIN = 0.2  # seconds for the last output of a program that has ended
@@ -33,6 +34,11 @@ _VARIABLE = "PLUGWRIGHT_VERIFY"
 _PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
 _DIRECTORIES = (*_PLACEHOLDERS, "{registry}")  # a command with one of them says where the kubelet is
 _SHOWN = 400  # characters of a command or of output in a message
+_LAST_LINES = 20  # of the output of a program that ended
+# What Go, Rust, C++ and the C library write when a program crashes.
+_PANIC = re.compile(r"^(panic:|fatal error:|thread '.*' panicked at|terminate called|.*Segmentation fault)")
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")  # the end of a traceback of Python
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # in a message that is otherwise the same each time
 # In the namespace: /var/lib with all that it has, and the directory of the test as /var/lib/kubelet.
 _ENTER = """set -e
 root=$1; shift
@@ -111,6 +117,15 @@ def _namespace() -> tuple[str, ...] | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended, with its last lines; two endings with one signature have the same cause."""
+
+    text: str
+    lines: tuple[str, ...]
+    signature: str
+
+
 class Program(asyncio.SubprocessProtocol):
     """A running program; `output` is the end of what it has written, both streams together."""
 
@@ -118,6 +133,7 @@ class Program(asyncio.SubprocessProtocol):
         self.command = tuple(command)
         self.pid = 0
         self.stopping = False
+        self.crashed = False  # it ended without being told to
         self._token = token
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
@@ -186,14 +202,28 @@ class Program(asyncio.SubprocessProtocol):
 
     @property
     def ending(self) -> str:
-        """How it ended, with the last line of output."""
-        lines = self.output.splitlines()
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        wrote = f"; its last line was {last[:_SHOWN]!r}" if last else "; it wrote nothing"
+        """How it ended, with the line that says why: that of a panic, or the last one."""
         code = self.returncode
         if code is None:
-            return f"it runs{wrote}"
-        return f"it ended by {signal.Signals(-code).name}{wrote}" if code < 0 else f"it ended with status {code}{wrote}"
+            how = "it runs"
+        else:
+            how = f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with status {code}"
+        lines = self._lines()
+        if panic := next((line for line in lines if _PANIC.match(line)), ""):
+            return f"{how}: {panic[:_SHOWN]}"
+        if not lines:
+            return f"{how}; it wrote nothing"
+        return f"{how}; its last line was {lines[-1][:_SHOWN]!r}"
+
+    @property
+    def how_ended(self) -> Ending:
+        lines = self._lines()
+        panic = next((line for line in lines if _PANIC.match(line) or _EXCEPTION.match(line)), "")
+        reason = _VARYING.sub("", panic or (lines[-1] if lines else ""))
+        return Ending(self.ending, tuple(line[:_SHOWN] for line in lines[-_LAST_LINES:]), f"{self.returncode} {reason}")
+
+    def _lines(self) -> list[str]:
+        return [line.rstrip() for line in self.output.splitlines() if line.strip()]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -209,6 +239,7 @@ class Program(asyncio.SubprocessProtocol):
             self._finish()
 
     def process_exited(self) -> None:
+        self.crashed = not self.stopping
         if self._drained:
             self._finish()
         else:  # not until the pipe's end: a child may hold it for ever

@@ -42,7 +42,7 @@ class NodesExist(Rule):
         def missing(response: AllocateResponse) -> Iterator[str]:
             return (node.host_path for node in response.nodes if not _below(root, node.host_path).exists())
 
-        await answered(verifier, missing, "device nodes that exist")
+        await answered(verifier, missing, "device nodes that exist", "nodes")
 
 
 class NodesAreDevices(Rule):
@@ -60,7 +60,7 @@ class NodesAreDevices(Rule):
                 if path.exists() and not _is_device(path):
                     yield f"{node.host_path}, which is not a device"
 
-        await answered(verifier, other, "character or block devices, or directories of them")
+        await answered(verifier, other, "character or block devices, or directories of them", "nodes")
 
 
 class NodePathsAreAbsolute(Rule):
@@ -74,7 +74,7 @@ class NodePathsAreAbsolute(Rule):
             for node in response.nodes:
                 yield from (repr(path) for path in (node.host_path, node.container_path) if not _is_absolute(path))
 
-        await answered(verifier, relative, "absolute paths")
+        await answered(verifier, relative, "absolute paths", "nodes")
 
 
 class PermissionsAreLetters(Rule):
@@ -87,7 +87,7 @@ class PermissionsAreLetters(Rule):
         def odd(response: AllocateResponse) -> Iterator[str]:
             return (repr(node.permissions) for node in response.nodes if not PERMISSIONS.fullmatch(node.permissions))
 
-        await answered(verifier, odd, "r, w and m, each at most once")
+        await answered(verifier, odd, "r, w and m, each at most once", "nodes")
 
 
 class MountsExist(Rule):
@@ -102,7 +102,7 @@ class MountsExist(Rule):
         def missing(response: AllocateResponse) -> Iterator[str]:
             return (mount.host_path for mount in response.mounts if not _below(root, mount.host_path).exists())
 
-        await answered(verifier, missing, "paths that exist")
+        await answered(verifier, missing, "paths that exist", "mounts")
 
 
 class MountPathsAreAbsolute(Rule):
@@ -116,7 +116,7 @@ class MountPathsAreAbsolute(Rule):
             for mount in response.mounts:
                 yield from (repr(path) for path in (mount.host_path, mount.container_path) if not _is_absolute(path))
 
-        await answered(verifier, relative, "absolute paths")
+        await answered(verifier, relative, "absolute paths", "mounts")
 
 
 class VariablesHaveNames(Rule):
@@ -133,7 +133,7 @@ class VariablesHaveNames(Rule):
                 if not name or "=" in name or "\0" in name + value
             )
 
-        await answered(verifier, odd, "names without = and zero bytes")
+        await answered(verifier, odd, "names without = and zero bytes", "env")
 
 
 class CdiNamesAreQualified(Rule):
@@ -146,7 +146,7 @@ class CdiNamesAreQualified(Rule):
         def odd(response: AllocateResponse) -> Iterator[str]:
             return (repr(name) for name in response.cdi if not CDI_NAME.fullmatch(name))
 
-        await answered(verifier, odd, "names such as example.com/gpu=0")
+        await answered(verifier, odd, "names such as example.com/gpu=0", "cdi")
 
 
 class CdiNamesResolve(Rule):
@@ -182,7 +182,7 @@ class CdiIsNotAlone(Rule):
             if response.cdi and not any(others):
                 yield f"CDI devices alone: {some(response.cdi)}"
 
-        await answered(verifier, alone, "device nodes, mounts, variables or annotations")
+        await answered(verifier, alone, "device nodes, mounts, variables or annotations", "cdi")
 
 
 class PathsDoNotConflict(Rule):
@@ -199,7 +199,7 @@ class PathsDoNotConflict(Rule):
                     if paths.setdefault(item.container_path, item.host_path) != item.host_path:
                         yield f"{item.container_path} for two host paths"
 
-        await answered(verifier, twice, "different container paths")
+        await answered(verifier, twice, "different container paths", "nodes", "mounts")
 
 
 class AnnotationsHaveNames(Rule):
@@ -213,7 +213,7 @@ class AnnotationsHaveNames(Rule):
             names = ((key, key.rpartition("/")[2]) for key in response.annotations)
             return (repr(key) for key, name in names if not _ANNOTATION_NAME.fullmatch(name))
 
-        await answered(verifier, odd, "names such as example.com/mode")
+        await answered(verifier, odd, "names such as example.com/mode", "annotations")
 
 
 class AnswerFits(Rule):

@@ -43,7 +43,9 @@ class ListFits(Rule):
     fix = "Use shorter ids, or offer fewer devices for one resource."
 
     async def check(self, verifier: Verifier) -> None:
-        large = [event.text for event in (await verifier.started()).stops() if "larger than max" in event.text]
+        session = await verifier.started()
+        large = [event.text for event in session.stops() if "larger than max" in event.text]
+        verifier.examine([*large, *session.lists()], "list")
         expect(not large, "at most 4 MiB", large[0] if large else "")
 
 
@@ -65,7 +67,7 @@ class IdsAreUnique(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for event in (await verifier.started()).lists():
-            counts = Counter(device.id for device in event.devices)
+            counts = Counter(device.id for device in verifier.examine(event.devices, "device in a list"))
             repeated = sorted(device_id for device_id, count in counts.items() if count > 1)
             expect(not repeated, "unique ids", f"the list of {event.about} repeats {some(repeated)}")
 
@@ -177,6 +179,7 @@ class ListStaysSame(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         before = _ids(session)
+        verifier.examine((device_id for ids in before.values() for device_id in ids), "device in a list")
         await session.restart_kubelet()
         after = _ids(session)
         for resource, ids in before.items():
@@ -207,6 +210,7 @@ class IdsSurviveProgram(Rule):
         if life.again:
             raise RuleNotApplicable(f"it is not registered after a new start: {life.again}")
         for resource, ids in life.ids.items():
+            verifier.examine(ids, "device in a list")
             again = life.ids_again.get(resource, set())
             expect(ids == again, some(sorted(ids), 4), some(sorted(again), 4))
 
