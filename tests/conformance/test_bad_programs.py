@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.conformance import catalogue, program, runner
+from plugwright.conformance import catalogue, namespace, program, runner
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
@@ -117,7 +117,7 @@ def test_the_flag_for_the_directory_is_appended(flag: str, words: tuple[str, ...
     assert Target(("plugin",), directory_flag=flag).arguments == ("plugin", *words)
 
 
-@pytest.mark.skipif(program._namespace() is None, reason="mount namespaces are not allowed here")
+@pytest.mark.skipif(namespace.enter() is None, reason="mount namespaces are not allowed here")
 async def test_a_program_with_built_in_paths_sees_the_directory_of_the_test(root: Path) -> None:
     (root / "device-plugins").mkdir()
     (root / "device-plugins" / "seen").touch()

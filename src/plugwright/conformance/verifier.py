@@ -225,6 +225,18 @@ class Verifier:
             raise result
         return cast("T", result)
 
+    @property
+    def cdi_dirs(self) -> list[Path]:
+        """The directories of CDI specs on this machine that a runtime of the program's node would read."""
+        assert self.current is not None
+        return [self.current.on_host(path) for path in self.options.cdi_dirs]
+
+    def on_host(self, path: str) -> Path:
+        """The file on this machine that the program means by a path of its node."""
+        assert self.current is not None
+        seen = self.current.on_host(Path(path))
+        return seen if str(seen) != path else self.options.host_root / path.lstrip("/")
+
     async def run_command(self, command: str, device_id: str, resource: str) -> None:
         """Runs the operator's command for one device; ConfigError where it fails."""
         assert self.current is not None

@@ -26,10 +26,6 @@ _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _ENDINGS = (".json", ".yaml")
 
 
-def _below(root: Path, path: str) -> Path:
-    return root / path.lstrip("/")
-
-
 class NodesExist(Rule):
     id, level, facts = "ANS-01", Level.MUST, ("3.55",)
     title = "Device nodes in an answer exist on the host"
@@ -37,10 +33,8 @@ class NodesExist(Rule):
     fix = "Check the node in Allocate, and return an error or mark the device Unhealthy where it is gone."
 
     async def check(self, verifier: Verifier) -> None:
-        root = verifier.options.host_root
-
         def missing(response: AllocateResponse) -> Iterator[str]:
-            return (node.host_path for node in response.nodes if not _below(root, node.host_path).exists())
+            return (node.host_path for node in response.nodes if not verifier.on_host(node.host_path).exists())
 
         await answered(verifier, missing, "device nodes that exist", "nodes")
 
@@ -52,11 +46,9 @@ class NodesAreDevices(Rule):
     fix = "Hand out files and sockets as mounts."
 
     async def check(self, verifier: Verifier) -> None:
-        root = verifier.options.host_root
-
         def other(response: AllocateResponse) -> Iterator[str]:
             for node in response.nodes:
-                path = _below(root, node.host_path)
+                path = verifier.on_host(node.host_path)
                 if path.exists() and not _is_device(path):
                     yield f"{node.host_path}, which is not a device"
 
@@ -97,10 +89,8 @@ class MountsExist(Rule):
     fix = "Create the file or directory before you answer, and keep it: the answer is used again after restarts."
 
     async def check(self, verifier: Verifier) -> None:
-        root = verifier.options.host_root
-
         def missing(response: AllocateResponse) -> Iterator[str]:
-            return (mount.host_path for mount in response.mounts if not _below(root, mount.host_path).exists())
+            return (mount.host_path for mount in response.mounts if not verifier.on_host(mount.host_path).exists())
 
         await answered(verifier, missing, "paths that exist", "mounts")
 
@@ -156,7 +146,6 @@ class CdiNamesResolve(Rule):
     fix = "Write the spec before you list the device, atomically, to /var/run/cdi."
 
     async def check(self, verifier: Verifier) -> None:
-        known = cdi_names(verifier.options.cdi_dirs)
         used = [
             name
             for plugin in await with_devices(verifier)
@@ -165,6 +154,7 @@ class CdiNamesResolve(Rule):
         ]
         if not used:
             raise RuleNotApplicable("no answer has CDI devices")
+        known = cdi_names(verifier.cdi_dirs)
         missing = [name for name in dict.fromkeys(used) if CDI_NAME.fullmatch(name) and name not in known]
         directories = ", ".join(map(str, verifier.options.cdi_dirs))
         expect(not missing, f"a spec in {directories} for each", f"none for {some(missing)}")

@@ -82,7 +82,7 @@ async def _announced(session: DriverSession, path: Path) -> Announcement:
     began = time.monotonic()
     async with registration.connect_watched(path) as client:
         info = await client.announce(session.limits.call)
-    endpoint = Path(info.endpoint or path)
+    endpoint = session.on_host(Path(info.endpoint or path))
     listening = endpoint.is_socket() and sockets.is_listening(endpoint)
     modes = tuple((one.name, one.stat().st_mode) for one in dict.fromkeys([path, endpoint]) if one.exists())
     return Announcement(path, info, time.monotonic() - began, listening, modes)

@@ -84,7 +84,7 @@ class UnpreparesDeleted(DriverRule):
 
 
 def spec_directories(verifier: DriverVerifier, session: DriverSession) -> list[Path]:
-    return [*verifier.options.cdi_dirs, session.cdi]
+    return list(dict.fromkeys([*map(session.on_host, verifier.options.cdi_dirs), session.cdi]))
 
 
 async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[str]:
