@@ -8,6 +8,7 @@ nearest existing parent becomes a directory in memory with links to the former e
 import functools
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,28 +19,7 @@ __all__ = ["KUBELET", "Mount", "command_in", "enter", "is_free", "parse_bind", "
 
 KUBELET = Path("/var/lib/kubelet")
 _KERNEL = (Path("/proc"), Path("/sys"))  # file systems in which nothing can be added
-_SCRIPT = """set -e
-work=$1; shift
-number=0
-cover() {
-  number=$((number + 1)); old=$work/$number; mkdir -p "$old"
-  mount --rbind "$1" "$old"
-  mount -t tmpfs -o mode=0755 tmpfs "$1"
-  ln -s "$old"/* "$1"/ 2>/dev/null || true
-}
-place() {
-  if [ ! -e "$2" ]; then
-    parent=$2
-    while [ ! -d "$parent" ]; do parent=$(dirname "$parent"); done
-    cover "$(readlink -f "$parent")"
-    if [ -d "$1" ]; then mkdir -p "$2"; else mkdir -p "$(dirname "$2")"; : > "$2"; fi
-  fi
-  mount --rbind "$1" "$2"
-}
-while [ "$1" != -- ]; do place "$1" "$2"; shift 2; done
-shift
-exec "$@"
-"""
+_ENTRY = Path(__file__).with_name("namespace_entry.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +69,7 @@ def command_in(work: Path, mounts: Sequence[Mount], command: Sequence[str]) -> l
     enters = enter()
     assert enters is not None, "Target.check allows nothing else"
     places = [str(path) for mount in mounts for path in (mount.source, mount.destination)]
-    return [*enters, "sh", "-c", _SCRIPT, "sh", str(work), *places, "--", *command]
+    return [*enters, sys.executable, "-I", "-S", str(_ENTRY), str(work), *places, "--", *command]
 
 
 def translate(path: Path, mounts: Sequence[Mount]) -> Path:

@@ -141,6 +141,7 @@ class Report:
     verdicts: tuple[Verdict, ...]
     fixed: tuple[str, ...] = field(default=())  # entries of the baseline that no longer fail
     expired: tuple[str, ...] = field(default=())  # entries of the baseline whose date has passed
+    source: str = ""  # the file of the project that findings are shown at
 
     @property
     def failed(self) -> bool:

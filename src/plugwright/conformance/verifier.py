@@ -7,7 +7,7 @@ opens its own. A program that crashed, stopped listening or lost its registratio
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,8 @@ class VerifyOptions:
     """`fail` and `recover` are commands that make a device fail and recover; `{id}` and `{resource}` name it.
 
     `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
-    `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver.
+    `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver, and `parameters` are the opaque
+    parameters of each claim.
     """
 
     version: str = DEFAULT_VERSION
@@ -45,6 +46,7 @@ class VerifyOptions:
     host_root: Path = Path("/")
     cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     dra: bool = False
+    parameters: Mapping[str, object] | None = None
 
 
 class Verifier:

@@ -91,6 +91,7 @@ class DriverSession(Session):
     ) -> None:
         super().__init__(target, limits, kubelet)
         self.api = api
+        self.parameters: Mapping[str, object] | None = None  # the driver's own, for each claim
         self._kubeconfig = kubeconfig
         self._pod = str(uuid.uuid4())
 

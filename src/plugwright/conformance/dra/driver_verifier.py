@@ -71,6 +71,7 @@ class DriverVerifier(Verifier):
         options = self.options
         limits = replace(self.limits, wait=_THOROUGH_WAIT) if options.thorough else self.limits
         async with driver_session(self.target, options.version, limits, options.directory) as opened:
+            opened.parameters = options.parameters
             yield opened
 
 
