@@ -51,19 +51,21 @@ class Checker:
         self._version = verifier.options.version
         self._made: dict[type[Rule], Verdict] = {}
         self._crashes: dict[str, str] = {}  # the rule in which a program first ended in a certain way
+        self._rules: Sequence[type[Rule]] = ()
+        self._told: set[str] = set()  # causes that were reported
         self._lost = ""  # the rule from which on the program can no longer be started
 
     async def check(self, rules: Sequence[type[Rule]]) -> AsyncIterator[Verdict]:
         """One verdict for each rule, and for each other rule that explains why one of them was not checked."""
+        self._rules = rules
         await self._verifier.started()
         if self._verifier.failure:
             for verdict in await self._unregistered(rules):
                 yield verdict
             return
         for rule in rules:
-            if rule in self._made:
-                continue  # checked already, as the cause of an earlier one
-            verdict = await self._checked(rule)
+            # It may have been checked already, as the cause of an earlier one.
+            verdict = self._made.get(rule) or await self._checked(rule)
             for made in self._causes(verdict, rules):
                 yield made
             yield verdict
@@ -150,7 +152,9 @@ class Checker:
             self._verifier.examined.clear()
             await rule().check(self._verifier)
         except PrerequisiteBroken as error:
-            return _Outcome(failed, error.expected, error.seen, error.rule_id)
+            # Checked alone, the rule has found a fault all the same.
+            selected = catalogue.find(error.rule_id) in self._rules
+            return _Outcome(failed, error.expected, error.seen, error.rule_id if selected else "")
         except RuleViolated as error:
             return _Outcome(failed, error.expected, error.seen, violated=True)
         except RuleNotApplicable as error:
@@ -213,9 +217,10 @@ class Checker:
         return verdict.status in (RuleStatus.FAIL, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
 
     def _causes(self, verdict: Verdict, rules: Sequence[type[Rule]]) -> list[Verdict]:
-        """Verdicts that a rule brought about which are not reported elsewhere."""
-        if not verdict.depends_on:
+        """The verdict on a rule that was not asked for and keeps this one from being checked, the first time."""
+        if not verdict.depends_on or verdict.depends_on in self._told:
             return []
+        self._told.add(verdict.depends_on)
         cause = catalogue.find(verdict.depends_on)
         return [self._made[cause]] if cause in self._made and cause not in rules else []
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.claim_parameters import opaque_config
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
-from plugwright.errors import PeerRefused, PlugwrightError, RuleNotApplicable, RuleViolated
+from plugwright.errors import PeerRefused, PlugwrightError, PrerequisiteBroken, RuleNotApplicable
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = [
@@ -133,7 +133,8 @@ def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
     result = answer.get(claim.uid)
     if result is None or isinstance(result, str):
         seen = "no entry for it" if result is None else f"the error {result!r}"
-        raise RuleViolated(f"devices for the claim {claim.name}", f"NodePrepareResources was answered with {seen}")
+        expected = f"devices for the claim {claim.name}"
+        raise PrerequisiteBroken("PRP-01", expected, f"NodePrepareResources was answered with {seen}")
     return list(result)
 
 
