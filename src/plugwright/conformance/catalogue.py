@@ -24,6 +24,7 @@ from plugwright.conformance.rules import (
     preferring,
     registering,
     registering_again,
+    several_devices,
 )
 from plugwright.errors import ConfigError
 
@@ -43,7 +44,7 @@ __all__ = [
 GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
     "Registration": (*registering.RULES, *registering_again.RULES),
     "The device list": listing.RULES,
-    "Allocate and PreStartContainer": allocating.RULES,
+    "Allocate and PreStartContainer": (*allocating.RULES, *several_devices.RULES),
     "Preferred allocation": preferring.RULES,
     "Answers that a runtime accepts": answering.RULES,
     "Faults": faults.RULES,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.conformance.program import processor_demand
+from plugwright.conformance.restarting import start_after_end
 from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning
@@ -57,7 +58,7 @@ async def program_life(verifier: Verifier) -> ProgramLife:
 
 async def _start_again(verifier: Verifier, session: Session) -> str:
     mark = session.mark
-    await session.start_program()
+    await start_after_end(session)
     try:
         await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
     except PluginNotRunning as error:

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.observations import ProgramLife, program_life
+from plugwright.conformance.restarting import start_after_end
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
@@ -83,7 +84,7 @@ class StartsAfterKill(Rule):
             await session.program.stop(verifier.limits.end, signal.SIGKILL)
             await session.program.end()
             mark = session.mark
-            await session.start_program()
+            await start_after_end(session)
             try:
                 await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             except PluginNotRunning as error:
@@ -105,18 +106,19 @@ class LeavesOthersAlone(Rule):
 
 
 class LeavesSuccessorAlone(Rule):
-    id, level, facts, alone = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True
+    id, level, facts, alone, note = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True, True
     title = "An instance that ends leaves its successor's socket alone"
     why = (
-        "In an upgrade the old instance ends after the new one has registered. Kubelets up to 1.36 cut the new one off "
-        "then, later ones have refused its socket, and none can dial it when it registers again."
+        "In a rolling update with maxSurge the old instance ends after the new one has registered (without maxSurge it "
+        "ends before). Kubelets up to 1.36 cut the new one off then, later ones have refused its socket, and none can "
+        "dial it when it registers again."
     )
     fix = "Use a socket name of its own for each process, and unlink only the file that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
             old, mark = (await _started(verifier, session)).program, session.mark
-            new = await session.start_program()
+            new = await start_after_end(session)
             try:
                 await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             except PluginNotRunning as error:
