@@ -103,7 +103,7 @@ async def answered_devices(verifier: Verifier) -> AnsweredDevices:
                 except PlugwrightError as error:
                     errors[device_id] = str(error)
                 else:
-                    answers |= {device_id: messages.decode(response) for response in encoded[:1]}
+                    answers.update((device_id, messages.decode(response)) for response in encoded[:1])
     return found
 
 

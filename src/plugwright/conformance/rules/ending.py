@@ -11,6 +11,7 @@ from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning, PlugwrightError, RuleNotApplicable, RuleViolated
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -170,6 +171,36 @@ class EndsWithoutKubelet(Rule):
             expect(ended, f"it ends within {verifier.limits.end:g} s", "it runs on")
 
 
+class LeavesWhatPodsUse(Rule):
+    id, level, facts, alone = "END-10", Level.MUST, ("3.49", "8.12"), True
+    title = "Files, sockets and CDI specs of answers outlive the program's end and its next start"
+    why = (
+        "Pods run on while the plugin is upgraded. The kubelet starts their containers again with the stored answer, "
+        "without asking: a path that is gone keeps them from starting."
+    )
+    fix = (
+        "Remove nothing at SIGTERM or at the start that an answer to Allocate has named; use names that stay the same."
+    )
+
+    async def check(self, verifier: Verifier) -> None:
+        gone = (await verifier.remembered(program_life)).paths_gone
+        expect(not gone, "every path and CDI device of an answer to Allocate", f"no {some(gone)} after SIGTERM")
+
+
+class KeepsListAtEnd(Rule):
+    id, level, facts, alone = "END-11", Level.MUST, ("2.25", "8.9"), True
+    title = "A program that ends drops no device from its list"
+    why = (
+        "The kubelet keeps the devices of a plugin that is away for five minutes. Devices that are dropped are gone at "
+        "once, and kubelets from 1.34 on crash over one that a pod holds."
+    )
+    fix = "Send no list after SIGTERM: end the stream."
+
+    async def check(self, verifier: Verifier) -> None:
+        dropped = (await verifier.remembered(program_life)).dropped
+        expect(not dropped, "no list, or one with the same devices", f"a list without {some(dropped)} after SIGTERM")
+
+
 RULES: tuple[type[Rule], ...] = (
     EndsOnSigterm,
     ExitsWithZero,
@@ -180,4 +211,6 @@ RULES: tuple[type[Rule], ...] = (
     LeavesSuccessorAlone,
     ComesBackAfterUpgrade,
     EndsWithoutKubelet,
+    LeavesWhatPodsUse,
+    KeepsListAtEnd,
 )

@@ -175,8 +175,8 @@ class OutlivesKubelet(Rule):
     id, level, facts = "REG-25", Level.MUST, ("1.16", "2.15", "8.7")
     title = "The program waits for a kubelet that is away, and registers when it is back"
     why = (
-        "A kubelet is down for minutes in an upgrade, and leaves its socket behind when it is killed; a plugin that ends "
-        "or gives up meanwhile leaves the node without its devices."
+        "A kubelet is down for minutes in an upgrade, and leaves its socket behind when it is killed; a plugin that "
+        "ends or gives up meanwhile leaves the node without its devices."
     )
     fix = (
         "Take a lost connection for an event. Wait for the next kubelet.sock without an end, and try again if nobody "
