@@ -7,7 +7,9 @@ from pathlib import Path
 
 __all__ = ["Growth", "Usage", "growth", "usage"]
 
-_ROUNDS, _CONFIRMING_ROUNDS = 4, 6
+_ROUNDS = 4
+_PART_OF_CALLS = 0.05  # that may leave a descriptor or a thread behind
+_MEMORY_PER_CALL = 1024  # bytes; a call that keeps less needs months to matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +51,50 @@ class Growth:
     def total_calls(self) -> int:
         return self.calls * len(self.rounds)
 
-    def total(self, part: Callable[[Usage], int]) -> int:
-        return sum(map(part, self.rounds))
+    @property
+    def total(self) -> Usage:
+        return Usage(
+            sum(one.descriptors for one in self.rounds),
+            sum(one.threads for one in self.rounds),
+            sum(one.memory for one in self.rounds),
+        )
 
-    def is_steady(self, part: Callable[[Usage], int], per_call: float) -> bool:
-        """Whether every round has added so much for each call: caches and heaps reach their size, leaks do not."""
-        return all(part(grown) >= max(1.0, per_call * self.calls) for grown in self.rounds)
+    @property
+    def leaks_descriptors(self) -> bool:
+        return all(one.descriptors > self.calls * _PART_OF_CALLS for one in self.rounds)
+
+    @property
+    def leaks_threads(self) -> bool:
+        return all(one.threads > self.calls * _PART_OF_CALLS for one in self.rounds)
+
+    @property
+    def leaks_memory(self) -> bool:
+        """Whether every round has added some for each call: caches and heaps reach their size, leaks do not."""
+        return all(one.memory > self.calls * _MEMORY_PER_CALL for one in self.rounds)
 
 
 async def growth(
-    pids: Callable[[], Sequence[int]],
-    make_calls: Callable[[int], Awaitable[None]],
-    calls: int,
-    suspicious: Callable[[Growth], bool],
+    pids: Callable[[], Sequence[int]], make_calls: Callable[[int], Awaitable[None]], calls: int, many_calls: int
 ) -> Growth:
-    """Makes rounds of calls after a first one that does not count, and more of them while the growth is suspicious."""
+    """Makes rounds of calls after one that does not count; larger ones, if the last round has added memory.
+
+    A heap with a garbage collector grows over many calls before it reaches its size, so few calls prove no leak.
+    """
     await make_calls(calls)
+    found = await _rounds(pids, make_calls, calls)
+    last = Growth(calls, found.rounds[-1:])
+    if last.leaks_memory and not (found.leaks_descriptors or found.leaks_threads):
+        await make_calls(many_calls)
+        found = await _rounds(pids, make_calls, many_calls)
+    return found
+
+
+async def _rounds(
+    pids: Callable[[], Sequence[int]], make_calls: Callable[[int], Awaitable[None]], calls: int
+) -> Growth:
     before = usage(pids())
     rounds: list[Usage] = []
-    for number in range(_ROUNDS + _CONFIRMING_ROUNDS):
-        if number >= _ROUNDS and not suspicious(Growth(calls, tuple(rounds))):
-            break
+    for _ in range(_ROUNDS):
         await make_calls(calls)
         now = usage(pids())
         rounds.append(now - before)

@@ -87,7 +87,8 @@ async def _answered_paths(verifier: Verifier, session: Session) -> list[str]:
             with suppress(PlugwrightError, TimeoutError):
                 async with plugin.connect() as client, asyncio.timeout(verifier.limits.call):
                     [answer] = [messages.decode(one) for one in await client.allocate_encoded([device_id])]
-                found += [item.host_path for item in (*answer.mounts, *answer.nodes)] + list(answer.cdi)
+                found += [mount.host_path for mount in answer.mounts] + [node.host_path for node in answer.nodes]
+                found += answer.cdi
     existing = _existing(verifier, found)
     return [path for path in dict.fromkeys(found) if path in existing]
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import time
 from pathlib import Path
 
 from tests.conformance.mutants.mutant import breaks
@@ -110,17 +109,14 @@ class StartsBehindLock(SmallPlugin):
 class GivesUpAfterSeconds(SmallPlugin):
     """It looks for a kubelet for three seconds, and stays without one afterwards."""
 
-    since = 0.0
-
-    async def until_lost(self, lost: int) -> None:
-        await super().until_lost(lost)
-        self.since = time.monotonic()
-
-    async def register(self, name: str) -> None:
-        if self.since and time.monotonic() - self.since > 3:
+    async def serve_once(self) -> None:
+        try:
+            async with asyncio.timeout(3):
+                await self.changes.appears("kubelet.sock")
+        except TimeoutError:
+            print("no kubelet after 3 s", flush=True)
             await asyncio.Event().wait()
-        await super().register(name)
-        self.since = 0.0
+        await super().serve_once()
 
 
 @breaks("REG-25")

@@ -21,10 +21,8 @@ _MEMORY = 256 * 1024  # bytes that one restart may add
 _LISTS = 2000
 _WAKE_UPS = 50  # in a second
 _CPU = 0.5  # of one core
-_CALLS, _FEW_CALLS = 200, 10  # of one round
+_CALLS, _FEW_CALLS, _MANY_CALLS = 200, 10, 400  # of one round
 _ROUND_TIME, _CALLS_TIME = 0.5, 60.0  # seconds for a round, and at most
-_MEMORY_PER_CALL = 1024  # bytes; a call that keeps less needs months to matter
-_PART_OF_CALLS = 0.05  # that may leave something behind
 
 
 async def _session(verifier: Verifier) -> Session:
@@ -161,21 +159,14 @@ async def call_growth(verifier: Verifier) -> Growth:
     each = (time.monotonic() - began) / _FEW_CALLS
     calls = max(_FEW_CALLS, min(_CALLS, int(_ROUND_TIME / max(each, 1e-4))))
 
-    def suspicious(grown: Growth) -> bool:
-        return _leaks_memory(grown)
-
     try:
-        return await growth(session.program.processes, make_calls, calls, suspicious)
+        return await growth(session.program.processes, make_calls, calls, max(calls, _MANY_CALLS))
     except PeerRefused as error:
         grown = usage(session.program.processes())
         raise RuleViolated(
             f"an answer to every one of {calls} Allocate calls in a row",
             f"{error}; the program has {grown.descriptors} open descriptors and {grown.threads} threads",
         ) from None
-
-
-def _leaks_memory(grown: Growth) -> bool:
-    return grown.is_steady(lambda one: one.memory, _MEMORY_PER_CALL)
 
 
 class CallsLeaveNoDescriptor(Rule):
@@ -186,9 +177,8 @@ class CallsLeaveNoDescriptor(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         grown = await verifier.remembered(call_growth)
-        leaks = grown.is_steady(lambda one: one.descriptors, _PART_OF_CALLS)
-        total = grown.total(lambda one: one.descriptors)
-        expect(not leaks, "as many descriptors as before", f"{total} more after {grown.total_calls} calls")
+        seen = f"{grown.total.descriptors} more after {grown.total_calls} calls"
+        expect(not grown.leaks_descriptors, "as many descriptors as before", seen)
 
 
 class CallsLeaveNoThread(Rule):
@@ -199,9 +189,8 @@ class CallsLeaveNoThread(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         grown = await verifier.remembered(call_growth)
-        leaks = grown.is_steady(lambda one: one.threads, _PART_OF_CALLS)
-        total = grown.total(lambda one: one.threads)
-        expect(not leaks, "as many threads as before", f"{total} more after {grown.total_calls} calls")
+        seen = f"{grown.total.threads} more after {grown.total_calls} calls"
+        expect(not grown.leaks_threads, "as many threads as before", seen)
 
 
 class CallsLeaveNoMemory(Rule):
@@ -212,9 +201,8 @@ class CallsLeaveNoMemory(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         grown = await verifier.remembered(call_growth)
-        total = grown.total(lambda one: one.memory)
-        seen = f"{total / 1024:.0f} KiB more after {grown.total_calls} calls, and more with each round of {grown.calls}"
-        expect(not _leaks_memory(grown), "memory that stops growing", seen)
+        seen = f"{grown.total.memory / 1024:.0f} KiB more after {grown.total_calls} calls, some with each of them"
+        expect(not grown.leaks_memory, "memory that stops growing", seen)
 
 
 RULES: tuple[type[Rule], ...] = (

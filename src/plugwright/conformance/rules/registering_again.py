@@ -188,10 +188,10 @@ class OutlivesKubelet(Rule):
         seconds = _THOROUGH_AWAY if verifier.options.thorough else _AWAY
         mark = session.mark
         await session.kubelet.stop()
-        _leave_socket(session.paths.kubelet_socket)  # as a killed kubelet does
-        await self._pass(verifier, session, seconds / 2)
         session.paths.kubelet_socket.unlink(missing_ok=True)
-        await self._pass(verifier, session, seconds / 2)
+        await self._pass(verifier, session, seconds * 2 / 3)
+        _leave_socket(session.paths.kubelet_socket)  # as a kubelet does that is killed
+        await self._pass(verifier, session, seconds / 3)
         await session.kubelet.start()
         if not verifier.target.attached:
             expect(session.program.running, "it waits for the next kubelet", session.program.ending)

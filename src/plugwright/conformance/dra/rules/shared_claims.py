@@ -16,6 +16,7 @@ from plugwright.conformance.dra.claim_calls import (
     some_devices,
 )
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.preparing import refuses_held
 from plugwright.conformance.rule import Level, Rule
 
 __all__ = ["RULES"]
@@ -31,12 +32,20 @@ class AllowsCallsAtOnce(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             devices = plain_devices(session, driver, 2)
+            await verifier.remembered(refuses_held)
             wanted = [ClaimAllocation([device]) for device in devices]
             async with allocated(session, driver, *wanted, *wanted) as claims:
                 calls = [prepare(session, driver, claim) for claim in claims[:2]]
                 made = await asyncio.gather(*calls)
                 for claim, answer in zip(claims, made, strict=False):
                     devices_in(answer, claim)
+                    expect(
+                        devices_in(answer, claim) == await prepared(session, driver, claim),
+                        "the same answer when it is asked for again",
+                        "another one",
+                    )
+                if not await verifier.remembered(refuses_held):
+                    continue
                 held = "a device that one of the two claims holds"
                 await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
 
