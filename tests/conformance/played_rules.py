@@ -24,9 +24,7 @@ DRIVER_REASONS: Mapping[str, str] = {
     **dict.fromkeys((f"API-0{number}" for number in range(1, 7)), _FAULT),
     **dict.fromkeys(("DRG-12", "PRP-25"), _FAULT),
     **dict.fromkeys((f"DRR-0{number}" for number in range(1, 4)), _LOAD),
-    **dict.fromkeys(
-        ("PRP-23", "PRP-24", "UNP-05", "UNP-06", "PAR-01", "PAR-02", "PAR-03", "PAR-04", "DST-07"), _SEVERAL
-    ),
+    **dict.fromkeys(("PRP-23", "PRP-24", "UNP-05", "UNP-06", "PAR-01", "PAR-02", "PAR-03", "DST-07"), _SEVERAL),
     **dict.fromkeys(("DRG-08", "DRG-09"), _LINUX),
     "DRE-01": _POD,
     **dict.fromkeys(("RGT-01", "RGT-03", "RGT-04"), _RIGHTS),

@@ -5,9 +5,10 @@ import json
 import os
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 
-from tests.conformance.driver import LEASE, Document, Refused, SmallDriver
+from tests.conformance.driver import LEASE, SLICES, Document, Refused, SmallDriver
 from tests.conformance.driver_mutants.driver_mutant import breaks
 
 from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
@@ -210,19 +211,20 @@ class WatchesOnce(SmallDriver):
     """Takes the end of a watch for the end of all changes."""
 
     async def publish_once(self) -> None:
-        try:
-            await super().publish_once()
-        except (PeerRefused, PeerGone) as error:
-            if "410" in str(error) or "Expired" in str(error) or "GONE" in str(error):
-                await asyncio.Event().wait()
-            raise
+        found, version = await self.api.list(SLICES, **self.selector())
+        await self.sync({document["metadata"]["name"]: document for document in found})
+        with suppress(PeerGone, PeerRefused):
+            async with aclosing(self.api.watch(SLICES, version, **self.selector())) as changes:
+                async for _ in changes:
+                    return
+        await asyncio.Event().wait()
 
 
 @breaks("API-05")
 class GivesUpWhenRefused(SmallDriver):
-    async def create(self, name: str, spec: Document) -> None:
+    async def publish_once(self) -> None:
         try:
-            await super().create(name, spec)
+            await super().publish_once()
         except PeerRefused:
             await asyncio.Event().wait()
 

@@ -19,15 +19,16 @@ class ApiFaults:
 
     def __init__(self) -> None:
         self._delay = 0.0
+        self._delayed = asyncio.Event()
         self._refusal = 0
         self._watch_end = asyncio.Event()
 
     @contextmanager
-    def slow(self, seconds: float) -> Iterator[None]:
-        """Every answer takes so long, while inside."""
-        self._delay = seconds
+    def slow(self, seconds: float) -> Iterator[asyncio.Event]:
+        """Every answer takes so long, while inside; the event is set by a request that waits for one."""
+        self._delay, self._delayed = seconds, asyncio.Event()
         try:
-            yield
+            yield self._delayed
         finally:
             self._delay = 0.0
 
@@ -47,6 +48,7 @@ class ApiFaults:
 
     async def answer(self, application: Application, scope: Document, receive: object, send: Send) -> None:
         if self._delay:
+            self._delayed.set()
             await asyncio.sleep(self._delay)
         if self._refusal:
             await _refuse(self._refusal, send)
