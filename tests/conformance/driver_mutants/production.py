@@ -225,7 +225,7 @@ class GivesUpWhenRefused(SmallDriver):
     async def publish_once(self) -> None:
         try:
             await super().publish_once()
-        except PeerRefused:
+        except (PeerGone, PeerRefused):
             await asyncio.Event().wait()
 
 
