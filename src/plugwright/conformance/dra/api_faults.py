@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from plugwright.kube.answers import Document
+from plugwright.system.latest import Latest
 
 __all__ = ["ApiFaults"]
 
@@ -22,6 +23,7 @@ class ApiFaults:
         self._delayed = asyncio.Event()
         self._refusal = 0
         self._watch_end = asyncio.Event()
+        self._watches = Latest(0)  # that are open
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[asyncio.Event]:
@@ -41,8 +43,11 @@ class ApiFaults:
         finally:
             self._refusal = 0
 
-    def expire_watches(self) -> None:
-        """Every open watch ends, with an error of code 410: its version is too old."""
+    async def expire_watches(self, limit: float) -> None:
+        """Ends every open watch with an error of code 410, its version is too old; waits so long for the first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._watches.until(bool)
         self._watch_end.set()
         self._watch_end = asyncio.Event()
 
@@ -66,7 +71,11 @@ class ApiFaults:
 
         async def ended(event: asyncio.Event) -> None:
             await started.wait()
-            await event.wait()
+            self._watches.publish(self._watches.value + 1)
+            try:
+                await event.wait()
+            finally:
+                self._watches.publish(self._watches.value - 1)
 
         watching = asyncio.ensure_future(application(scope, receive, sent))
         ending = asyncio.ensure_future(ended(self._watch_end))

@@ -122,11 +122,11 @@ class ListsAgainWhenExpired(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            session.api.faults.expire_watches()
+            await session.api.faults.expire_watches(verifier.limits.quick)
             await _runs_for(session, verifier.limits.settle)
             before = _delete_slices(session, driver)
             await until_slices_back(verifier, session, before)
-            session.api.faults.expire_watches()
+            await session.api.faults.expire_watches(verifier.limits.quick)
             before = _delete_slices(session, driver)  # between two watches
             await until_slices_back(verifier, session, before)
 
