@@ -5,8 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from plugwright.conformance.dra.rules import (
     announcing,
+    api_server,
+    lifetime,
+    parameters,
     preparing,
     reporting,
+    several_claim_devices,
     shared_claims,
     slicing,
     surviving,
@@ -24,6 +28,7 @@ from plugwright.conformance.rules import (
     preferring,
     registering,
     registering_again,
+    several_devices,
 )
 from plugwright.errors import ConfigError
 
@@ -43,7 +48,7 @@ __all__ = [
 GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
     "Registration": (*registering.RULES, *registering_again.RULES),
     "The device list": listing.RULES,
-    "Allocate and PreStartContainer": allocating.RULES,
+    "Allocate and PreStartContainer": (*allocating.RULES, *several_devices.RULES),
     "Preferred allocation": preferring.RULES,
     "Answers that a runtime accepts": answering.RULES,
     "Faults": faults.RULES,
@@ -53,15 +58,18 @@ GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
 }
 RULES: tuple[type[Rule], ...] = tuple(rule for rules in GROUPS.values() for rule in rules)
 DRIVER_GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
-    "DRA: registration": announcing.RULES,
+    "DRA: registration": (*announcing.RULES, *lifetime.AWAY_RULES),
     "DRA: ResourceSlices": slicing.RULES,
-    "DRA: preparing claims": (*preparing.RULES, *shared_claims.RULES),
-    "DRA: unpreparing claims": unpreparing.UNPREPARE_RULES,
+    "DRA: preparing claims": (*preparing.RULES, *shared_claims.RULES, *several_claim_devices.PREPARE_RULES),
+    "DRA: parameters of claims": parameters.RULES,
+    "DRA: unpreparing claims": (*unpreparing.UNPREPARE_RULES, *several_claim_devices.UNPREPARE_RULES),
     "DRA: CDI devices": unpreparing.CDI_RULES,
-    "DRA: restarts, reboots and damage": surviving.STATE_RULES,
+    "DRA: restarts, reboots and damage": (*surviving.STATE_RULES, *lifetime.UPDATE_RULES),
+    "DRA: the API server": api_server.RULES,
     "DRA: health": reporting.HEALTH_RULES,
     "DRA: rights": reporting.RIGHTS_RULES,
     "DRA: the end of the program": surviving.END_RULES,
+    "DRA: resources": lifetime.LEAK_RULES,
 }
 DRIVER_RULES: tuple[type[Rule], ...] = tuple(rule for rules in DRIVER_GROUPS.values() for rule in rules)
 

@@ -150,6 +150,7 @@ def rules_page(groups: Mapping[str, Sequence[type[Rule]]]) -> str:
 def _rule_row(rule: type[Rule]) -> str:
     facts = ", ".join(f"[{fact}](kubelet-behaviour.md#{fact})" for fact in rule.facts)
     notes = [f"kubelets {rule.versions()}"] * bool(rule.since or rule.until) + ["with `--thorough`"] * rule.thorough
+    notes += [f"a note: only with `--rules {rule.id}`"] * rule.note
     about = "; ".join([*notes, *([f"facts {facts}"] if facts else [])])
     text = f"**{rule.title}.** {rule.why} _{rule.fix}_{f' ({about})' if about else ''}"
     return f'| <a id="{rule.id.lower()}"></a>{rule.id} | {rule.level} | {text} |'

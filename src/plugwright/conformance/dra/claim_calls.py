@@ -14,6 +14,7 @@ from plugwright.errors import PeerRefused, PlugwrightError, PrerequisiteBroken, 
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = [
+    "DEADLINE",
     "REQUEST",
     "Answer",
     "ClaimAllocation",

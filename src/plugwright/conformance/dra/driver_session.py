@@ -156,10 +156,14 @@ class DriverSession(Session):
         (directory / "ca.crt").write_bytes(base64.b64decode(authority))
         (directory / "namespace").write_text("default")
 
+    def change_pod(self) -> None:
+        """The next start is in another pod."""
+        self._pod = str(uuid.uuid4())
+
     async def start_program(self) -> Program:
         """In the same pod as before; beside one that runs, in a pod of its own."""
         if any(before.running for before in self.programs):
-            self._pod = str(uuid.uuid4())
+            self.change_pod()
         surroundings = Surroundings(self._placeholders, self._variables, self.mounts)
         started = await program.start(self.target, self.paths, surroundings)
         self.programs.append(started)

@@ -6,10 +6,12 @@ from contextlib import suppress
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.observations import ProgramLife, program_life
+from plugwright.conformance.restarting import start_after_end
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning, PlugwrightError, RuleNotApplicable, RuleViolated
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -83,7 +85,7 @@ class StartsAfterKill(Rule):
             await session.program.stop(verifier.limits.end, signal.SIGKILL)
             await session.program.end()
             mark = session.mark
-            await session.start_program()
+            await start_after_end(session)
             try:
                 await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             except PluginNotRunning as error:
@@ -105,18 +107,19 @@ class LeavesOthersAlone(Rule):
 
 
 class LeavesSuccessorAlone(Rule):
-    id, level, facts, alone = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True
+    id, level, facts, alone, note = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True, True
     title = "An instance that ends leaves its successor's socket alone"
     why = (
-        "In an upgrade the old instance ends after the new one has registered. Kubelets up to 1.36 cut the new one off "
-        "then, later ones have refused its socket, and none can dial it when it registers again."
+        "In a rolling update with maxSurge the old instance ends after the new one has registered (without maxSurge it "
+        "ends before). Kubelets up to 1.36 cut the new one off then, later ones have refused its socket, and none can "
+        "dial it when it registers again."
     )
     fix = "Use a socket name of its own for each process, and unlink only the file that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
             old, mark = (await _started(verifier, session)).program, session.mark
-            new = await session.start_program()
+            new = await start_after_end(session)
             try:
                 await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             except PluginNotRunning as error:
@@ -168,6 +171,36 @@ class EndsWithoutKubelet(Rule):
             expect(ended, f"it ends within {verifier.limits.end:g} s", "it runs on")
 
 
+class LeavesWhatPodsUse(Rule):
+    id, level, facts, alone = "END-10", Level.MUST, ("3.49", "8.12"), True
+    title = "Files, sockets and CDI specs of answers outlive the program's end and its next start"
+    why = (
+        "Pods run on while the plugin is upgraded. The kubelet starts their containers again with the stored answer, "
+        "without asking: a path that is gone keeps them from starting."
+    )
+    fix = (
+        "Remove nothing at SIGTERM or at the start that an answer to Allocate has named; use names that stay the same."
+    )
+
+    async def check(self, verifier: Verifier) -> None:
+        gone = (await verifier.remembered(program_life)).paths_gone
+        expect(not gone, "every path and CDI device of an answer to Allocate", f"no {some(gone)} after SIGTERM")
+
+
+class KeepsListAtEnd(Rule):
+    id, level, facts, alone = "END-11", Level.MUST, ("2.25", "8.9"), True
+    title = "A program that ends drops no device from its list"
+    why = (
+        "The kubelet keeps the devices of a plugin that is away for five minutes. Devices that are dropped are gone at "
+        "once, and kubelets from 1.34 on crash over one that a pod holds."
+    )
+    fix = "Send no list after SIGTERM: end the stream."
+
+    async def check(self, verifier: Verifier) -> None:
+        dropped = (await verifier.remembered(program_life)).dropped
+        expect(not dropped, "no list, or one with the same devices", f"a list without {some(dropped)} after SIGTERM")
+
+
 RULES: tuple[type[Rule], ...] = (
     EndsOnSigterm,
     ExitsWithZero,
@@ -178,4 +211,6 @@ RULES: tuple[type[Rule], ...] = (
     LeavesSuccessorAlone,
     ComesBackAfterUpgrade,
     EndsWithoutKubelet,
+    LeavesWhatPodsUse,
+    KeepsListAtEnd,
 )

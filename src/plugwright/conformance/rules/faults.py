@@ -163,6 +163,8 @@ class ServesBesideSlowReader(Rule):
             async with hostile_frames.opened(plugin.socket, hostile_frames.unread_call(_LIST)):
                 await hostile_frames.ping(plugin.socket, verifier.limits.call)
                 await check_alive(verifier, "a stream that nobody reads")
+                if plugin.ids:
+                    await outcome(allocate(verifier, plugin, plugin.ids[:1]))
                 await expect_list(verifier, plugin, "another stream")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect, expect_answers
 from plugwright.conformance.observations import refusals
+from plugwright.conformance.restarting import until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
@@ -185,9 +186,10 @@ class WaitsForKubelet(Rule):
             if not program.running:
                 expect(program.returncode, "it waits, or exits with an error", program.ending)
                 return
+            mark = session.mark
             await session.kubelet.start()
             try:
-                await session.until_registered(verifier.resources)
+                await until_back(session, verifier.resources, mark)
             except PluginNotRunning as error:
                 raise RuleViolated("a registration when the kubelet has started", str(error)) from None
 
@@ -216,10 +218,11 @@ class RetriesSlowly(Rule):
 
 
 class IgnoresDeprecationFile(Rule):
-    id, level, facts, alone = "REG-22", Level.MUST, ("1.19", "8.8"), True
+    id, level, facts, alone, note = "REG-22", Level.MUST, ("1.19", "8.8"), True, True
     title = "A file named DEPRECATION does not keep the plugin from registering"
     why = (
-        "Kubelets up to 1.24 wrote it and those from 1.33 on no longer remove it: such a plugin never registers again."
+        "Kubelets up to 1.24 wrote it and those from 1.33 on no longer remove it: on a node that was upgraded since, "
+        "such a plugin never registers again."
     )
     fix = "Register whether the file exists or not."
 

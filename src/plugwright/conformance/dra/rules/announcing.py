@@ -27,7 +27,7 @@ from plugwright.system.sockets import PATH_LIMIT
 __all__ = ["RULES"]
 
 _KUBELET = Path("/var/lib/kubelet")
-_OTHERS_MAY = 0o006
+_OTHERS_MAY = 0o022  # to connect to a socket takes the right to write
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_LIMIT = 63
 _LOOK = 0.01  # seconds
@@ -179,7 +179,7 @@ class SocketsArePrivate(DriverRule):
     id, level, alone = "DRG-08", Level.SHOULD, True
     title = "Sockets are closed to other users"
     why = "Whoever can write to them can have the claims of others unprepared."
-    fix = "Set the umask to 077 before you listen, or chmod the sockets to 0600."
+    fix = "Set the umask to at least 022 before you listen, or chmod the sockets to 0600."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         modes = (await verifier.remembered(announcement)).modes

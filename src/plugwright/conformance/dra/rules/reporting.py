@@ -22,6 +22,7 @@ _NEEDED = re.compile(
     r"|/api/v1/namespaces/[^/]+/events.*|/apis/events\.k8s\.io/.*"
 )
 _OTHERS = re.compile(r"/api/v1/(?:secrets|pods|configmaps|nodes|namespaces|services|events)")
+_REPEATS = 3  # reports of every device, the first of a stream included
 _CLAIMS = re.compile(r"/apis/resource\.k8s\.io/[^/]+(?:/namespaces/[^/]+)?/resourceclaims")
 
 
@@ -109,9 +110,33 @@ class RepeatsHealth(DriverRule):
         first = await _messages(driver, service, 1, limit)
         if not first or not first[0]:
             raise RuleNotApplicable(f"no health is reported on {service}")
+        devices = {(device.pool, device.name) for device in first[0]}
         lease = min(float(device.timeout or LEASE) for device in first[0])
-        messages = await _messages(driver, service, 2, lease)
-        expect(len(messages) > 1, f"another message on {service} within {lease:g} s", "none")
+        missing = await _unrepeated(driver, service, devices, lease)
+        seen = f"none of {some(sorted(name for _, name in missing))}"
+        expect(not missing, f"each device again on {service} within {lease:g} s, every time", seen)
+
+
+async def _unrepeated(
+    driver: RegisteredDriver, service: str, devices: set[tuple[str, str]], lease: float
+) -> set[tuple[str, str]]:
+    """The devices that a stream does not report again within the lease, some times in a row."""
+    missing, rounds = set(devices), 0
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(transport.connect(driver.endpoint, transport.MESSAGE_LIMIT))
+        stream = await stack.enter_async_context(aclosing(dra_health.watch(connection, service)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(lease) as waiting:
+                async for message in stream:
+                    missing -= {(device.pool, device.name) for device in message}
+                    if missing:
+                        continue
+                    rounds += 1
+                    if rounds == _REPEATS:
+                        return set()
+                    missing = set(devices)
+                    waiting.reschedule(asyncio.get_running_loop().time() + lease)
+    return missing
 
 
 class ReportsHealthy(DriverRule):

@@ -16,6 +16,7 @@ from plugwright.conformance.dra.claim_calls import (
     some_devices,
 )
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.preparing import refuses_held
 from plugwright.conformance.rule import Level, Rule
 
 __all__ = ["RULES"]
@@ -31,14 +32,18 @@ class AllowsCallsAtOnce(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             devices = plain_devices(session, driver, 2)
+            await verifier.remembered(refuses_held)
             wanted = [ClaimAllocation([device]) for device in devices]
             async with allocated(session, driver, *wanted, *wanted) as claims:
                 calls = [prepare(session, driver, claim) for claim in claims[:2]]
                 made = await asyncio.gather(*calls)
-                for claim, answer in zip(claims, made, strict=False):
-                    devices_in(answer, claim)
-                held = "a device that one of the two claims holds"
-                await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
+                first = {claim.uid: devices_in(answer, claim) for claim, answer in zip(claims[:2], made, strict=True)}
+                if await verifier.remembered(refuses_held):  # PRP-13 otherwise
+                    held = "a device that one of the two claims holds"
+                    await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
+                for claim in claims[:2]:
+                    again = await prepared(session, driver, claim)
+                    expect(again == first[claim.uid], f"the same answer again, {first[claim.uid]}", f"{again}")
 
 
 class SharesDevice(DriverRule):

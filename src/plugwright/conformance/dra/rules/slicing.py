@@ -14,7 +14,7 @@ from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import RuleNotApplicable
 from plugwright.model import some
 
-__all__ = ["RULES", "pools"]
+__all__ = ["RULES", "pools", "until_back"]
 
 _LOOKS = 5  # for a pause without writes
 _SEMVER, _LIMITS = ("semver",), ("Too many", "Too long", "must not exceed", "may not be more than", "no more than")
@@ -212,7 +212,7 @@ def _content(session: DriverSession, driver: str) -> list[str]:
     return sorted(f"{device.pool}/{device.name}" for device in session.devices(driver))
 
 
-async def _until_back(verifier: DriverVerifier, session: DriverSession, before: dict[str, list[str]]) -> None:
+async def until_back(verifier: DriverVerifier, session: DriverSession, before: dict[str, list[str]]) -> None:
     limit = verifier.limits.republish
 
     def back() -> bool:
@@ -242,7 +242,7 @@ class RestoredAfterWipe(DriverRule):
         mark = session.mark
         await session.kubelet.restart()
         await session.kubelet.until(lambda: session.registered(mark) >= set(before), verifier.limits.register, "")
-        await _until_back(verifier, session, before)
+        await until_back(verifier, session, before)
 
 
 class RestoredAfterDeletion(DriverRule):
@@ -255,7 +255,7 @@ class RestoredAfterDeletion(DriverRule):
         session, before = await _contents(verifier)
         for name in before:
             session.api.change_slice(session.slices(name)[0]["metadata"]["name"], None)
-        await _until_back(verifier, session, before)
+        await until_back(verifier, session, before)
 
 
 class RepairedAfterEdit(DriverRule):
@@ -272,7 +272,7 @@ class RepairedAfterEdit(DriverRule):
                 raise RuleNotApplicable("no slice has devices")
             spec = edited[0]["spec"]
             session.api.change_slice(edited[0]["metadata"]["name"], {**spec, "devices": spec["devices"][1:]})
-        await _until_back(verifier, session, before)
+        await until_back(verifier, session, before)
 
 
 class StaysAtEnd(DriverRule):

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices
-from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepared, some_devices, unprepare
+from plugwright.conformance.dra.cdi_specs import cdi_devices, spec_files
+from plugwright.conformance.dra.claim_calls import (
+    ClaimAllocation,
+    allocated,
+    prepared,
+    shared_device,
+    some_devices,
+    unprepare,
+)
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule
@@ -193,20 +200,19 @@ class CdiSpecsAreRemoved(DriverRule):
 
 class CdiNamesAreNew(DriverRule):
     id, level = "CDI-06", Level.SHOULD
-    title = "Two claims never have the same CDI name for a device"
-    why = "A name in two files is a conflict: where two claims share a device, the second container is not created."
-    fix = "Put the uid of the claim into the name."
+    title = "No CDI name is in two files when two claims share a device"
+    why = "A runtime takes a name in two files for a conflict, and creates neither container."
+    fix = "Put the uid of the claim into the name, or all names of a device into one file."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = ClaimAllocation(some_devices(session, driver))
-            async with allocated(session, driver, wanted, wanted) as [one, other]:
-                first = await prepared_names(session, driver, one)
-                await unprepare(session, driver, one)
-                second = await prepared_names(session, driver, other)
-                same = sorted(set(first) & set(second))
-                expect(not same, "other names for another claim", f"{some(same)} for both")
+            wanted = ClaimAllocation([shared_device(session, driver)])
+            async with allocated(session, driver, wanted, wanted) as claims:
+                names = [name for claim in claims for name in await prepared_names(session, driver, claim)]
+                places = spec_directories(verifier, session)
+                twice = sorted({name for name in names if spec_files(places, name) > 1})
+                expect(not twice, "each name in one file", f"{some(twice)} in several")
 
 
 UNPREPARE_RULES: tuple[type[Rule], ...] = (Unprepares, UnpreparesTwice, UnpreparesUnknown, UnpreparesDeleted)
