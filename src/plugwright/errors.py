@@ -32,6 +32,7 @@
     ├── DriverGone              a hardware driver is missing or does not answer
     ├── PluginNotRunning        a program under test is not registered, or has ended
     ├── RuleViolated, RuleNotApplicable
+    │   └── PrerequisiteBroken      what the rule starts from does not work: another rule names it
     ├── ClusterError            the embedded cluster cannot do what was asked
     │   ├── PatchFailed             a patch does not fit its document
     │   └── StatusError             a refusal of an API server, with code, reason and details
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
     "MalformedMessage", "NotFound", "PatchFailed", "PathTooLong", "PeerGone", "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
+    "PrerequisiteBroken",
     "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleViolated", "StateFileDamaged", "StateFileLocked",
     "StateFileNewer", "StateFileTooLarge", "StatusError", "UnhealthyDevice", "UnknownDevice", "UnknownKind",
     "VersionConflict", "VolumeNotMounted",
@@ -319,6 +321,14 @@ class RuleViolated(PlugwrightError):
     def __init__(self, expected: str, seen: str) -> None:
         super().__init__(f"{expected}; {seen}")
         self.expected, self.seen = expected, seen
+
+
+class PrerequisiteBroken(RuleViolated):
+    """A step that several rules start from failed; `rule_id` is the rule about this step."""
+
+    def __init__(self, rule_id: str, expected: str, seen: str) -> None:
+        super().__init__(expected, seen)
+        self.rule_id = rule_id
 
 
 class RuleNotApplicable(PlugwrightError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -32,7 +33,8 @@ async def test_a_plugin_that_breaks_one_fails_with_what_was_seen() -> None:
     done = await verify("--rules", "ALO-03", *small("response-per-device"))
     assert done.code == 1
     assert "seen      2 responses" in done.out
-    assert "docs/verify.md#alo-03" in done.out
+    assert "https://plugwright.dev/docs/verify.md#alo-03" in done.out
+    assert "plugwright verify --explain ALO-03" in done.out
 
 
 async def test_a_should_that_is_broken_is_a_warning() -> None:
@@ -40,10 +42,54 @@ async def test_a_should_that_is_broken_is_a_warning() -> None:
     assert (done.code, "1 warning" in done.out) == (0, True)
 
 
+async def test_each_rule_has_a_line_with_its_time_off_a_terminal_too() -> None:
+    done = await verify("--rules", "LST-03", "--rules", "REG-23", *small())
+    lines = [line for line in done.out.splitlines() if line.startswith("1.36")]
+    assert [re.sub(r" +\d+\.\d\d s .*", "", line) for line in lines] == [
+        "1.36   REG-23  not applicable",
+        "1.36   LST-03  pass",
+    ]
+
+
+async def test_several_reports_are_written_in_one_run(tmp_path: Path) -> None:
+    reports = [f"{kind}={tmp_path / kind}" for kind in ("junit", "sarif", "json", "markdown", "github")]
+    flags = [word for report in reports for word in ("--report", report)]
+    done = await verify("--rules", "ALO-03", "--source", "main.go", *flags, *small("response-per-device"))
+    assert (done.code, done.out.splitlines()[-1]) == (1, "failed")
+    assert ElementTree.parse(tmp_path / "junit").getroot().tag == "testsuites"
+    assert json.loads((tmp_path / "sarif").read_text())["runs"][0]["results"][0]["ruleId"] == "ALO-03"
+    assert json.loads((tmp_path / "json").read_text())["outcome"] == "failed"
+    assert (tmp_path / "markdown").read_text().startswith("## plugwright verify: failed")
+    assert (tmp_path / "github").read_text().startswith("::error title=ALO-03")
+
+
+@pytest.mark.parametrize("output", ["text", "json", "junit", "sarif", "markdown", "github"])
+async def test_a_run_that_proves_nothing_exits_with_2_in_every_format(output: str) -> None:
+    done = await verify("--rules", "HOT", "--output", output, *small())
+    assert done.code == 2
+
+
+@pytest.mark.parametrize("program", ["true", "false"])
+@pytest.mark.parametrize("flags", [(), ("--rules", "ALO"), ("--dra",), ("--dra", "--rules", "PRP")])
+async def test_a_program_that_does_nothing_is_one_failure(program: str, flags: tuple[str, ...]) -> None:
+    done = await verify(*flags, "--output", "json", "--", program, "{root}")
+    counts = json.loads(done.out)["counts"]
+    assert (done.code, counts["pass"], counts["fail"], counts["warning"], counts["error"]) == (1, 0, 1, 0, 0)
+
+
+async def test_parameters_are_in_the_claims_of_a_driver(tmp_path: Path) -> None:
+    parameters = tmp_path / "parameters.yaml"
+    parameters.write_text("apiVersion: example.com/v1\nkind: PartConfig\nspeed: 3\n")
+    command = ("--", sys.executable, DRIVER, "--root", "{root}")
+    done = await verify("--dra", "--rules", "PRP-01", "--parameters", str(parameters), *command)
+    assert (done.code, "this driver takes no parameters" in done.out) == (1, True)
+
+
 @pytest.mark.parametrize("output", ["json", "junit", "sarif", "markdown"])
 async def test_documents_are_on_the_standard_output_alone(output: str) -> None:
     done = await verify("--rules", "REG-01", "--output", output, *small())
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert re.search(r"REG-01  pass +\d+\.\d\d s  The program registers", done.err)
     if output == "junit":
         assert ElementTree.fromstring(done.out).tag == "testsuites"
     elif output == "markdown":
@@ -72,12 +118,18 @@ async def test_a_baseline_is_written_and_makes_the_same_pass(tmp_path: Path) -> 
         (("--explain", "REG-77"), "rule must be one"),
         (("--dra", "--rules", "REG-01", *small()), "rules must be ids"),
         (("--dra", "--attach", "/tmp", "--kubelet", "all"), "takes one --kubelet"),
+        (("--rules", "ALO", "--exclude", "ALO", *small()), "leave no rule"),
+        (("--report", "html=x", *small()), "must be FORMAT=FILE"),
+        (("--report", "junit=/no/such/x", *small()), "no such directory"),
+        (("--bind", "/no/such:/dev", *small()), "no such file or directory"),
+        (("--parameters", DRIVER, *small()), "use it with --dra"),
+        (("--dra", "--parameters", "/dev/null", *small()), "does not exist|is not a file|must be an object"),
     ],
 )
 async def test_what_cannot_be_verified_exits_with_2(arguments: tuple[str, ...], reason: str) -> None:
     done = await verify(*arguments)
     assert done.code == 2
-    assert reason in done.err
+    assert re.search(reason, done.err)
 
 
 async def test_rules_are_listed_and_explained() -> None:

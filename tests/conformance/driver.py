@@ -29,6 +29,7 @@ from plugwright.system.latest import Latest
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 LEASE = 4  # seconds
+HOST_NODES = {"part-1": "/dev/zero", "part-2": "/dev/full"}  # of the others it is /dev/null
 Document = dict[str, Any]
 
 
@@ -249,7 +250,11 @@ class SmallDriver:
         return self.cdi / f"{self.name}-{claim.uid}.json"
 
     def edits(self, result: Document) -> Document:
-        return {"deviceNodes": [{"path": f"/dev/{result['device']}", "hostPath": "/dev/null"}]}
+        return {
+            "deviceNodes": [
+                {"path": f"/dev/{result['device']}", "hostPath": HOST_NODES.get(result["device"], "/dev/null")}
+            ]
+        }
 
     def write_spec(self, claim: Claim, results: Sequence[Document]) -> None:
         devices = [{"name": self.cdi_device(claim, one), "containerEdits": self.edits(one)} for one in results]

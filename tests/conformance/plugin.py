@@ -34,6 +34,7 @@ SERVICE = "/v1beta1.DevicePlugin"
 RESOURCE = "example.com/part"
 IDS = tuple(f"part-{number}" for number in range(4))
 BROKEN = "part-broken"
+HOST_NODES = dict(zip(IDS, ("/dev/null", "/dev/zero", "/dev/full", "/dev/random"), strict=True))
 # A kubelet that starts ends the stream and removes sockets, new ones too; kubelet.sock comes last.
 MOMENT = 0.1
 
@@ -115,10 +116,18 @@ class SmallPlugin:
         return pb.ContainerAllocateResponse(
             envs={"PARTS": ",".join(sorted(ids))},
             devices=[self.node(device_id) for device_id in sorted(ids)],
+            mounts=[pb.Mount(host_path=str(self.settings_file()), container_path="/etc/parts", read_only=True)],
         )
 
+    def settings_file(self) -> Path:
+        """What containers of this plugin read; it stays when the program ends."""
+        path = self.root / "parts.conf"
+        path.touch()
+        return path
+
     def node(self, device_id: str) -> pb.DeviceSpec:
-        return pb.DeviceSpec(host_path="/dev/null", container_path=f"/dev/{device_id}", permissions="rw")
+        host = HOST_NODES.get(device_id, "/dev/null")
+        return pb.DeviceSpec(host_path=host, container_path=f"/dev/{device_id}", permissions="rw")
 
     def check(self, ids: Sequence[str]) -> None:
         healthy = {device.ID for device in self.devices() if device.health == "Healthy"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.conformance import catalogue, program, runner
+from plugwright.conformance import catalogue, namespace, program, runner
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
@@ -59,10 +59,13 @@ async def test_a_program_that_is_no_plugin_has_a_clear_verdict_and_is_ended(name
     assert with_variable(mark) == []
 
 
-async def test_rules_after_a_failed_start_are_not_applicable() -> None:
-    rules = catalogue.select(["ALO", "END", "RES"])
-    verdicts = await runner.verify(shell("exit 3 # {dir}"), rules, VerifyOptions(limits=QUICK))
-    assert {made.status for made in verdicts} == {RuleStatus.NOT_APPLICABLE}
+@pytest.mark.parametrize("script", ["true # {dir}", "false # {dir}", "exit 3 # {dir}"])
+@pytest.mark.parametrize("patterns", [(), ("ALO", "END", "RES"), ("LST-03",)])
+async def test_a_failed_start_is_one_failure_and_no_pass(script: str, patterns: tuple[str, ...]) -> None:
+    verdicts = await runner.verify(shell(script), catalogue.select(patterns), VerifyOptions(limits=QUICK))
+    found = [made for made in verdicts if made.status.is_proof]
+    assert [(made.rule.id, made.status) for made in found] == [("REG-01", RuleStatus.FAIL)]
+    assert {made.depends_on for made in verdicts if made.status is RuleStatus.NOT_CHECKED} == {"REG-01"}
 
 
 async def test_a_program_that_goes_to_the_background_is_told_so() -> None:
@@ -114,7 +117,7 @@ def test_the_flag_for_the_directory_is_appended(flag: str, words: tuple[str, ...
     assert Target(("plugin",), directory_flag=flag).arguments == ("plugin", *words)
 
 
-@pytest.mark.skipif(program._namespace() is None, reason="mount namespaces are not allowed here")
+@pytest.mark.skipif(namespace.enter() is None, reason="mount namespaces are not allowed here")
 async def test_a_program_with_built_in_paths_sees_the_directory_of_the_test(root: Path) -> None:
     (root / "device-plugins").mkdir()
     (root / "device-plugins" / "seen").touch()

@@ -10,7 +10,7 @@ from plugwright.conformance.rule import Level
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "verify.md"
 FACTS = set(re.findall(r'<a id="([\d.a-z]+)">', (ROOT / "docs" / "kubelet-behaviour.md").read_text()))
-HEADING = "How to mend it is in italics.\n\n"
+HEADING = "How to fix it is in italics.\n\n"
 GROUPS = {**catalogue.GROUPS, **catalogue.DRIVER_GROUPS}
 RULES = (*catalogue.RULES, *catalogue.DRIVER_RULES)
 
@@ -36,7 +36,7 @@ def test_every_rule_says_what_why_and_how() -> None:
         assert rule.title
         assert not rule.title.endswith(".")
         assert rule.why.endswith(".")
-        assert rule.mend.endswith(".")
+        assert rule.fix.endswith(".")
 
 
 def test_the_facts_of_rules_exist() -> None:

@@ -6,7 +6,7 @@ loopback with a kubeconfig, or through a client in the same process.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class OneNode(NodeResources):
         super().__init__(self.store, self.writer, node)
         created = self.writer.create(ResourcePath(NODES, "", node), {"metadata": {"name": node}}, _MANAGER)
         self.node_uid = str(created["metadata"]["uid"])
+        self.stop_serving: Callable[[], Awaitable[None]] = _not_served  # as an API server that is away
+        self.start_serving: Callable[[], Awaitable[None]] = _not_served
         self._ensure_namespace("default")
 
     @property
@@ -121,18 +123,20 @@ class OneNode(NodeResources):
         from plugwright.apiserver import tls
         from plugwright.apiserver.app import Server, application
         from plugwright.apiserver.kubeconfig_file import Kubeconfig
-        from plugwright.apiserver.server import listen, serving
+        from plugwright.apiserver.server import RestartableServer
 
         credentials = directory / "api"
         credentials.mkdir(mode=0o700, exist_ok=True)
         certificates, token = tls.obtain(credentials), secrets.token_urlsafe(32)
-        with listen(0) as listening:
-            listening.listen()  # a driver that reads the kubeconfig at once waits in line, and is not refused
-            app = self._observed(application(Server(self.store, self, token)))
-            kubeconfig = Kubeconfig(f"https://127.0.0.1:{listening.getsockname()[1]}", certificates.authority, token)
-            async with serving(app, [listening], certificates):
-                with kubeconfig.written(directory / "kubeconfig", kept=False):
-                    yield directory / "kubeconfig"
+        server = RestartableServer(self._observed(application(Server(self.store, self, token))), certificates)
+        await server.start()
+        self.stop_serving, self.start_serving = server.stop, server.start
+        try:
+            kubeconfig = Kubeconfig(f"https://127.0.0.1:{server.port}", certificates.authority, token)
+            with kubeconfig.written(directory / "kubeconfig", kept=False):
+                yield directory / "kubeconfig"
+        finally:
+            await server.stop()
 
     def _observed(self, application: Any) -> Any:
         """The ASGI application; a subclass may wrap it to see the requests."""
@@ -164,6 +168,10 @@ class OneNode(NodeResources):
         path = ResourcePath(NAMESPACES, "", name)
         if self.store.get(path.key) is None:
             self.writer.create(path, {"metadata": {"name": name}}, _MANAGER)
+
+
+async def _not_served() -> None:
+    """Before `served`, nothing is to be stopped or started."""
 
 
 def _with_defaults(claim: Object) -> Object:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from plugwright.apiserver.tls import Certificates
 from plugwright.errors import ConfigError
 
-__all__ = ["Application", "listen", "serving"]
+__all__ = ["Application", "RestartableServer", "listen", "serving"]
 
 _HOST = "127.0.0.1"  # no other address for an API server: a client with the token may run processes here
 _SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
@@ -49,6 +49,24 @@ def listen(port: int, host: str = _HOST) -> socket.socket:
         hint = "; --port 0 takes any that is free" if port else ""
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
     return listening
+
+
+class RestartableServer:
+    """Serves on one port of loopback; stopped, connections to it are refused until it is started again."""
+
+    def __init__(self, application: Application, certificates: Certificates) -> None:
+        self._application, self._certificates = application, certificates
+        self._stack = AsyncExitStack()
+        self.port = 0
+
+    async def start(self) -> None:
+        listening = self._stack.enter_context(listen(self.port))
+        listening.listen()  # a client that connects at once waits in line, and is not refused
+        self.port = listening.getsockname()[1]
+        await self._stack.enter_async_context(serving(self._application, [listening], self._certificates))
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
 
 
 @asynccontextmanager

@@ -1,8 +1,9 @@
 """`plugwright verify`: the contract test for a device plugin, or a DRA driver, in any language."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,34 @@ import click
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
-from plugwright.conformance import baseline, catalogue, documents, runner
+from plugwright.conformance import baseline, catalogue, documents, namespace, runner
+from plugwright.conformance.dra.claim_parameters import read_parameters
 from plugwright.conformance.dra.driver_session import NODE
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict
+from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict, documentation_url
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
-from plugwright.errors import PlugwrightError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.kubelet.versions import DEFAULT_VERSION, SUPPORTED_VERSIONS, profile
 
 __all__ = ["verify"]
 
 _VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
 _DRIVER_VERSIONS = [f"1.{minor}" for minor in range(34, 38)]  # earlier kubelets call no DRA driver
-_COLOURS = {RuleStatus.PASS: "green", RuleStatus.FAIL: "red", RuleStatus.WARNING: "yellow"}
+_COLOURS = {
+    RuleStatus.PASS: "green",
+    RuleStatus.FAIL: "red",
+    RuleStatus.ERROR: "red",
+    RuleStatus.WARNING: "yellow",
+}
 _EXAMPLE = """\b
 Examples:
   plugwright verify -- ./my-plugin --plugin-dir {dir}         every rule, against the kubelet of 1.36
   plugwright verify --kubelet all -- ./my-plugin --socket {socket}
   plugwright verify -- ./my-plugin                            it has the kubelet's paths built in
-  plugwright verify --rules REG --rules LST-03 --output junit -- ./my-plugin --plugin-dir {dir}
+  plugwright verify --rules REG --exclude REG-13 -- ./my-plugin --plugin-dir {dir}
+  plugwright verify --report junit=verify.xml --report sarif=verify.sarif -- ./my-plugin --plugin-dir {dir}
+  plugwright verify --bind fake/dev:/dev --bind fake/sys:/sys -- ./my-plugin      without the hardware
   plugwright verify --dra -- ./my-driver --kubelet-dir {root}   a DRA driver; it has KUBECONFIG and NODE_NAME
   plugwright verify --explain ALO-03
 """
@@ -47,6 +56,8 @@ Examples:
 @click.option(
     "--rules", multiple=True, metavar="PATTERN", help="Check these only: an id, a group such as REG, or ANS-*."
 )
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Do not check these: an id, a group or a pattern.")
+@click.option("--notes", is_flag=True, help="Check notes too: rules that matter on few nodes, or for rare calls.")
 @click.option("--dra", is_flag=True, help="The program is a DRA driver: an API server is beside the kubelet.")
 @click.option("--list", "lists", is_flag=True, help="List the rules and exit.")
 @click.option("--explain", metavar="ID", help="Explain one rule and exit.")
@@ -62,10 +73,30 @@ Examples:
     type=click.Choice(["text", *documents.FORMATS]),
     default="text",
     show_default=True,
-    help="Format of the report, on the standard output.",
+    help="Format of the report on the standard output; with another one than text, progress is on the error output.",
 )
-@click.option("--baseline", "baseline_file", type=click.Path(path_type=Path), help="File with failures that are known.")
-@click.option("--write-baseline", type=click.Path(path_type=Path), help="Write what fails now to such a file.")
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    metavar="FORMAT=FILE",
+    help=f"Write a report to a file as well: {', '.join(documents.FORMATS)}; repeatable.",
+)
+@click.option(
+    "--source",
+    default="",
+    metavar="FILE",
+    help="File of your repository at which SARIF shows findings.  [default: go.mod, pyproject.toml or the like]",
+)
+@click.option(
+    "--baseline",
+    "baseline_file",
+    type=click.Path(path_type=Path),
+    help="File with known findings: RULE[@VERSION] [until YYYY-MM-DD]  # reason.",
+)
+@click.option(
+    "--write-baseline", type=click.Path(path_type=Path), help="Write the findings of this run to such a file."
+)
 @click.option("--thorough", is_flag=True, help="Rules of endurance too: hundreds of restarts, which take minutes.")
 @click.option(
     "--device-plugins-dir-flag",
@@ -76,6 +107,19 @@ Examples:
 )
 @click.option(
     "--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable for the program; {dir} is filled in."
+)
+@click.option(
+    "--bind",
+    "binds",
+    multiple=True,
+    metavar="SRC:DST",
+    help="Let the program see SRC as DST, such as a fake /sys or /dev, in its mount namespace; repeatable.",
+)
+@click.option(
+    "--parameters",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --dra: the driver's own parameters for claims, one object in JSON or YAML.",
 )
 @click.option("--fail-command", default="", metavar="SH", help="Shell command that makes the device {id} fail.")
 @click.option("--recover-command", default="", metavar="SH", help="Shell command that makes it recover.")
@@ -96,14 +140,15 @@ def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
     """Verify that a device plugin or a DRA driver keeps the contract with the kubelet.
 
     The program is started beside emulated kubelets, in a directory of its own, and every rule gives a verdict: what was
-    expected, what was seen, why it matters on a node, and how to mend it. {dir} in the command and in --env is the
-    device-plugins directory, {root} the one above it, {socket} is kubelet.sock. A program that has these paths built in
-    gets a mount namespace where that is allowed.
+    expected, what was seen, why it matters on a node, and how to fix it. {dir} in the command and in --env is the
+    device-plugins directory, {root} the one above it, {socket} is kubelet.sock. A program with built-in paths runs in
+    a mount namespace, if the system allows it.
 
     With --dra the program is a DRA driver. {dir} is the kubelet's plugins directory then, {registry} plugins_registry,
     {cdi} a directory for CDI specs, {kubeconfig} leads to an API server with one node, {node}.
 
-    Exit codes: 0, 1 if a MUST rule failed, 2 if nothing could be verified.
+    Verdicts: pass, fail (a MUST), warning (a SHOULD), error (the program crashed or stopped listening), not checked
+    (another rule failed), not applicable. Exit codes: 0, 1 after a failure or an error, 2 if nothing was verified.
     """
     logs.configure("human", "critical")
     if values["lists"]:
@@ -117,24 +162,45 @@ def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
     except PlugwrightError as error:
         raise click.UsageError(str(error)) from error
     click.echo(documents.FORMATS[output](report)) if output != "text" else _show_summary(report)
-    sys.exit(1 if report.failed else 0)
+    sys.exit(report.exit_code)
 
 
 def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Report:
-    target = _target(command, values)
+    target, files = _target(command, values), _report_files(values["reports"])
     known = baseline.read_baseline(values["baseline_file"]) if values["baseline_file"] else baseline.Baseline()
-    rules, options = catalogue.select(values["rules"], dra=values["dra"]), _options(values)
+    rules = catalogue.select(values["rules"], dra=values["dra"], exclude=values["exclude"], notes=values["notes"])
+    options = _options(values)
     versions = _versions(values["versions"], _DRIVER_VERSIONS if values["dra"] else _VERSIONS)
     if values["dra"] and values["attach"]:
         _announce_api(values["attach"], versions)
-    seen: Callable[[Verdict], None] = _show if output == "text" else _show_progress
     every = [replace(options, version=version) for version in versions]
+    seen = partial(_show, err=output != "text")
     verdicts = runner.run(target, rules, every, seen, values["jobs"])
     if verdicts is None:
         raise click.Abort
     if values["write_baseline"]:
-        values["write_baseline"].write_text(baseline.baseline_text(verdicts))
-    return known.report(str(target), verdicts)
+        _write(values["write_baseline"], baseline.baseline_text(verdicts, known))
+    report = replace(known.report(str(target), verdicts), source=values["source"])
+    for path, kind in files:
+        _write(path, documents.FORMATS[kind](report) + "\n")
+    return report
+
+
+def _report_files(texts: Sequence[str]) -> list[tuple[Path, str]]:
+    parts = [text.partition("=") for text in texts]
+    for kind, _, name in parts:
+        if kind not in documents.FORMATS or not name:
+            raise click.UsageError(f"--report must be FORMAT=FILE with {', '.join(documents.FORMATS)}, got {kind!r}")
+        if not Path(name).absolute().parent.is_dir():
+            raise click.UsageError(f"--report: no such directory: {Path(name).parent}")
+    return [(Path(name), kind) for kind, _, name in parts]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _announce_api(directory: Path, versions: Sequence[str]) -> None:
@@ -153,7 +219,10 @@ def _target(command: tuple[str, ...], values: dict[str, Any]) -> Target:
     if wrong := [name for name, equals, _ in variables if not name or not equals]:
         raise click.UsageError(f"--env must be NAME=VALUE, got {wrong[0]!r}")
     environment = {name: value for name, _, value in variables}
-    target = Target(command, environment, values["directory_flag"], attached=bool(values["attach"]))
+    binds = tuple(map(namespace.parse_bind, values["binds"]))
+    if binds and values["attach"]:
+        raise click.UsageError("--bind is for a program that is started here, and not for --attach")
+    target = Target(command, environment, values["directory_flag"], bool(values["attach"]), binds)
     if command:
         target.check()
     return target
@@ -164,6 +233,8 @@ def _options(values: dict[str, Any]) -> VerifyOptions:
         raise click.UsageError("--fail-command and --recover-command need each other")
     if values["dra"]:
         check_installed("plugwright verify --dra")
+    elif values["parameters"]:
+        raise click.UsageError("--parameters is for DRA drivers: use it with --dra")
     limit = values["timeout"]
     limits = TimeLimits(start=limit, register=limit)
     options = VerifyOptions(
@@ -174,6 +245,7 @@ def _options(values: dict[str, Any]) -> VerifyOptions:
         directory=values["attach"],
         host_root=values["host_root"],
         dra=values["dra"],
+        parameters=read_parameters(values["parameters"]) if values["parameters"] else None,
     )
     return replace(options, cdi_dirs=values["cdi_dirs"]) if values["cdi_dirs"] else options
 
@@ -183,52 +255,58 @@ def _versions(chosen: Sequence[str], every: Sequence[str]) -> list[str]:
     return [profile(version).name for version in dict.fromkeys(versions)]
 
 
-def _show(verdict: Verdict) -> None:
-    if verdict.status is RuleStatus.NOT_APPLICABLE or (verdict.status is RuleStatus.PASS and not sys.stdout.isatty()):
-        return  # the former are in the summary
-    word = click.style(f"{verdict.status!s:<7}", fg=_COLOURS[verdict.status])
-    click.echo(f"{verdict.version:<6} {verdict.rule.id}  {word} {verdict.rule.title}")
+def _show(verdict: Verdict, *, err: bool) -> None:
+    """One line for each rule as it ends, with its time, and the details of a finding."""
+    word = click.style(f"{verdict.status!s:<14}", fg=_COLOURS.get(verdict.status))
+    took = f"{verdict.seconds:6.2f} s"
+    click.echo(f"{verdict.version:<6} {verdict.rule.id}  {word} {took}  {verdict.rule.title}", err=err)
     for name, text in _details(verdict):
-        click.echo(f"{'':<15} {click.style(f'{name:<9}', dim=True)} {text}")
+        click.echo(f"{'':<15} {click.style(f'{name:<9}', dim=True)} {text}", err=err)
 
 
 def _details(verdict: Verdict) -> list[tuple[str, str]]:
-    if verdict.status is RuleStatus.PASS:
+    if not verdict.status.is_finding:
         return []
     rule = verdict.rule
-    calls = [("" if number else "calls", line) for number, line in enumerate(verdict.calls)]
     return [
         ("expected", verdict.expected),
         ("seen", verdict.seen),
-        *calls,
+        *_block("calls", verdict.calls),
+        *_block("output", verdict.output),
         ("why", rule.why),
-        ("mend", rule.mend),
-        ("level", f"{rule.level}, kubelet versions: {rule.versions()}, {rule.anchor()}"),
+        ("fix", rule.fix),
+        ("level", f"{rule.level}, kubelet versions: {rule.versions()}"),
+        ("more", f"plugwright verify --explain {rule.id}, {rule.page()}"),
     ]
 
 
-def _show_progress(verdict: Verdict) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r\033[K{verdict.version} {verdict.rule.id} {verdict.status}", nl=False, err=True)
+def _block(name: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [("" if number else name, line) for number, line in enumerate(lines)]
 
 
 def _show_summary(report: Report) -> None:
     counts = ", ".join(f"{report.count(status)} {status}" for status in RuleStatus)
     known = sum(verdict.known for verdict in report.verdicts)
-    for reason, ids in _not_applicable(report).items():
-        click.echo(click.style(f"not applicable: {', '.join(ids)}: {reason}", dim=True))
+    for reason, ids in _unproven(report).items():
+        click.echo(click.style(f"{reason}: {', '.join(ids)}", dim=True))
     click.echo(f"{counts}{f', {known} of them known' if known else ''}")
-    if report.mended:
-        click.echo(f"no longer failing, to be taken out of the baseline: {', '.join(report.mended)}")
-    click.echo(click.style("failed", fg="red") if report.failed else click.style("passed", fg="green"))
+    if report.fixed:
+        click.echo(f"no longer failing, to be taken out of the baseline: {', '.join(report.fixed)}")
+    if report.expired:
+        click.echo(f"expired in the baseline: {', '.join(report.expired)}")
+    click.echo(click.style(report.outcome, fg="red" if report.exit_code else "green"))
 
 
-def _not_applicable(report: Report) -> dict[str, list[str]]:
-    """The rules that were not checked, by the reason."""
+def _unproven(report: Report) -> dict[str, list[str]]:
+    """The rules without proof, by the reason."""
     reasons: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        if verdict.status is RuleStatus.NOT_APPLICABLE and verdict.rule.id not in reasons.setdefault(verdict.seen, []):
-            reasons[verdict.seen].append(verdict.rule.id)
+        if verdict.status.is_proof:
+            continue
+        cause = f"{verdict.depends_on} failed" if verdict.depends_on else verdict.seen
+        ids = reasons.setdefault(f"{verdict.status}, {cause}", [])
+        if verdict.rule.id not in ids:
+            ids.append(verdict.rule.id)
     return reasons
 
 
@@ -246,7 +324,7 @@ def _list_rules(groups: Mapping[str, Sequence[type[Rule]]]) -> None:
 
 def _explain(rule: type[Rule]) -> None:
     click.echo(f"{click.style(rule.id, bold=True)} ({rule.level}): {rule.title}")
-    facts = ", ".join(f"docs/kubelet-behaviour.md#{fact}" for fact in rule.facts) or "none"
-    for name, text in (("why", rule.why), ("mend", rule.mend), ("versions", rule.versions()), ("facts", facts)):
+    facts = ", ".join(f"{documentation_url()}/kubelet-behaviour.md#{fact}" for fact in rule.facts) or "none"
+    for name, text in (("why", rule.why), ("fix", rule.fix), ("versions", rule.versions()), ("facts", facts)):
         click.echo(f"  {name:<9} {text}")
-    click.echo(f"  {'page':<9} {rule.anchor()}")
+    click.echo(f"  {'page':<9} {rule.page()}")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
@@ -14,8 +15,10 @@ from plugwright.protocol.messages import AllocateResponse, ListedDevice
 
 __all__ = [
     "UNKNOWN_ID",
+    "AnsweredDevices",
     "allocate",
     "answered",
+    "answered_devices",
     "answers",
     "check_alive",
     "check_devices",
@@ -28,7 +31,14 @@ __all__ = [
     "with_option",
 ]
 
-_MOST_DEVICES = 16  # that are asked for one by one
+_WORDS = {
+    "nodes": "device node in an answer",
+    "mounts": "mount in an answer",
+    "env": "variable in an answer",
+    "cdi": "CDI device in an answer",
+    "annotations": "annotation in an answer",
+}
+_MOST_DEVICES = 4096  # that are asked for one by one; of more devices some from everywhere
 UNKNOWN_ID = "plugwright-verify-no-such-device"
 
 
@@ -68,19 +78,54 @@ async def allocate(verifier: Verifier, plugin: RegisteredPlugin, *containers: Se
     return [messages.decode(response) for response in encoded]
 
 
-async def answers(verifier: Verifier, plugin: RegisteredPlugin) -> list[tuple[str, AllocateResponse]]:
-    """The answer for each healthy device by itself, up to a number of them."""
-    found = []
-    for device_id in plugin.ids[:_MOST_DEVICES]:
-        responses = await allocate(verifier, plugin, [device_id])
-        found += [(device_id, response) for response in responses[:1]]
+@dataclass(frozen=True, slots=True)
+class AnsweredDevices:
+    """The answer to Allocate for every healthy device by itself, or the error, by resource and id."""
+
+    answers: dict[str, dict[str, AllocateResponse]]
+    errors: dict[str, dict[str, str]]
+
+    def of(self, resource: str) -> dict[str, AllocateResponse]:
+        return self.answers.get(resource, {})
+
+
+async def answered_devices(verifier: Verifier) -> AnsweredDevices:
+    found = AnsweredDevices({}, {})
+    for plugin in await with_devices(verifier):
+        answers, errors = found.answers.setdefault(plugin.resource, {}), found.errors.setdefault(plugin.resource, {})
+        async with plugin.connect() as client:
+            for device_id in plugin.ids[:: max(1, -(-len(plugin.ids) // _MOST_DEVICES))]:
+                try:
+                    async with asyncio.timeout(verifier.limits.call):
+                        encoded = await client.allocate_encoded([device_id])
+                except PeerGone:
+                    raise
+                except PlugwrightError as error:
+                    errors[device_id] = str(error)
+                else:
+                    answers.update((device_id, messages.decode(response)) for response in encoded[:1])
     return found
 
 
-async def answered(verifier: Verifier, problems: Callable[[AllocateResponse], Iterable[str]], expected: str) -> None:
-    """Raises RuleViolated for the first answer to Allocate in which there are problems."""
+async def answers(verifier: Verifier, plugin: RegisteredPlugin) -> list[tuple[str, AllocateResponse]]:
+    """The answer for each healthy device by itself, without those that are refused."""
+    found = (await verifier.remembered(answered_devices)).of(plugin.resource)
+    if not found:
+        raise RuleNotApplicable(f"Allocate of {plugin.resource} is never answered")
+    return list(found.items())
+
+
+async def answered(
+    verifier: Verifier, problems: Callable[[AllocateResponse], Iterable[str]], expected: str, *fields: str
+) -> None:
+    """Raises RuleViolated for the first answer to Allocate with problems in these fields.
+
+    Without anything in them the rule is not applicable.
+    """
     for plugin in await with_devices(verifier):
         for device_id, response in await answers(verifier, plugin):
+            for field in fields:
+                verifier.examine(getattr(response, field), _WORDS[field])
             found = list(problems(response))
             expect(
                 not found, expected, f"Allocate of {device_id!r} of {plugin.resource} was answered with {some(found)}"
@@ -127,5 +172,6 @@ async def check_alive(verifier: Verifier, after: str) -> None:
 async def check_devices(verifier: Verifier, problems: Callable[[ListedDevice], str], expected: str) -> None:
     """Raises RuleViolated for the first devices of a list with a problem."""
     for event in (await verifier.started()).lists():
-        found = list(dict.fromkeys(text for device in event.devices if (text := problems(device))))
+        devices = verifier.examine(event.devices, "device in a list")
+        found = list(dict.fromkeys(text for device in devices if (text := problems(device))))
         expect(not found, expected, f"the list of {event.about} has {some(found)}")

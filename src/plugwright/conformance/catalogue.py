@@ -5,8 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from plugwright.conformance.dra.rules import (
     announcing,
+    api_server,
+    lifetime,
+    parameters,
     preparing,
     reporting,
+    several_claim_devices,
     shared_claims,
     slicing,
     surviving,
@@ -24,15 +28,27 @@ from plugwright.conformance.rules import (
     preferring,
     registering,
     registering_again,
+    several_devices,
 )
 from plugwright.errors import ConfigError
 
-__all__ = ["DRIVER_GROUPS", "DRIVER_RULES", "GROUPS", "RULES", "find", "select"]
+__all__ = [
+    "DRIVER_GROUPS",
+    "DRIVER_RULES",
+    "GROUPS",
+    "RULES",
+    "find",
+    "is_about_crashes",
+    "prerequisite",
+    "registration",
+    "restarts",
+    "select",
+]
 
 GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
     "Registration": (*registering.RULES, *registering_again.RULES),
     "The device list": listing.RULES,
-    "Allocate and PreStartContainer": allocating.RULES,
+    "Allocate and PreStartContainer": (*allocating.RULES, *several_devices.RULES),
     "Preferred allocation": preferring.RULES,
     "Answers that a runtime accepts": answering.RULES,
     "Faults": faults.RULES,
@@ -42,17 +58,58 @@ GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
 }
 RULES: tuple[type[Rule], ...] = tuple(rule for rules in GROUPS.values() for rule in rules)
 DRIVER_GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
-    "DRA: registration": announcing.RULES,
+    "DRA: registration": (*announcing.RULES, *lifetime.AWAY_RULES),
     "DRA: ResourceSlices": slicing.RULES,
-    "DRA: preparing claims": (*preparing.RULES, *shared_claims.RULES),
-    "DRA: unpreparing claims": unpreparing.UNPREPARE_RULES,
+    "DRA: preparing claims": (*preparing.RULES, *shared_claims.RULES, *several_claim_devices.PREPARE_RULES),
+    "DRA: parameters of claims": parameters.RULES,
+    "DRA: unpreparing claims": (*unpreparing.UNPREPARE_RULES, *several_claim_devices.UNPREPARE_RULES),
     "DRA: CDI devices": unpreparing.CDI_RULES,
-    "DRA: restarts, reboots and damage": surviving.STATE_RULES,
+    "DRA: restarts, reboots and damage": (*surviving.STATE_RULES, *lifetime.UPDATE_RULES),
+    "DRA: the API server": api_server.RULES,
     "DRA: health": reporting.HEALTH_RULES,
     "DRA: rights": reporting.RIGHTS_RULES,
     "DRA: the end of the program": surviving.END_RULES,
+    "DRA: resources": lifetime.LEAK_RULES,
 }
 DRIVER_RULES: tuple[type[Rule], ...] = tuple(rule for rules in DRIVER_GROUPS.values() for rule in rules)
+
+
+# The rule about the call that all rules of a group begin with: an error of this call is the other rule's finding.
+_PREREQUISITES = {
+    "ALO": "ALO-01",
+    "ANS": "ALO-01",
+    "FLT": "ALO-01",
+    "PST": "PST-01",
+    "PRF": "PRF-01",
+    "HOT": "HOT-01",
+    "PRP": "PRP-01",
+    "UNP": "PRP-01",
+    "CDI": "PRP-01",
+    "DST": "PRP-01",
+    "DRG": "PRP-01",
+}
+
+
+def registration(*, dra: bool) -> type[Rule]:
+    """The rule that is checked first, whichever are selected."""
+    return DRIVER_RULES[0] if dra else RULES[0]
+
+
+def prerequisite(rule: type[Rule]) -> str:
+    """The id of the rule that an unexpected error of a call belongs to; empty if there is none."""
+    return _PREREQUISITES.get(rule.id.partition("-")[0], "")
+
+
+def restarts(rule: type[Rule]) -> str:
+    """The id of the rule that a program belongs to which does not register again."""
+    if rule.alone:
+        return ""
+    return "DRG-10" if rule in DRIVER_RULES else "REG-14"
+
+
+def is_about_crashes(rule: type[Rule]) -> bool:
+    """Whether the end of the program is what the rule looks for, so that it is a failure and not an error."""
+    return rule in faults.RULES
 
 
 def find(rule_id: str) -> type[Rule]:
@@ -62,19 +119,28 @@ def find(rule_id: str) -> type[Rule]:
     raise ConfigError(f"rule must be one that `plugwright verify --list` shows, got {rule_id!r}")
 
 
-def select(patterns: Sequence[str] = (), *, dra: bool = False) -> list[type[Rule]]:
-    """The rules that match any of the patterns, such as `REG-01`, `LST` or `ANS-*`; all where there is none.
+def select(
+    patterns: Sequence[str] = (), *, dra: bool = False, exclude: Sequence[str] = (), notes: bool = False
+) -> list[type[Rule]]:
+    """The rules that match any of the patterns, such as `REG-01`, `LST` or `ANS-*`; without patterns all but notes.
 
-    Those for DRA drivers, or those for device plugins.
+    Those for DRA drivers, or those for device plugins. An id or a pattern selects notes too, a group does not, unless
+    `notes` are asked for.
     """
     rules = DRIVER_RULES if dra else RULES
-    chosen = {rule for pattern in patterns for rule in _matching(pattern, rules)}
-    return [rule for rule in rules if rule in chosen or not patterns]
+    chosen = {rule for pattern in patterns for rule in _matching(pattern, rules, notes=notes)}
+    excluded = {rule for pattern in exclude for rule in _matching(pattern, rules, notes=True)}
+    wanted = [rule for rule in rules if rule in chosen or not (patterns or (rule.note and not notes))]
+    selected = [rule for rule in wanted if rule not in excluded]
+    if not selected:
+        raise ConfigError("--rules and --exclude leave no rule to check")
+    return selected
 
 
-def _matching(pattern: str, rules: Sequence[type[Rule]]) -> list[type[Rule]]:
+def _matching(pattern: str, rules: Sequence[type[Rule]], *, notes: bool) -> list[type[Rule]]:
     words = pattern.upper()
-    matching = [rule for rule in rules if fnmatch.fnmatchcase(rule.id, words) or rule.id.partition("-")[0] == words]
+    group = [rule for rule in rules if rule.id.partition("-")[0] == words and (notes or not rule.note)]
+    matching = group + [rule for rule in rules if fnmatch.fnmatchcase(rule.id, words)]
     if not matching:
         raise ConfigError(
             f"rules must be ids such as REG-01, groups such as LST or patterns such as ANS-*, got {pattern!r}"

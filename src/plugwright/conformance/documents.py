@@ -1,17 +1,14 @@
-"""The verdicts as documents that travel: JSON, JUnit, SARIF and Markdown."""
+"""The verdicts as documents for other programs: JSON, JUnit, Markdown and annotations; SARIF is in `sarif`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from xml.etree import ElementTree
 
-from plugwright.conformance.rule import Level, Report, Rule, RuleStatus, Verdict
+from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict
+from plugwright.conformance.sarif import as_sarif
 from plugwright.version import __version__
 
-__all__ = ["FORMATS", "as_json", "as_junit", "as_markdown", "as_sarif", "rules_page"]
-
-_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_SARIF_LEVELS = {Level.MUST: "error", Level.SHOULD: "warning"}
-_SARIF_KINDS = {RuleStatus.PASS: "pass", RuleStatus.NOT_APPLICABLE: "notApplicable"}
+__all__ = ["FORMATS", "as_annotations", "as_json", "as_junit", "as_markdown", "as_sarif", "rules_page", "why_skipped"]
 
 
 def as_json(report: Report) -> str:
@@ -20,9 +17,12 @@ def as_json(report: Report) -> str:
     document = {
         "plugwright": __version__,
         "command": report.command,
+        "outcome": report.outcome,
         "failed": report.failed,
+        "verified": report.verified,
         "counts": counts,
-        "mended": list(report.mended),
+        "fixed": list(report.fixed),
+        "expired": list(report.expired),
         "verdicts": [verdict.facts() for verdict in report.verdicts],
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
@@ -38,7 +38,8 @@ def as_junit(report: Report) -> str:
             "testsuite",
             name=f"kubelet {version}",
             tests=str(len(verdicts)),
-            failures=str(sum(verdict.breaks for verdict in verdicts)),
+            failures=str(sum(verdict.breaks and not _is_error(verdict) for verdict in verdicts)),
+            errors=str(sum(verdict.breaks and _is_error(verdict) for verdict in verdicts)),
             skipped=str(sum(_is_skipped(verdict) for verdict in verdicts)),
             time=f"{sum(verdict.seconds for verdict in verdicts):.3f}",
         )
@@ -49,7 +50,11 @@ def as_junit(report: Report) -> str:
 
 
 def _is_skipped(verdict: Verdict) -> bool:
-    return verdict.status is RuleStatus.NOT_APPLICABLE or verdict.known
+    return verdict.status in (RuleStatus.NOT_APPLICABLE, RuleStatus.NOT_CHECKED) or verdict.known
+
+
+def _is_error(verdict: Verdict) -> bool:
+    return verdict.status is RuleStatus.ERROR
 
 
 def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
@@ -59,11 +64,14 @@ def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
     )
     if verdict.breaks:
         failure = ElementTree.SubElement(
-            case, "failure", message=_xml(f"expected {verdict.expected}; seen {verdict.seen}")
+            case,
+            "error" if _is_error(verdict) else "failure",
+            message=_xml(f"expected {verdict.expected}; seen {verdict.seen}"),
         )
-        failure.text = _xml("\n".join([verdict.rule.why, verdict.rule.mend, *verdict.calls]))
+        rule = verdict.rule
+        failure.text = _xml("\n".join([rule.why, rule.fix, rule.page(), *verdict.calls, *verdict.output]))
     elif _is_skipped(verdict):
-        ElementTree.SubElement(case, "skipped", message=_xml(verdict.seen))
+        ElementTree.SubElement(case, "skipped", message=_xml(why_skipped(verdict)))
     elif verdict.status is RuleStatus.WARNING:
         ElementTree.SubElement(case, "system-out").text = _xml(
             f"warning: expected {verdict.expected}; seen {verdict.seen}"
@@ -77,81 +85,63 @@ def _xml(text: str) -> str:
     )
 
 
-def as_sarif(report: Report) -> str:
-    rules = list(dict.fromkeys(verdict.rule for verdict in report.verdicts))
-    run = {
-        "tool": {
-            "driver": {
-                "name": "plugwright verify",
-                "version": __version__,
-                "rules": [_sarif_rule(rule) for rule in rules],
-            }
-        },
-        "results": [_sarif_result(verdict) for verdict in report.verdicts],
-    }
-    return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False)
-
-
-def _sarif_rule(rule: type[Rule]) -> Mapping[str, object]:
-    return {
-        "id": rule.id,
-        "name": rule.__name__,
-        "shortDescription": {"text": rule.title},
-        "fullDescription": {"text": rule.why},
-        "help": {"text": f"{rule.mend} See {rule.anchor()}"},
-        "defaultConfiguration": {"level": _SARIF_LEVELS[rule.level]},
-    }
-
-
-def _sarif_result(verdict: Verdict) -> Mapping[str, object]:
-    kind = _SARIF_KINDS.get(verdict.status, "fail")
-    result: dict[str, object] = {
-        "ruleId": verdict.rule.id,
-        "kind": kind,
-        "level": _SARIF_LEVELS[verdict.rule.level] if kind == "fail" else "none",
-        "message": {"text": f"kubelet {verdict.version}: {_sentence(verdict)}"},
-        # There is no line of code to point at: a program is verified, not its source.
-        "locations": [{"logicalLocations": [{"fullyQualifiedName": f"kubelet-{verdict.version}", "kind": "resource"}]}],
-    }
+def why_skipped(verdict: Verdict) -> str:
+    """Why a rule has no verdict that counts, in a few words."""
     if verdict.known:
-        result["suppressions"] = [{"kind": "external", "justification": "in the baseline"}]
-    return result
-
-
-def _sentence(verdict: Verdict) -> str:
-    if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING):
-        return f"{verdict.rule.title}. Expected {verdict.expected}; seen {verdict.seen}"
-    return verdict.seen or verdict.rule.title
+        return f"known: {verdict.reason or 'no reason given'}; seen {verdict.seen}"
+    if verdict.depends_on:
+        return f"not checked: {verdict.depends_on} failed{f' ({verdict.seen})' if verdict.seen else ''}"
+    return verdict.seen
 
 
 def as_markdown(report: Report) -> str:
-    """What did not pass as a table, and the counts."""
-    lines = [f"## plugwright verify: {'failed' if report.failed else 'passed'}", "", f"`{report.command}`", ""]
+    """The findings as a table, and the counts."""
+    lines = [f"## plugwright verify: {report.outcome}", "", f"`{report.command}`", ""]
     lines += [
         "| " + " | ".join(f"{report.count(status)} {status}" for status in RuleStatus) + " |",
-        "|---|---|---|---|",
+        "|---" * len(RuleStatus) + "|",
         "",
     ]
-    shown = [verdict for verdict in report.verdicts if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING)]
+    shown = [verdict for verdict in report.verdicts if verdict.status.is_finding]
     if shown:
-        lines += ["| rule | kubelet | verdict | expected | seen | mend |", "|---|---|---|---|---|---|"]
+        lines += ["| rule | kubelet | verdict | expected | seen | fix |", "|---|---|---|---|---|---|"]
     lines += [_row(verdict) for verdict in shown]
-    if report.mended:
-        lines += ["", f"No longer failing, to be taken out of the baseline: {', '.join(report.mended)}"]
+    if report.fixed:
+        lines += ["", f"No longer failing, to be taken out of the baseline: {', '.join(report.fixed)}"]
+    if report.expired:
+        lines += ["", f"Expired in the baseline: {', '.join(report.expired)}"]
     return "\n".join(lines)
 
 
 def _row(verdict: Verdict) -> str:
     status = f"{verdict.status}{', known' if verdict.known else ''}"
-    cells = (verdict.rule.id, verdict.version, status, verdict.expected, verdict.seen, verdict.rule.mend)
+    name = f"[{verdict.rule.id}]({verdict.rule.page()})"
+    cells = (name, verdict.version, status, verdict.expected, verdict.seen, verdict.rule.fix)
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def as_annotations(report: Report) -> str:
+    """A workflow command of GitHub for each finding that is not known."""
+    shown = [verdict for verdict in report.verdicts if verdict.status.is_finding and not verdict.known]
+    return "\n".join(_annotation(verdict) for verdict in shown)
+
+
+def _annotation(verdict: Verdict) -> str:
+    rule, level = verdict.rule, "warning" if verdict.status is RuleStatus.WARNING else "error"
+    text = f"Expected {verdict.expected}; seen {verdict.seen}\nWhy: {rule.why}\nFix: {rule.fix}\n{rule.page()}"
+    title = f"{rule.id} {rule.title} (kubelet {verdict.version})"
+    return f"::{level} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(text)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def rules_page(groups: Mapping[str, Sequence[type[Rule]]]) -> str:
     """Every rule with its reason, for docs/verify.md."""
     lines = []
     for group, rules in groups.items():
-        lines += [f"### {group}", "", "| rule | | what, why and how to mend it |", "|---|---|---|"]
+        lines += [f"### {group}", "", "| rule | | what, why and how to fix it |", "|---|---|---|"]
         lines += [_rule_row(rule) for rule in rules]
         lines.append("")
     return "\n".join(lines)
@@ -160,9 +150,16 @@ def rules_page(groups: Mapping[str, Sequence[type[Rule]]]) -> str:
 def _rule_row(rule: type[Rule]) -> str:
     facts = ", ".join(f"[{fact}](kubelet-behaviour.md#{fact})" for fact in rule.facts)
     notes = [f"kubelets {rule.versions()}"] * bool(rule.since or rule.until) + ["with `--thorough`"] * rule.thorough
+    notes += [f"a note: only with `--rules {rule.id}`"] * rule.note
     about = "; ".join([*notes, *([f"facts {facts}"] if facts else [])])
-    text = f"**{rule.title}.** {rule.why} _{rule.mend}_{f' ({about})' if about else ''}"
+    text = f"**{rule.title}.** {rule.why} _{rule.fix}_{f' ({about})' if about else ''}"
     return f'| <a id="{rule.id.lower()}"></a>{rule.id} | {rule.level} | {text} |'
 
 
-FORMATS = {"json": as_json, "junit": as_junit, "sarif": as_sarif, "markdown": as_markdown}
+FORMATS: Mapping[str, Callable[[Report], str]] = {
+    "json": as_json,
+    "junit": as_junit,
+    "sarif": as_sarif,
+    "markdown": as_markdown,
+    "github": as_annotations,
+}

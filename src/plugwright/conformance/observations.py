@@ -5,20 +5,25 @@ Each is made once for a verifier, and remembered.
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugwright.conformance.dra.cdi_specs import cdi_devices
 from plugwright.conformance.program import processor_demand
+from plugwright.conformance.restarting import start_after_end
 from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PluginNotRunning
+from plugwright.errors import PluginNotRunning, PlugwrightError
+from plugwright.protocol import messages
 from plugwright.system.concurrency import first
 
 __all__ = ["Idleness", "ProgramLife", "Refusals", "idleness", "program_life", "refusals"]
 
 _FOREIGN = ("foreign.sock", "notes.txt")
 _REFUSED = 8  # registrations, at most
+_ASKED = 16  # devices of a resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class ProgramLife:
     ids: dict[str, set[str]]
     again: str
     ids_again: dict[str, set[str]]
+    dropped: tuple[str, ...]  # devices that a list after SIGTERM does not have
+    paths_gone: tuple[str, ...]  # of answers to Allocate, after the end or after the next start
 
 
 async def program_life(verifier: Verifier) -> ProgramLife:
@@ -46,18 +53,54 @@ async def program_life(verifier: Verifier) -> ProgramLife:
             program = await session.start_program()
             await session.until_registered(verifier.resources, limit=verifier.limits.start)
             ids, served = _ids(session), [plugin.socket for plugin in session.plugins()]
+            paths, mark = await _answered_paths(verifier, session), session.mark
             ended = await program.stop(verifier.limits.end)
+            lists = {event.about: {device.id for device in event.devices} for event in session.lists(mark)}
+            dropped = [device_id for about, kept in lists.items() for device_id in sorted(ids.get(about, set()) - kept)]
+            paths_gone = [path for path in paths if path not in _existing(verifier, paths)]
             left = tuple(path.name for path in served if path.exists())
             processes = len(program.processes())
             gone = tuple(path.name for path in foreign if not path.exists())
         await program.end()
         again = await _start_again(verifier, session)
-        return ProgramLife(ended, program.returncode, program.ending, left, processes, gone, ids, again, _ids(session))
+        paths_gone += [path for path in paths if path not in _existing(verifier, paths)]
+        return ProgramLife(
+            ended,
+            program.returncode,
+            program.ending,
+            left,
+            processes,
+            gone,
+            ids,
+            again,
+            _ids(session),
+            tuple(dropped),
+            tuple(dict.fromkeys(paths_gone)),
+        )
+
+
+async def _answered_paths(verifier: Verifier, session: Session) -> list[str]:
+    """Paths and CDI names of answers that a stored answer needs, those that exist."""
+    found: list[str] = []
+    for plugin in session.plugins():
+        for device_id in plugin.ids[:_ASKED]:
+            with suppress(PlugwrightError, TimeoutError):
+                async with plugin.connect() as client, asyncio.timeout(verifier.limits.call):
+                    [answer] = [messages.decode(one) for one in await client.allocate_encoded([device_id])]
+                found += [mount.host_path for mount in answer.mounts] + [node.host_path for node in answer.nodes]
+                found += answer.cdi
+    existing = _existing(verifier, found)
+    return [path for path in dict.fromkeys(found) if path in existing]
+
+
+def _existing(verifier: Verifier, paths: Sequence[str]) -> set[str]:
+    root, names = verifier.options.host_root, cdi_devices(verifier.options.cdi_dirs)
+    return {path for path in paths if path in names or (root / path.lstrip("/")).exists()}
 
 
 async def _start_again(verifier: Verifier, session: Session) -> str:
     mark = session.mark
-    await session.start_program()
+    await start_after_end(session)
     try:
         await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
     except PluginNotRunning as error:

@@ -1,28 +1,30 @@
 """The program under test: how its command is filled in, started, watched and ended with all that it started.
 
 Its output is kept up to a limit, its files may not grow without one, and every process that descends from it has a
-variable of its own in the environment, by which those are found that left its process group. A program that has the
-kubelet's paths built in gets a mount namespace, in which the test's directory is `/var/lib/kubelet`.
+variable of its own in the environment, by which those are found that left its process group. Which directories the
+program sees in place of the host's is `namespace`'s.
 """
 
 import asyncio
 import os
+import re
 import resource
 import secrets
 import shlex
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plugwright.conformance import namespace
+from plugwright.conformance.namespace import Mount
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.system.latest import Latest
 
-__all__ = ["Program", "Target", "fill_in", "processor_demand", "start"]
+__all__ = ["Ending", "Program", "Surroundings", "Target", "fill_in", "processor_demand", "start"]
 
 _KEPT = 64 * 1024  # bytes of output, the last ones
 _DRAIN = 0.2  # seconds for the last output of a program that has ended
@@ -33,22 +35,12 @@ _VARIABLE = "PLUGWRIGHT_VERIFY"
 _PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
 _DIRECTORIES = (*_PLACEHOLDERS, "{registry}")  # a command with one of them says where the kubelet is
 _SHOWN = 400  # characters of a command or of output in a message
-# In the namespace: /var/lib with all that it has, and the directory of the test as /var/lib/kubelet.
-_ENTER = """set -e
-root=$1; shift
-if [ ! -d /var/lib/kubelet ]; then
-  old=$root/.var-lib; mkdir -p "$old"; mount --rbind /var/lib "$old"; mount -t tmpfs tmpfs /var/lib
-  for entry in "$old"/*; do
-    name=/var/lib/${entry##*/}
-    if [ -L "$entry" ]; then cp -P "$entry" "$name"; continue; fi
-    if [ -d "$entry" ]; then mkdir "$name"; else : > "$name"; fi
-    mount --rbind "$entry" "$name" || true
-  done
-  mkdir /var/lib/kubelet
-fi
-mount --rbind "$root" /var/lib/kubelet
-exec "$@"
-"""
+_COVERED = ".covered"  # in the kubelet's root: former entries of directories that the namespace replaces
+_LAST_LINES = 20  # of the output of a program that ended
+# What Go, Rust, C++ and the C library write when a program crashes.
+_PANIC = re.compile(r"^(panic:|fatal error:|thread '.*' panicked at|terminate called|.*Segmentation fault)")
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")  # the end of a traceback of Python
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # in a message that is otherwise the same each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +48,15 @@ class Target:
     """What is verified: a command with placeholders, or with an empty command a program that runs already.
 
     `{dir}` is the device-plugins directory, `{root}` the kubelet's, `{socket}` its registration socket. Without any of
-    them the program gets a mount namespace; `directory_flag` appends a flag with the directory instead.
+    them the program needs a mount namespace; `directory_flag` appends a flag with the directory instead. `binds` are
+    further mounts in the namespace.
     """
 
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     directory_flag: str = ""
     attached: bool = False
+    binds: tuple[Mount, ...] = ()
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -74,13 +68,20 @@ class Target:
     @property
     def needs_namespace(self) -> bool:
         texts = (*self.arguments, *self.environment.values())
-        return not any(name in text for text in texts for name in _DIRECTORIES)
+        return bool(self.binds) or not any(name in text for text in texts for name in _DIRECTORIES)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the program runs in a namespace: if it needs one, and also if that has no other effect."""
+        return not self.attached and (self.needs_namespace or namespace.is_free())
 
     def check(self) -> None:
-        """Raises ConfigError where the command cannot be run at all."""
+        """Raises ConfigError if the command cannot be run at all."""
         if shutil.which(self.command[0]) is None:
             raise ConfigError(f"cannot start {self.command[0]!r}: no such program")
-        if self.needs_namespace and _namespace() is None:
+        if self.binds and namespace.enter() is None:
+            raise ConfigError("--bind needs a mount namespace, which is not allowed here: run as root")
+        if self.needs_namespace and namespace.enter() is None:
             raise ConfigError(
                 "the command does not say where the kubelet is, and mount namespaces are not allowed here: use {dir}, "
                 "{root} or {socket} in it, --env or --device-plugins-dir-flag"
@@ -99,16 +100,13 @@ def fill_in(text: str, paths: KubeletPaths, more: Mapping[str, str] | None = Non
     return text
 
 
-def _namespace() -> tuple[str, ...] | None:
-    """The command that enters a mount namespace, or None where that is not allowed."""
-    for flags in (("--mount",), ("--mount", "--map-root-user")):
-        command = ("unshare", *flags, "--propagation", "private")
-        if (
-            shutil.which("unshare")
-            and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
-        ):
-            return command
-    return None
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended, with its last lines; two endings with one signature have the same cause."""
+
+    text: str
+    lines: tuple[str, ...]
+    signature: str
 
 
 class Program(asyncio.SubprocessProtocol):
@@ -118,6 +116,7 @@ class Program(asyncio.SubprocessProtocol):
         self.command = tuple(command)
         self.pid = 0
         self.stopping = False
+        self.crashed = False  # it ended without being told to
         self._token = token
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
@@ -186,14 +185,28 @@ class Program(asyncio.SubprocessProtocol):
 
     @property
     def ending(self) -> str:
-        """How it ended, with the last line of output."""
-        lines = self.output.splitlines()
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        wrote = f"; its last line was {last[:_SHOWN]!r}" if last else "; it wrote nothing"
+        """How it ended, with the line that says why: that of a panic, or the last one."""
         code = self.returncode
         if code is None:
-            return f"it runs{wrote}"
-        return f"it ended by {signal.Signals(-code).name}{wrote}" if code < 0 else f"it ended with status {code}{wrote}"
+            how = "it runs"
+        else:
+            how = f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with status {code}"
+        lines = self._lines()
+        if panic := next((line for line in lines if _PANIC.match(line)), ""):
+            return f"{how}: {panic[:_SHOWN]}"
+        if not lines:
+            return f"{how}; it wrote nothing"
+        return f"{how}; its last line was {lines[-1][:_SHOWN]!r}"
+
+    @property
+    def how_ended(self) -> Ending:
+        lines = self._lines()
+        panic = next((line for line in lines if _PANIC.match(line) or _EXCEPTION.match(line)), "")
+        reason = _VARYING.sub("", panic or (lines[-1] if lines else ""))
+        return Ending(self.ending, tuple(line[:_SHOWN] for line in lines[-_LAST_LINES:]), f"{self.returncode} {reason}")
+
+    def _lines(self) -> list[str]:
+        return [line.rstrip() for line in self.output.splitlines() if line.strip()]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -209,6 +222,7 @@ class Program(asyncio.SubprocessProtocol):
             self._finish()
 
     def process_exited(self) -> None:
+        self.crashed = not self.stopping
         if self._drained:
             self._finish()
         else:  # not until the pipe's end: a child may hold it for ever
@@ -220,20 +234,24 @@ class Program(asyncio.SubprocessProtocol):
         self._ended.publish_if_changed(True)
 
 
-async def start(
-    target: Target,
-    paths: KubeletPaths,
-    placeholders: Mapping[str, str] | None = None,
-    variables: Mapping[str, str] | None = None,
-) -> Program:
-    """With `placeholders` besides those of a device plugin; the target's own variables win over `variables`."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a session gives to its programs: further placeholders, default variables, and mounts in their namespace."""
+
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+
+
+async def start(target: Target, paths: KubeletPaths, surroundings: Surroundings | None = None) -> Program:
+    """The target's own variables win over those of the surroundings."""
+    around = surroundings or Surroundings()
     token = secrets.token_hex(8)
-    command = [fill_in(argument, paths, placeholders or {}) for argument in target.arguments]
-    own = {name: fill_in(value, paths, placeholders or {}) for name, value in target.environment.items()}
-    if target.needs_namespace:
-        enter = _namespace()
-        assert enter is not None, "Target.check allows nothing else"
-        command = [*enter, "sh", "-c", _ENTER, "sh", str(paths.root), *command]
+    command = [fill_in(argument, paths, around.placeholders) for argument in target.arguments]
+    own = {name: fill_in(value, paths, around.placeholders) for name, value in target.environment.items()}
+    if target.is_private:
+        mounts = around.mounts or (Mount(paths.root, namespace.KUBELET), *target.binds)
+        command = namespace.command_in(paths.root / _COVERED, mounts, command)
     loop = asyncio.get_running_loop()
     try:
         _, program = await loop.subprocess_exec(
@@ -241,7 +259,7 @@ async def start(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **(variables or {}), **own, _VARIABLE: token},
+            env={**os.environ, **around.variables, **own, _VARIABLE: token},
             start_new_session=True,
         )
     except OSError as error:

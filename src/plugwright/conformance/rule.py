@@ -1,18 +1,21 @@
-"""A rule: what a device plugin must do, why it matters on a node, and how to mend one that does not.
+"""A rule: what a device plugin must do, why it matters on a node, and how to fix a plugin that does not.
 
-A rule is a class with its facts as attributes and one method, `check`, which returns when the rule is kept and raises
-`RuleViolated` or `RuleNotApplicable` otherwise. What the rule looks at is a `Verifier`'s; how a verdict is shown is the
-callers'.
+A rule is a class with its facts as attributes and one method, `check`, which returns if the program keeps the rule and
+raises `RuleViolated` or `RuleNotApplicable` otherwise. `checker` turns the outcome into a verdict.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
 from plugwright.conformance.verifier import Verifier
 
-__all__ = ["Level", "Report", "Rule", "RuleStatus", "Verdict"]
+__all__ = ["REGISTRATION", "Level", "Report", "Rule", "RuleStatus", "Verdict", "documentation_url"]
+
+_DOCUMENTATION = "https://plugwright.dev/docs"
+REGISTRATION = ("REG-01", "DRG-01")  # the rules that every other one depends on
 
 
 class Level(StrEnum):
@@ -23,36 +26,51 @@ class Level(StrEnum):
 
 
 class RuleStatus(StrEnum):
+    """ERROR: the program crashed or stopped listening. NOT_CHECKED: another rule, which failed, is in the way."""
+
     PASS = "pass"  # noqa: S105  not a password
     FAIL = "fail"
     WARNING = "warning"
+    ERROR = "error"
+    NOT_CHECKED = "not checked"
     NOT_APPLICABLE = "not applicable"
+
+    @property
+    def is_finding(self) -> bool:
+        return self in (RuleStatus.FAIL, RuleStatus.WARNING, RuleStatus.ERROR)
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether the rule was checked to its end, or the program ended in it."""
+        return self is RuleStatus.PASS or self.is_finding
 
 
 class Rule:
     """`title` says what is expected; `facts` are numbers of docs/kubelet-behaviour.md; `since`, `until` are versions.
 
-    A `thorough` rule takes minutes and is only checked where asked for. One that is `alone` starts the program itself.
+    A `thorough` rule takes minutes and is only checked on request. A rule that is `alone` starts the program itself.
+    A `note` concerns few nodes, or calls that current kubelets do not make: it is only checked if it is named.
     """
 
     id: ClassVar[str]
     level: ClassVar[Level]
     title: ClassVar[str]
     why: ClassVar[str]
-    mend: ClassVar[str]
+    fix: ClassVar[str]
     facts: ClassVar[tuple[str, ...]] = ()
     since: ClassVar[str] = ""
     until: ClassVar[str] = ""
     thorough: ClassVar[bool] = False
     alone: ClassVar[bool] = False
+    note: ClassVar[bool] = False
 
     async def check(self, verifier: Verifier) -> None:
         raise NotImplementedError
 
     @classmethod
-    def anchor(cls) -> str:
-        """The rule's place in the documentation."""
-        return f"docs/verify.md#{cls.id.lower()}"
+    def page(cls) -> str:
+        """The URL of the rule in the documentation."""
+        return f"{documentation_url()}/verify.md#{cls.id.lower()}"
 
     @classmethod
     def holds_for(cls, version: str) -> bool:
@@ -70,7 +88,8 @@ class Rule:
 class Verdict:
     """The outcome of one rule with one kubelet version; `calls` are the last ones before it, as lines.
 
-    `known` is set for a failure that the baseline names.
+    `depends_on` is the rule whose failure kept this one from being checked, `output` the last lines of a program that
+    ended. `known` is set for a finding that the baseline names, with its `reason`.
     """
 
     rule: type[Rule]
@@ -81,11 +100,14 @@ class Verdict:
     calls: tuple[str, ...] = ()
     seconds: float = 0.0
     known: bool = False
+    depends_on: str = ""
+    output: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def breaks(self) -> bool:
         """Whether the exit code is 1 because of it."""
-        return self.status is RuleStatus.FAIL and not self.known
+        return self.status in (RuleStatus.FAIL, RuleStatus.ERROR) and not self.known
 
     def facts(self) -> Mapping[str, object]:
         """The verdict as a JSON object."""
@@ -95,13 +117,16 @@ class Verdict:
             "kubelet": self.version,
             "status": str(self.status),
             "known": self.known,
+            "reason": self.reason,
+            "depends_on": self.depends_on,
             "title": self.rule.title,
             "expected": self.expected,
             "seen": self.seen,
             "calls": list(self.calls),
+            "output": list(self.output),
             "why": self.rule.why,
-            "mend": self.rule.mend,
-            "page": self.rule.anchor(),
+            "fix": self.rule.fix,
+            "page": self.rule.page(),
             "kubelet_facts": list(self.rule.facts),
             "versions": self.rule.versions(),
             "seconds": round(self.seconds, 3),
@@ -114,16 +139,47 @@ class Report:
 
     command: str
     verdicts: tuple[Verdict, ...]
-    mended: tuple[str, ...] = field(default=())  # rules of the baseline that no longer fail
+    fixed: tuple[str, ...] = field(default=())  # entries of the baseline that no longer fail
+    expired: tuple[str, ...] = field(default=())  # entries of the baseline whose date has passed
+    source: str = ""  # the file of the project that findings are shown at
 
     @property
     def failed(self) -> bool:
         return any(verdict.breaks for verdict in self.verdicts)
 
+    @property
+    def verified(self) -> bool:
+        """Whether anything was proven with some version; known findings that hide all else prove nothing."""
+        versions = {verdict.version for verdict in self.verdicts}
+        return any(_proves([one for one in self.verdicts if one.version == version]) for version in versions)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every rule that could be checked is kept, 1 for a finding, 2 if nothing was proven."""
+        return 1 if self.failed else 0 if self.verified else 2
+
+    @property
+    def outcome(self) -> str:
+        return ("passed", "failed", "nothing was verified")[self.exit_code]
+
     def count(self, status: RuleStatus) -> int:
         return sum(verdict.status is status for verdict in self.verdicts)
+
+
+def _proves(verdicts: Sequence[Verdict]) -> bool:
+    """Whether a rule passed, or failed without keeping others from being checked."""
+    statuses = {verdict.status for verdict in verdicts}
+    if RuleStatus.PASS in statuses:
+        return True
+    found = [verdict for verdict in verdicts if verdict.status.is_finding and verdict.rule.id not in REGISTRATION]
+    return bool(found) and RuleStatus.NOT_CHECKED not in statuses
 
 
 def _number(version: str) -> tuple[int, int]:
     major, minor = version.removeprefix("v").split(".")[:2]
     return int(major), int(minor)
+
+
+def documentation_url() -> str:
+    """Where the pages are; PLUGWRIGHT_DOCS_URL names a copy, such as that of the tag that a CI job uses."""
+    return os.environ.get("PLUGWRIGHT_DOCS_URL", "").rstrip("/") or _DOCUMENTATION

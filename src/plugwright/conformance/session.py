@@ -11,8 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.conformance import program
-from plugwright.conformance.program import Program, Target
+from plugwright.conformance import namespace, program
+from plugwright.conformance.namespace import Mount
+from plugwright.conformance.program import Program, Surroundings, Target
 from plugwright.errors import PeerGone, PeerRefused, PluginNotRunning
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Call, StateChange
@@ -25,7 +26,7 @@ from plugwright.protocol.registration import RegisterRequest
 from plugwright.system import directories, sockets
 from plugwright.system.concurrency import first
 
-__all__ = ["RegisterCall", "RegisteredPlugin", "Session", "TimeLimits", "session"]
+__all__ = ["RegisterCall", "RegisteredPlugin", "Session", "TimeLimits", "session", "visible_parent"]
 
 
 _FINAL = ("is invalid", "is not supported by kubelet", "failed to get device plugin options", "RegisterPlugin error")
@@ -112,8 +113,36 @@ class Session:
         """How the program ended, or that it runs, with its last line."""
         return self.program.ending if self.programs else "the program is not ours"
 
+    @property
+    def cdi(self) -> Path:
+        """The directory that is `/var/run/cdi` for the program; a reboot empties it."""
+        return self.paths.root / "cdi"
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What the program sees in its namespace in place of the node's directories."""
+        return (*self._own_mounts, *self.target.binds)
+
+    @property
+    def _own_mounts(self) -> tuple[Mount, ...]:
+        """Directories of this session, the kubelet's root first."""
+        root = self.paths.root
+        specs = (Mount(self.cdi, Path("/var/run/cdi")), Mount(root / "etc-cdi", Path("/etc/cdi")))
+        return (Mount(root, namespace.KUBELET), *specs)
+
+    def on_host(self, path: Path) -> Path:
+        """Where a path that the program names is: it may see other directories than the host's."""
+        if self.target.attached:
+            return namespace.translate(path, self._own_mounts[:1])
+        return namespace.translate(path, self.mounts) if self.target.is_private else path
+
+    def make_directories(self) -> None:
+        if self.target.is_private:
+            for mount in self._own_mounts:
+                mount.source.mkdir(exist_ok=True)
+
     async def start_program(self) -> Program:
-        started = await program.start(self.target, self.paths)
+        started = await program.start(self.target, self.paths, Surroundings(mounts=self.mounts))
         self.programs.append(started)
         return started
 
@@ -235,13 +264,19 @@ def _registration(request: RegisterRequest, socket: Path) -> RegisterCall:
     return RegisterCall(request, time.monotonic(), sockets.is_listening(socket), mode)
 
 
+def visible_parent(target: Target) -> Path | None:
+    """A directory for the session's that no bind of the target hides from the program; None for the usual one."""
+    usual, other = Path("/dev/shm"), Path("/tmp")
+    return other if any(usual.is_relative_to(bind.destination) for bind in target.binds) else None
+
+
 @asynccontextmanager
 async def session(
     target: Target, version: str, limits: TimeLimits, directory: Path | None = None
 ) -> AsyncIterator[Session]:
     """A kubelet without a program yet; leaving ends all that was started in it."""
     async with AsyncExitStack() as stack:
-        root = directory or stack.enter_context(directories.short_directory()) / "k"
+        root = directory or stack.enter_context(directories.short_directory(visible_parent(target))) / "k"
         made: list[Session] = []
 
         async def on_register(request: RegisterRequest) -> None:
@@ -253,5 +288,6 @@ async def session(
         )
         kubelet = await stack.enter_async_context(Kubelet(root, settings))
         made.append(Session(target, limits, kubelet))
+        made[0].make_directories()
         stack.push_async_callback(made[0].end)
         yield made[0]

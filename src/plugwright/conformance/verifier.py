@@ -1,22 +1,23 @@
-"""The verifier: the sessions that rules look at, shared where they can be.
+"""The verifier: the sessions that rules look at, shared if possible.
 
 Most rules leave the plugin as it was, so they share one session; a rule that ends the program, or must see its start,
-opens its own. A plugin that a rule has broken is started again for the next one.
+opens its own. A program that crashed, stopped listening or lost its registration is started again for the next rule.
 """
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from plugwright.conformance import program, session
-from plugwright.conformance.program import Target
+from plugwright.conformance.program import Ending, Program, Target
 from plugwright.conformance.session import RegisteredPlugin, Session, TimeLimits
-from plugwright.errors import ConfigError, PluginNotRunning, PlugwrightError
+from plugwright.errors import ConfigError, PeerRefused, PluginNotRunning, PlugwrightError, RuleNotApplicable
 from plugwright.kubelet.versions import DEFAULT_VERSION
 from plugwright.system import processes
 
@@ -24,6 +25,7 @@ __all__ = ["Verifier", "VerifyOptions"]
 
 T = TypeVar("T")
 _TRIES = 2  # starts that may fail in a row before the other rules are given up
+_LOOK = 0.05  # seconds between two looks at a plugin that may come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class VerifyOptions:
     """`fail` and `recover` are commands that make a device fail and recover; `{id}` and `{resource}` name it.
 
     `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
-    `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver.
+    `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver, and `parameters` are the opaque
+    parameters of each claim.
     """
 
     version: str = DEFAULT_VERSION
@@ -43,6 +46,7 @@ class VerifyOptions:
     host_root: Path = Path("/")
     cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     dra: bool = False
+    parameters: Mapping[str, object] | None = None
 
 
 class Verifier:
@@ -56,9 +60,11 @@ class Verifier:
         self.failure = ""  # why the last start failed
         self.resources: frozenset[str] = frozenset()
         self.settled = 0  # how many events there were when the shared session had begun
+        self.examined: Counter[str] = Counter()  # what the rule has looked at so far, by kind
         self._remembered: dict[object, object] = {}
         self._stack = AsyncExitStack()
         self._shared: Session | None = None
+        self._watched: list[Program] = []  # programs of the shared sessions whose end nobody has asked about
         self._failures = 0
 
     async def __aenter__(self) -> Self:
@@ -78,33 +84,106 @@ class Verifier:
         return self._shared
 
     async def running(self) -> Session:
-        """The shared session with the plugin registered; raises PluginNotRunning where it cannot be."""
+        """The shared session with the plugin registered; raises PluginNotRunning if it cannot be."""
         shared = await self.started()
-        if self.failure or not self._is_whole(shared):
-            if self._failures >= _TRIES or (self.failure and not self.resources) or self.target.attached:
-                raise PluginNotRunning(f"the plugin is not registered: {self.failure or 'it went away'}")
-            await self._open()
-            if self.failure:
-                raise PluginNotRunning(f"the plugin could not be started again: {self.failure}")
+        if self.failure or await self._problem(shared):
+            await self._recover()
         assert self._shared is not None
         self.current = self._shared
         return self._shared
 
+    async def _recover(self) -> None:
+        if self._failures >= _TRIES or (self.failure and not self.resources):
+            raise PluginNotRunning(f"the plugin is not registered: {self.failure or 'it went away'}")
+        if self.target.attached:
+            assert self._shared is not None
+            if not await self._comes_back(self._shared, self.limits.register):
+                self._failures = _TRIES
+                raise PluginNotRunning(f"the plugin is not registered: {await self._problem(self._shared)}")
+            return
+        await self._open()
+        if self.failure:
+            raise PluginNotRunning(f"the plugin could not be started again: {self.failure}")
+
     async def plugins(self) -> list[RegisteredPlugin]:
         return (await self.running()).plugins()
 
-    def _is_whole(self, shared: Session) -> bool:
-        return self._connected(shared) >= self.resources and (self.target.attached or shared.program.running)
+    async def _problem(self, shared: Session) -> str:
+        """What keeps the program from being called, or nothing: it must run, be registered and listen."""
+        if not self.target.attached and not shared.program.running:
+            return shared.program.ending
+        if missing := self.resources - self._connected(shared):
+            return f"{', '.join(sorted(missing))} is no longer registered"
+        return await self._silence(shared)
+
+    async def _silence(self, shared: Session) -> str:
+        """Which plugin does not answer on a connection of its own; an error is an answer."""
+        for plugin in shared.plugins():
+            try:
+                async with plugin.connect() as client:
+                    await client.options(self.limits.call)
+            except PeerRefused:
+                continue
+            except PlugwrightError as error:
+                return f"GetDevicePluginOptions of {plugin.resource} was answered {str(error)!r}"
+        return ""
+
+    async def _comes_back(self, shared: Session, limit: float) -> bool:
+        """Whether a program that runs is registered and listens within `limit` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while await self._problem(shared):
+                    if not self.target.attached and not shared.program.running:
+                        return False
+                    await asyncio.sleep(_LOOK)
+                return True
+        return False
 
     def _connected(self, shared: Session) -> set[str]:
         return {plugin.resource for plugin in shared.plugins()}
+
+    async def ended(self, *, patient: bool) -> Ending | None:
+        """How a shared program crashed or stopped listening since the last call, or None.
+
+        A `patient` caller lets a program that runs register again first.
+        """
+        crashed = next((program for program in self._watched if program.crashed), None)
+        if crashed is not None:
+            self._watched.remove(crashed)
+            return crashed.how_ended
+        shared = self._shared
+        if shared is None or self.failure or self.current is not shared or not await self._problem(shared):
+            return None
+        if patient and await self._comes_back(shared, self.limits.call):
+            return None
+        if shared.programs and shared.program.crashed:
+            return await self.ended(patient=False)
+        lines = shared.program.how_ended.lines if shared.programs else ()
+        return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")
+
+    def last_crash(self) -> Ending | None:
+        """How a program of the session that was used last ended without being told to."""
+        programs = self.current.programs if self.current else []
+        return next((program.how_ended for program in reversed(programs) if program.crashed), None)
+
+    def examine(self, items: Iterable[T], what: str) -> list[T]:
+        """The items that a rule looks at; a rule that looked at none of any kind is not applicable."""
+        found = list(items)
+        self.examined[what] += len(found)
+        return found
+
+    def nothing_examined(self) -> str:
+        """Why the rule proves nothing: everything that it counted was empty."""
+        if not self.examined or any(self.examined.values()):
+            return ""
+        return f"there is no {' and no '.join(self.examined)}"
 
     async def _open(self) -> None:
         await self._stack.aclose()
         self._shared = await self._stack.enter_async_context(self._session())
         try:
             if not self.target.attached:
-                await self._shared.start_program()
+                self._watched.append(await self._shared.start_program())
             await self._shared.until_registered(self.resources, limit=self.limits.start)
             await self._shared.settle()
         except PluginNotRunning as error:
@@ -119,7 +198,7 @@ class Verifier:
     async def fresh(self, *, registers: bool = True) -> AsyncIterator[Session]:
         """A session of its own, in which the program is not started yet; it must be one that `registers`, or any."""
         if self.target.attached:
-            raise PluginNotRunning("an attached program is started and ended by its owner")
+            raise RuleNotApplicable("an attached program is started and ended by its owner")
         if not self.resources:
             await self.started()
         if registers and not self.resources:
@@ -147,6 +226,18 @@ class Verifier:
         if isinstance(result, PlugwrightError):
             raise result
         return cast("T", result)
+
+    @property
+    def cdi_dirs(self) -> list[Path]:
+        """The directories of CDI specs on this machine that a runtime of the program's node would read."""
+        assert self.current is not None
+        return [self.current.on_host(path) for path in self.options.cdi_dirs]
+
+    def on_host(self, path: str) -> Path:
+        """The file on this machine that the program means by a path of its node."""
+        assert self.current is not None
+        seen = self.current.on_host(Path(path))
+        return seen if str(seen) != path else self.options.host_root / path.lstrip("/")
 
     async def run_command(self, command: str, device_id: str, resource: str) -> None:
         """Runs the operator's command for one device; ConfigError where it fails."""

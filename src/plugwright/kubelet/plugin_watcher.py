@@ -71,6 +71,7 @@ class PluginWatcher:
         self._directory = context.paths.plugins_registry
         self._timing = context.settings.timing
         self._clock = context.settings.clock
+        self._on_host = context.settings.on_host or (lambda path: path)
         self._plugins: dict[Path, _PluginSocket] = {}
 
     async def run(self) -> None:
@@ -147,7 +148,7 @@ class PluginWatcher:
         with self._context.event_log.record_call("GetInfo", path.name):
             info = await client.announce(self._timing.get_info)
         # The endpoint is a path as it is, without joining; an empty one means this socket (1.44).
-        plugin.endpoint = Path(info.endpoint) if info.endpoint else path
+        plugin.endpoint = self._on_host(Path(info.endpoint)) if info.endpoint else path
         error = await self._error(info, path, plugin.endpoint)
         plugin.info, plugin.registered = info, not error
         with self._context.event_log.record_call("NotifyRegistrationStatus", info.name, (error,) if error else ()):

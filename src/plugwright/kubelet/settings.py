@@ -55,7 +55,8 @@ class KubeletSettings:
     let minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine;
     None where nobody is to look, because a test has no hardware. `allowed` are the facts whose findings are expected:
     strict mode, and the test kit, let no others pass. `on_register` is called with every Register before it is checked;
-    it may wait, and refuse it by raising `PeerRefused`.
+    it may wait, and refuse it by raising `PeerRefused`. `on_host` translates an endpoint that a plugin announces from
+    plugins_registry, for plugins that see other directories than this process.
     """
 
     version: str = DEFAULT_VERSION
@@ -69,6 +70,7 @@ class KubeletSettings:
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = time.monotonic
     on_register: Callable[[RegisterRequest], Awaitable[None]] | None = None
+    on_host: Callable[[Path], Path] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.numa <= _MAX_NUMA_NODES:

@@ -7,7 +7,7 @@ from pathlib import Path
 from plugwright.apiserver.extra import check_installed
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Verdict
+from plugwright.conformance.rule import Report, Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 from plugwright.kubelet.versions import DEFAULT_VERSION
@@ -25,10 +25,11 @@ async def assert_conformance(
     dra: bool = False,
     options: VerifyOptions | None = None,
 ) -> list[Verdict]:
-    """Verifies the program; raises AssertionError with each MUST rule that failed and is not `known`.
+    """Verifies the program; raises AssertionError with each failure and each crash that is not `known`.
 
     `{dir}` in the command and in `env` is the device-plugins directory, `{root}` the one above it, `{socket}` is
-    kubelet.sock. `rules` are ids, groups or patterns; without any, all rules are checked. Returns every verdict.
+    kubelet.sock. `rules` are ids, groups or patterns; without any, all rules are checked. Returns every verdict. A run
+    in which nothing could be checked raises AssertionError too.
 
     With `dra` the program is a DRA driver; the placeholders are then those of `plugwright verify --dra`, and the extra
     `cluster` must be installed, for the API server.
@@ -44,11 +45,13 @@ async def assert_conformance(
     failed = [verdict for verdict in verdicts if verdict.breaks and verdict.rule.id not in known]
     if failed:
         raise AssertionError("\n".join(_text(verdict) for verdict in failed))
+    if not Report(str(target), tuple(verdicts)).verified:
+        raise AssertionError("nothing was verified: no rule could be checked")
     return verdicts
 
 
 def _text(verdict: Verdict) -> str:
     rule = verdict.rule
-    calls = "".join(f"\n    {line}" for line in verdict.calls)
+    calls = "".join(f"\n    {line}" for line in (*verdict.calls, *verdict.output))
     seen = f"  expected {verdict.expected}\n  seen     {verdict.seen}{calls}"
-    return f"{rule.id} {rule.title}\n{seen}\n  mend     {rule.mend}"
+    return f"{rule.id} {rule.title}\n{seen}\n  fix     {rule.fix}"

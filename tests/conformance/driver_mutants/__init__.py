@@ -3,7 +3,15 @@
 What a defect breaks besides, further rules may say; the correct driver keeps them all.
 """
 
-from tests.conformance.driver_mutants import announcing, preparing, reporting, slicing, surviving, unpreparing
+from tests.conformance.driver_mutants import (
+    announcing,
+    preparing,
+    production,
+    reporting,
+    slicing,
+    surviving,
+    unpreparing,
+)
 from tests.conformance.driver_mutants.driver_mutant import MUTANTS, DriverMutant
 
 __all__ = [
@@ -11,6 +19,7 @@ __all__ = [
     "DriverMutant",
     "announcing",
     "preparing",
+    "production",
     "reporting",
     "slicing",
     "surviving",

@@ -4,6 +4,7 @@ import asyncio
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
+from socket import socket
 
 from tests.conformance.driver import SmallDriver
 from tests.conformance.driver_mutants.driver_mutant import breaks
@@ -69,7 +70,10 @@ class RefusesStatus(SmallDriver):
 
 @breaks("DRG-08")
 class OpenSockets(SmallDriver):
-    socket_mode = 0o666
+    def listen(self, path: Path) -> socket:
+        listening = super().listen(path)
+        path.chmod(0o666)  # whatever the umask is
+        return listening
 
 
 @breaks("DRG-09")

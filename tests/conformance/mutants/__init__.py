@@ -3,7 +3,17 @@
 What a defect breaks besides, further rules may say; the correct plugin keeps them all.
 """
 
-from tests.conformance.mutants import allocating, answering, faults, lifetime, listing, registering
+from tests.conformance.mutants import allocating, answering, faults, lifetime, listing, many_devices, registering
 from tests.conformance.mutants.mutant import MUTANTS, Mutant
 
-__all__ = ["MUTANTS", "Mutant", "allocating", "answering", "faults", "lifetime", "listing", "registering"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "allocating",
+    "answering",
+    "faults",
+    "lifetime",
+    "listing",
+    "many_devices",
+    "registering",
+]

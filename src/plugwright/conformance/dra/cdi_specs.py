@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["CdiDevice", "cdi_devices"]
+__all__ = ["CdiDevice", "cdi_devices", "spec_files"]
 
 CdiDevice = Mapping[str, Any]
 _ENDINGS = (".json", ".yaml")
@@ -22,6 +22,12 @@ def cdi_devices(directories: Sequence[Path]) -> dict[str, CdiDevice]:
             if path.suffix in _ENDINGS:
                 found |= _devices(path)
     return found
+
+
+def spec_files(directories: Sequence[Path], name: str) -> int:
+    """How many files define the device of this qualified name."""
+    paths = [path for directory in directories if directory.is_dir() for path in directory.iterdir()]
+    return sum(name in _devices(path) for path in paths if path.suffix in _ENDINGS)
 
 
 def _devices(path: Path) -> dict[str, CdiDevice]:

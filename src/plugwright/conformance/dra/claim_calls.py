@@ -5,14 +5,16 @@ import itertools
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.claim_parameters import opaque_config
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
-from plugwright.errors import PeerRefused, PlugwrightError, RuleNotApplicable, RuleViolated
+from plugwright.errors import PeerRefused, PlugwrightError, PrerequisiteBroken, RuleNotApplicable
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = [
+    "DEADLINE",
     "REQUEST",
     "Answer",
     "ClaimAllocation",
@@ -90,13 +92,20 @@ async def allocated(
                 "kind": "ResourceClaim",
                 "metadata": {"name": name, "namespace": NAMESPACE},
                 "spec": allocation.spec(driver.name),
-                "status": allocation.status(driver.name),
+                "status": _with_parameters(session, driver.name, allocation).status(driver.name),
             }
             session.api.put(document)
             stack.callback(session.api.remove, NAMESPACE, name)
             made.append(Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name)))
         stack.push_async_callback(_give_back, session, driver.name, made)
         yield made
+
+
+def _with_parameters(session: DriverSession, driver: str, allocation: ClaimAllocation) -> ClaimAllocation:
+    """With the driver's own parameters, if the user gave any."""
+    if session.parameters is None:
+        return allocation
+    return replace(allocation, config=[opaque_config(driver, session.parameters), *allocation.config])
 
 
 async def _give_back(session: DriverSession, name: str, claims: Sequence[Claim]) -> None:
@@ -125,7 +134,8 @@ def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
     result = answer.get(claim.uid)
     if result is None or isinstance(result, str):
         seen = "no entry for it" if result is None else f"the error {result!r}"
-        raise RuleViolated(f"devices for the claim {claim.name}", f"NodePrepareResources was answered with {seen}")
+        expected = f"devices for the claim {claim.name}"
+        raise PrerequisiteBroken("PRP-01", expected, f"NodePrepareResources was answered with {seen}")
     return list(result)
 
 

@@ -4,18 +4,23 @@ The program finds them by placeholders, or by the variables that drivers have in
 rules to devices that the driver has published; no scheduler is asked.
 """
 
+import base64
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
 
 from plugwright import quantity
 from plugwright.conformance import program
 from plugwright.conformance.dra import pools
 from plugwright.conformance.dra.observed_node import Document, ObservedNode
-from plugwright.conformance.program import Program, Target
-from plugwright.conformance.session import Session, TimeLimits
+from plugwright.conformance.namespace import Mount
+from plugwright.conformance.program import Program, Surroundings, Target
+from plugwright.conformance.session import Session, TimeLimits, visible_parent
 from plugwright.errors import PluginNotRunning, PlugwrightError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Call, StateChange
@@ -28,6 +33,7 @@ from plugwright.system.concurrency import first
 __all__ = ["NODE", "DriverSession", "PublishedDevice", "RegisteredDriver", "driver_session"]
 
 NODE = "verified-node"
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +91,9 @@ class DriverSession(Session):
     ) -> None:
         super().__init__(target, limits, kubelet)
         self.api = api
+        self.parameters: Mapping[str, object] | None = None  # the driver's own, for each claim
         self._kubeconfig = kubeconfig
         self._pod = str(uuid.uuid4())
-
-    @property
-    def cdi(self) -> Path:
-        """The directory of CDI specs that the program is given; a reboot empties it."""
-        return self.paths.root / "cdi"
 
     def directory(self, driver: str) -> Path:
         """Where a driver keeps its files."""
@@ -117,13 +119,53 @@ class DriverSession(Session):
             "CDI_ROOT": str(self.cdi),
             "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.paths.plugins),
             "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.paths.plugins_registry),
+            **(self._in_cluster if self.target.is_private else {}),
         }
+
+    @property
+    def _in_cluster(self) -> Mapping[str, str]:
+        """What a pod has; also so that a driver does not find the cluster in which this command runs."""
+        server = urlsplit(yaml.safe_load(self._kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
+        return {
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
+            "KUBERNETES_SERVICE_PORT_HTTPS": str(server.port),
+        }
+
+    @property
+    def _own_mounts(self) -> tuple[Mount, ...]:
+        return (*super()._own_mounts, Mount(self._service_account, _SERVICE_ACCOUNT))
+
+    @property
+    def _service_account(self) -> Path:
+        return self.paths.root / "serviceaccount"
+
+    def make_directories(self) -> None:
+        super().make_directories()
+        self.cdi.mkdir(exist_ok=True)
+        self.paths.plugins.mkdir(exist_ok=True)
+        if self.target.is_private:
+            self._write_service_account()
+
+    def _write_service_account(self) -> None:
+        """The files from which a driver in a pod takes its configuration."""
+        directory = self._service_account
+        document = yaml.safe_load(self._kubeconfig.read_text())
+        (directory / "token").write_text(document["users"][0]["user"]["token"])
+        authority = document["clusters"][0]["cluster"]["certificate-authority-data"]
+        (directory / "ca.crt").write_bytes(base64.b64decode(authority))
+        (directory / "namespace").write_text("default")
+
+    def change_pod(self) -> None:
+        """The next start is in another pod."""
+        self._pod = str(uuid.uuid4())
 
     async def start_program(self) -> Program:
         """In the same pod as before; beside one that runs, in a pod of its own."""
         if any(before.running for before in self.programs):
-            self._pod = str(uuid.uuid4())
-        started = await program.start(self.target, self.paths, self._placeholders, self._variables)
+            self.change_pod()
+        surroundings = Surroundings(self._placeholders, self._variables, self.mounts)
+        started = await program.start(self.target, self.paths, surroundings)
         self.programs.append(started)
         return started
 
@@ -188,7 +230,8 @@ class DriverSession(Session):
                 async with registration.connect_watched(path) as client:
                     info = await client.announce(self.limits.call)
                 if info.kind == DRA_PLUGIN:
-                    found.append(RegisteredDriver(info.name, path, Path(info.endpoint or path), info.versions))
+                    endpoint = self.on_host(Path(info.endpoint or path))
+                    found.append(RegisteredDriver(info.name, path, endpoint, info.versions))
         return found
 
     def slices(self, driver: str) -> list[Document]:
@@ -220,13 +263,18 @@ async def driver_session(
     """A kubelet and an API server without a program yet; leaving ends all that was started."""
     api = ObservedNode(NODE)
     async with AsyncExitStack() as stack:
-        root = directory or stack.enter_context(directories.short_directory()) / "k"
+        root = directory or stack.enter_context(directories.short_directory(visible_parent(target))) / "k"
+        made: list[DriverSession] = []
+
+        def on_host(path: Path) -> Path:
+            return made[0].on_host(path)
+
         timing = Timing(dial=min(10.0, limits.start), reconcile=0.05, retry=0.1, max_retry=1.0)
-        settings = KubeletSettings(version=version, timing=timing, timeout=limits.start)
+        settings = KubeletSettings(version=version, timing=timing, timeout=limits.start, on_host=on_host)
         kubelet = await stack.enter_async_context(Kubelet(root, settings, resource_api=api))
         kubeconfig = await stack.enter_async_context(api.served(kubelet.paths.root))
         opened = DriverSession(target, limits, kubelet, api, kubeconfig)
-        opened.cdi.mkdir(exist_ok=True)
-        opened.paths.plugins.mkdir(exist_ok=True)
+        made.append(opened)
+        opened.make_directories()
         stack.push_async_callback(opened.end)
         yield opened

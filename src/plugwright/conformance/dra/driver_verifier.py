@@ -9,6 +9,7 @@ from plugwright.conformance.rule import Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning
+from plugwright.system import sockets
 from plugwright.system.concurrency import unwrapped
 
 __all__ = ["DriverRule", "DriverVerifier"]
@@ -55,11 +56,22 @@ class DriverVerifier(Verifier):
     def _connected(self, shared: Session) -> set[str]:
         return _of_driver(shared).registered()
 
+    async def _silence(self, shared: Session) -> str:
+        """Which driver does not answer GetInfo, or does not listen on its service socket."""
+        drivers = {driver.name: driver for driver in await _of_driver(shared).drivers()}
+        for name in sorted(self.resources):
+            if name not in drivers:
+                return f"no socket in plugins_registry answers GetInfo for {name}"
+            if not sockets.is_listening(drivers[name].endpoint):
+                return f"nothing listens on {drivers[name].endpoint}"
+        return ""
+
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         options = self.options
         limits = replace(self.limits, wait=_THOROUGH_WAIT) if options.thorough else self.limits
         async with driver_session(self.target, options.version, limits, options.directory) as opened:
+            opened.parameters = options.parameters
             yield opened
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from plugwright.apiserver.kinds import RESOURCE_SLICES
 from plugwright.apiserver.one_node import OneNode
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
+from plugwright.conformance.dra.api_faults import ApiFaults
 from plugwright.errors import ClusterError
 from plugwright.kube.answers import Document
 
@@ -41,6 +42,7 @@ class ObservedNode(OneNode):
     def __init__(self, node: str) -> None:
         super().__init__(node)
         self.requests: list[ObservedRequest] = []
+        self.faults = ApiFaults()
 
     def change_slice(self, name: str, spec: Mapping[str, object] | None) -> None:
         """Gives the slice another spec, or deletes it, as another client would."""
@@ -77,7 +79,7 @@ class ObservedNode(OneNode):
                     self.requests.append(_request(scope, code, message.get("body") or b""))
                 await send(message)
 
-            await application(scope, receive, seen)
+            await self.faults.answer(application, scope, receive, seen)
 
         return observed
 

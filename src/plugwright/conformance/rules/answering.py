@@ -26,104 +26,94 @@ _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _ENDINGS = (".json", ".yaml")
 
 
-def _below(root: Path, path: str) -> Path:
-    return root / path.lstrip("/")
-
-
 class NodesExist(Rule):
     id, level, facts = "ANS-01", Level.MUST, ("3.55",)
     title = "Device nodes in an answer exist on the host"
     why = "The runtime looks at the node when it creates the container, and fails: no such file."
-    mend = "Check the node in Allocate, and return an error or mark the device Unhealthy where it is gone."
+    fix = "Check the node in Allocate, and return an error or mark the device Unhealthy where it is gone."
 
     async def check(self, verifier: Verifier) -> None:
-        root = verifier.options.host_root
-
         def missing(response: AllocateResponse) -> Iterator[str]:
-            return (node.host_path for node in response.nodes if not _below(root, node.host_path).exists())
+            return (node.host_path for node in response.nodes if not verifier.on_host(node.host_path).exists())
 
-        await answered(verifier, missing, "device nodes that exist")
+        await answered(verifier, missing, "device nodes that exist", "nodes")
 
 
 class NodesAreDevices(Rule):
     id, level, facts = "ANS-02", Level.MUST, ("3.55",)
     title = "Device nodes in an answer are device nodes"
     why = "A runtime refuses files as devices: not a device node."
-    mend = "Hand out files and sockets as mounts."
+    fix = "Hand out files and sockets as mounts."
 
     async def check(self, verifier: Verifier) -> None:
-        root = verifier.options.host_root
-
         def other(response: AllocateResponse) -> Iterator[str]:
             for node in response.nodes:
-                path = _below(root, node.host_path)
+                path = verifier.on_host(node.host_path)
                 if path.exists() and not _is_device(path):
                     yield f"{node.host_path}, which is not a device"
 
-        await answered(verifier, other, "character or block devices, or directories of them")
+        await answered(verifier, other, "character or block devices, or directories of them", "nodes")
 
 
 class NodePathsAreAbsolute(Rule):
     id, level, facts = "ANS-03", Level.MUST, ("3.55",)
     title = "Paths of device nodes are absolute, on the host and in the container"
     why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
-    mend = "Send the whole path in both fields."
+    fix = "Send the whole path in both fields."
 
     async def check(self, verifier: Verifier) -> None:
         def relative(response: AllocateResponse) -> Iterator[str]:
             for node in response.nodes:
                 yield from (repr(path) for path in (node.host_path, node.container_path) if not _is_absolute(path))
 
-        await answered(verifier, relative, "absolute paths")
+        await answered(verifier, relative, "absolute paths", "nodes")
 
 
 class PermissionsAreLetters(Rule):
     id, level, facts = "ANS-04", Level.MUST, ("3.55",)
     title = "Permissions of a device node are letters of rwm"
     why = "A runtime drops letters that it does not know, and creates no container for an answer without any."
-    mend = "Use rw, or rwm where the container makes nodes itself."
+    fix = "Use rw, or rwm where the container makes nodes itself."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
             return (repr(node.permissions) for node in response.nodes if not PERMISSIONS.fullmatch(node.permissions))
 
-        await answered(verifier, odd, "r, w and m, each at most once")
+        await answered(verifier, odd, "r, w and m, each at most once", "nodes")
 
 
 class MountsExist(Rule):
     id, level, facts = "ANS-05", Level.MUST, ("3.55", "8.12")
     title = "Host paths of mounts exist"
     why = "The runtime fails to mount it, or makes an empty directory in its place."
-    mend = "Create the file or directory before you answer, and keep it: the answer is used again after restarts."
+    fix = "Create the file or directory before you answer, and keep it: the answer is used again after restarts."
 
     async def check(self, verifier: Verifier) -> None:
-        root = verifier.options.host_root
-
         def missing(response: AllocateResponse) -> Iterator[str]:
-            return (mount.host_path for mount in response.mounts if not _below(root, mount.host_path).exists())
+            return (mount.host_path for mount in response.mounts if not verifier.on_host(mount.host_path).exists())
 
-        await answered(verifier, missing, "paths that exist")
+        await answered(verifier, missing, "paths that exist", "mounts")
 
 
 class MountPathsAreAbsolute(Rule):
     id, level, facts = "ANS-06", Level.MUST, ("3.55",)
     title = "Paths of mounts are absolute, on the host and in the container"
     why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
-    mend = "Send the whole path in both fields."
+    fix = "Send the whole path in both fields."
 
     async def check(self, verifier: Verifier) -> None:
         def relative(response: AllocateResponse) -> Iterator[str]:
             for mount in response.mounts:
                 yield from (repr(path) for path in (mount.host_path, mount.container_path) if not _is_absolute(path))
 
-        await answered(verifier, relative, "absolute paths")
+        await answered(verifier, relative, "absolute paths", "mounts")
 
 
 class VariablesHaveNames(Rule):
     id, level, facts = "ANS-07", Level.MUST, ("3.55",)
     title = "Environment variables have names that a process can have"
     why = "A name with = sets another variable; an empty one or a zero byte is lost, or the container is refused."
-    mend = "Use letters, digits and underscores."
+    fix = "Use letters, digits and underscores."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -133,30 +123,29 @@ class VariablesHaveNames(Rule):
                 if not name or "=" in name or "\0" in name + value
             )
 
-        await answered(verifier, odd, "names without = and zero bytes")
+        await answered(verifier, odd, "names without = and zero bytes", "env")
 
 
 class CdiNamesAreQualified(Rule):
     id, level, facts = "ANS-08", Level.MUST, ("3.56",)
     title = "CDI devices have qualified names"
     why = "A runtime refuses a container with a name that is not vendor/class=device."
-    mend = "Send the kind of the spec, an equals sign and the name of the device."
+    fix = "Send the kind of the spec, an equals sign and the name of the device."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
             return (repr(name) for name in response.cdi if not CDI_NAME.fullmatch(name))
 
-        await answered(verifier, odd, "names such as example.com/gpu=0")
+        await answered(verifier, odd, "names such as example.com/gpu=0", "cdi")
 
 
 class CdiNamesResolve(Rule):
     id, level, facts, since = "ANS-09", Level.MUST, ("3.56",), "1.28"
     title = "CDI devices are in a spec on the host"
     why = "The runtime fails to create the container: unresolvable CDI devices."
-    mend = "Write the spec before you list the device, atomically, to /var/run/cdi."
+    fix = "Write the spec before you list the device, atomically, to /var/run/cdi."
 
     async def check(self, verifier: Verifier) -> None:
-        known = cdi_names(verifier.options.cdi_dirs)
         used = [
             name
             for plugin in await with_devices(verifier)
@@ -165,6 +154,7 @@ class CdiNamesResolve(Rule):
         ]
         if not used:
             raise RuleNotApplicable("no answer has CDI devices")
+        known = cdi_names(verifier.cdi_dirs)
         missing = [name for name in dict.fromkeys(used) if CDI_NAME.fullmatch(name) and name not in known]
         directories = ", ".join(map(str, verifier.options.cdi_dirs))
         expect(not missing, f"a spec in {directories} for each", f"none for {some(missing)}")
@@ -174,7 +164,7 @@ class CdiIsNotAlone(Rule):
     id, level, facts, until = "ANS-10", Level.MUST, ("3.56",), "1.27"
     title = "An answer has more than CDI devices"
     why = "Kubelets before 1.28 drop the field: the container starts without its device."
-    mend = "Send device nodes or the CDI annotations too, or say that you need 1.28."
+    fix = "Send device nodes or the CDI annotations too, or say that you need 1.28."
 
     async def check(self, verifier: Verifier) -> None:
         def alone(response: AllocateResponse) -> Iterator[str]:
@@ -182,14 +172,14 @@ class CdiIsNotAlone(Rule):
             if response.cdi and not any(others):
                 yield f"CDI devices alone: {some(response.cdi)}"
 
-        await answered(verifier, alone, "device nodes, mounts, variables or annotations")
+        await answered(verifier, alone, "device nodes, mounts, variables or annotations", "cdi")
 
 
 class PathsDoNotConflict(Rule):
     id, level, facts = "ANS-11", Level.MUST, ("3.54",)
     title = "No two nodes or mounts of an answer have the same path in the container"
     why = "The kubelet keeps one of them, and the container misses the other."
-    mend = "Give each its own container path."
+    fix = "Give each its own container path."
 
     async def check(self, verifier: Verifier) -> None:
         def twice(response: AllocateResponse) -> Iterator[str]:
@@ -199,28 +189,28 @@ class PathsDoNotConflict(Rule):
                     if paths.setdefault(item.container_path, item.host_path) != item.host_path:
                         yield f"{item.container_path} for two host paths"
 
-        await answered(verifier, twice, "different container paths")
+        await answered(verifier, twice, "different container paths", "nodes", "mounts")
 
 
 class AnnotationsHaveNames(Rule):
     id, level, facts = "ANS-12", Level.SHOULD, ("3.55",)
     title = "Annotations have the names of Kubernetes annotations"
     why = "They go to the container runtime and its plugins, which read them by these rules."
-    mend = "Use a domain, a slash and a name of at most 63 characters."
+    fix = "Use a domain, a slash and a name of at most 63 characters."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
             names = ((key, key.rpartition("/")[2]) for key in response.annotations)
             return (repr(key) for key, name in names if not _ANNOTATION_NAME.fullmatch(name))
 
-        await answered(verifier, odd, "names such as example.com/mode")
+        await answered(verifier, odd, "names such as example.com/mode", "annotations")
 
 
 class AnswerFits(Rule):
     id, level, facts = "ANS-13", Level.MUST, ("8.17",)
     title = "An answer for all devices is smaller than 4 MiB"
     why = "The kubelet refuses a larger message, and the pod for good."
-    mend = "Mount a directory instead of many files."
+    fix = "Mount a directory instead of many files."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):

@@ -6,10 +6,12 @@ from contextlib import suppress
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.observations import ProgramLife, program_life
+from plugwright.conformance.restarting import start_after_end
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning, PlugwrightError, RuleNotApplicable, RuleViolated
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -31,7 +33,7 @@ class EndsOnSigterm(Rule):
     id, level, facts, alone = "END-01", Level.MUST, ("8.21",), True
     title = "SIGTERM ends the program"
     why = "A pod that does not end is killed after its grace period, and an upgrade of the node waits for it."
-    mend = "Handle SIGTERM. The first process of a container ignores signals that it does not handle."
+    fix = "Handle SIGTERM. The first process of a container ignores signals that it does not handle."
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)
@@ -42,7 +44,7 @@ class ExitsWithZero(Rule):
     id, level, facts, alone = "END-02", Level.SHOULD, (), True
     title = "The exit status after SIGTERM is 0"
     why = "Any other is shown as an error of the pod, and alarms somebody at each upgrade."
-    mend = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
+    fix = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
 
     async def check(self, verifier: Verifier) -> None:
         life = await _ended(verifier)
@@ -53,7 +55,7 @@ class RemovesSocket(Rule):
     id, level, facts, alone = "END-03", Level.SHOULD, ("8.21",), True
     title = "A program that ends removes its socket"
     why = "What is left is dialled in vain, and fills the directory over the years."
-    mend = "Unlink the socket when the server stops, if it is still yours."
+    fix = "Unlink the socket when the server stops, if it is still yours."
 
     async def check(self, verifier: Verifier) -> None:
         left = (await _ended(verifier)).sockets_left
@@ -64,7 +66,7 @@ class LeavesNoProcess(Rule):
     id, level, facts, alone = "END-04", Level.SHOULD, (), True
     title = "A program that ends leaves no process behind"
     why = "Outside of a container they hold devices and files that the next instance needs."
-    mend = "End and wait for your children."
+    fix = "End and wait for your children."
 
     async def check(self, verifier: Verifier) -> None:
         left = (await _ended(verifier)).processes_left
@@ -75,7 +77,7 @@ class StartsAfterKill(Rule):
     id, level, facts, alone = "END-05", Level.MUST, ("1.15", "1.16"), True
     title = "A program that was killed can be started again"
     why = "Its socket is still there, and nobody removes it while the kubelet runs: address already in use, for ever."
-    mend = "Use a new name for each start, or remove a socket on which nobody listens."
+    fix = "Use a new name for each start, or remove a socket on which nobody listens."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -83,7 +85,7 @@ class StartsAfterKill(Rule):
             await session.program.stop(verifier.limits.end, signal.SIGKILL)
             await session.program.end()
             mark = session.mark
-            await session.start_program()
+            await start_after_end(session)
             try:
                 await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             except PluginNotRunning as error:
@@ -97,7 +99,7 @@ class LeavesOthersAlone(Rule):
         "Other plugins live in the same directory. Without its socket one that registers is refused after ten seconds; "
         "one that is connected stays so, and registers again where it watches its socket."
     )
-    mend = "Remove only files that you have made."
+    fix = "Remove only files that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         gone = (await verifier.remembered(program_life)).foreign_gone
@@ -105,18 +107,19 @@ class LeavesOthersAlone(Rule):
 
 
 class LeavesSuccessorAlone(Rule):
-    id, level, facts, alone = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True
+    id, level, facts, alone, note = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True, True
     title = "An instance that ends leaves its successor's socket alone"
     why = (
-        "In an upgrade the old instance ends after the new one has registered. Kubelets up to 1.36 cut the new one off "
-        "then, later ones have refused its socket, and none can dial it when it registers again."
+        "In a rolling update with maxSurge the old instance ends after the new one has registered (without maxSurge it "
+        "ends before). Kubelets up to 1.36 cut the new one off then, later ones have refused its socket, and none can "
+        "dial it when it registers again."
     )
-    mend = "Use a socket name of its own for each process, and unlink only the file that you have made."
+    fix = "Use a socket name of its own for each process, and unlink only the file that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
             old, mark = (await _started(verifier, session)).program, session.mark
-            new = await session.start_program()
+            new = await start_after_end(session)
             try:
                 await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             except PluginNotRunning as error:
@@ -146,7 +149,7 @@ class ComesBackAfterUpgrade(Rule):
     id, level, facts, alone = "END-08", Level.MUST, ("2.23", "3.74"), True
     title = "After SIGTERM and a new start the resource is back"
     why = "That is what every upgrade does; the kubelet itself is not restarted."
-    mend = "Register at every start, whether a kubelet knew an earlier instance or not."
+    fix = "Register at every start, whether a kubelet knew an earlier instance or not."
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)
@@ -157,7 +160,7 @@ class EndsWithoutKubelet(Rule):
     id, level, facts, alone = "END-09", Level.MUST, ("8.21",), True
     title = "SIGTERM ends the program also while there is no kubelet"
     why = "A node is drained in any order; a program that waits for a kubelet must still end."
-    mend = "Wait for the signal and for the kubelet at the same time."
+    fix = "Wait for the signal and for the kubelet at the same time."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -166,6 +169,36 @@ class EndsWithoutKubelet(Rule):
             session.paths.kubelet_socket.unlink(missing_ok=True)
             ended = await session.program.stop(verifier.limits.end)
             expect(ended, f"it ends within {verifier.limits.end:g} s", "it runs on")
+
+
+class LeavesWhatPodsUse(Rule):
+    id, level, facts, alone = "END-10", Level.MUST, ("3.49", "8.12"), True
+    title = "Files, sockets and CDI specs of answers outlive the program's end and its next start"
+    why = (
+        "Pods run on while the plugin is upgraded. The kubelet starts their containers again with the stored answer, "
+        "without asking: a path that is gone keeps them from starting."
+    )
+    fix = (
+        "Remove nothing at SIGTERM or at the start that an answer to Allocate has named; use names that stay the same."
+    )
+
+    async def check(self, verifier: Verifier) -> None:
+        gone = (await verifier.remembered(program_life)).paths_gone
+        expect(not gone, "every path and CDI device of an answer to Allocate", f"no {some(gone)} after SIGTERM")
+
+
+class KeepsListAtEnd(Rule):
+    id, level, facts, alone = "END-11", Level.MUST, ("2.25", "8.9"), True
+    title = "A program that ends drops no device from its list"
+    why = (
+        "The kubelet keeps the devices of a plugin that is away for five minutes. Devices that are dropped are gone at "
+        "once, and kubelets from 1.34 on crash over one that a pod holds."
+    )
+    fix = "Send no list after SIGTERM: end the stream."
+
+    async def check(self, verifier: Verifier) -> None:
+        dropped = (await verifier.remembered(program_life)).dropped
+        expect(not dropped, "no list, or one with the same devices", f"a list without {some(dropped)} after SIGTERM")
 
 
 RULES: tuple[type[Rule], ...] = (
@@ -178,4 +211,6 @@ RULES: tuple[type[Rule], ...] = (
     LeavesSuccessorAlone,
     ComesBackAfterUpgrade,
     EndsWithoutKubelet,
+    LeavesWhatPodsUse,
+    KeepsListAtEnd,
 )

@@ -45,7 +45,7 @@ class SurvivesMalformed(Rule):
     id, level, facts = "FLT-01", Level.MUST, ()
     title = "A malformed message is refused and harms nobody"
     why = "Any process that may write to the socket could end the plugin, and the node would have no devices."
-    mend = "Let the gRPC library decode, and do not end the process on its errors."
+    fix = "Let the gRPC library decode, and do not end the process on its errors."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -59,7 +59,7 @@ class IgnoresUnknownFields(Rule):
     id, level, facts = "FLT-02", Level.MUST, ()
     title = "Fields of later versions are ignored"
     why = "A newer kubelet may send them; who refuses them must be upgraded together with every node."
-    mend = "Use a protobuf library with its usual rules."
+    fix = "Use a protobuf library with its usual rules."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -73,7 +73,7 @@ class RefusesUnknownMethod(Rule):
     id, level, facts = "FLT-03", Level.MUST, ("8.20",)
     title = "A method that does not exist is answered with an error"
     why = "A newer kubelet may ask for one and must learn that there is none."
-    mend = "Leave it to the gRPC library, which answers UNIMPLEMENTED."
+    fix = "Leave it to the gRPC library, which answers UNIMPLEMENTED."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -86,7 +86,7 @@ class SurvivesLargeRequest(Rule):
     id, level, facts = "FLT-04", Level.MUST, ("8.17",)
     title = "A request of 5 MiB is answered or refused"
     why = "The kubelet has no limit for what it sends: many devices make a large request."
-    mend = "Raise the limit of received messages, and do not end the process beyond it."
+    fix = "Raise the limit of received messages, and do not end the process beyond it."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -101,7 +101,7 @@ class SurvivesEmptyRequest(Rule):
     id, level, facts = "FLT-05", Level.MUST, ()
     title = "An Allocate without containers, and one without devices, harm nobody"
     why = "A limit of 0 reaches some plugins as such a request; an index out of range ends the process."
-    mend = "Loop over what is there; never take the first without looking."
+    fix = "Loop over what is there; never take the first without looking."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -116,7 +116,7 @@ class SurvivesGarbage(Rule):
     id, level, facts = "FLT-06", Level.MUST, ()
     title = "Bytes that are not HTTP/2 end their own connection only"
     why = "A probe or a curious process connects now and then."
-    mend = "Leave connections to the gRPC library; close one that fails, not the server."
+    fix = "Leave connections to the gRPC library; close one that fails, not the server."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -129,7 +129,7 @@ class SurvivesHostileFrames(Rule):
     id, level, facts = "FLT-07", Level.MUST, ()
     title = "Frames that break HTTP/2 end their own connection only"
     why = "A client of another gRPC library, or one that was cut off, sends half a frame."
-    mend = "Use a maintained gRPC library, and update it."
+    fix = "Use a maintained gRPC library, and update it."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -142,7 +142,7 @@ class ServesBesideSilentConnections(Rule):
     id, level, facts = "FLT-08", Level.MUST, ()
     title = f"{_SILENT_CONNECTIONS} connections that stay silent do not keep others out"
     why = "Killed kubelets and probes leave connections behind that never say a word."
-    mend = "Serve each connection by itself; a pool of few threads is used up by waiting ones."
+    fix = "Serve each connection by itself; a pool of few threads is used up by waiting ones."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -156,13 +156,15 @@ class ServesBesideSlowReader(Rule):
     id, level, facts = "FLT-09", Level.MUST, ()
     title = "A client that does not read its list does not keep others from theirs"
     why = "A kubelet that hangs must not stop the next one from seeing the devices."
-    mend = "Do not hold a lock while you send."
+    fix = "Do not hold a lock while you send."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
             async with hostile_frames.opened(plugin.socket, hostile_frames.unread_call(_LIST)):
                 await hostile_frames.ping(plugin.socket, verifier.limits.call)
                 await check_alive(verifier, "a stream that nobody reads")
+                if plugin.ids:
+                    await outcome(allocate(verifier, plugin, plugin.ids[:1]))
                 await expect_list(verifier, plugin, "another stream")
 
 
@@ -170,7 +172,7 @@ class ServesAfterCancelledStreams(Rule):
     id, level, facts = "FLT-10", Level.MUST, ("2.15",)
     title = f"The plugin serves after {_CANCELLED_STREAMS} streams that were opened and cancelled"
     why = "Each restart of a kubelet cancels a stream; where it holds a thread or a place, none is left after a while."
-    mend = "Return from ListAndWatch when its context is cancelled."
+    fix = "Return from ListAndWatch when its context is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -186,7 +188,7 @@ class SurvivesCutAllocate(Rule):
     id, level, facts = "FLT-11", Level.MUST, ("3.39",)
     title = "A kubelet that is killed during Allocate can allocate the device later"
     why = "The next kubelet admits the pod again with the same devices."
-    mend = "Do not mark a device as taken in Allocate; free what you hold when the call is cancelled."
+    fix = "Do not mark a device as taken in Allocate; free what you hold when the call is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -200,7 +202,7 @@ class SurvivesCutPreference(Rule):
     id, level, facts = "FLT-12", Level.MUST, ("3.30",)
     title = "A kubelet that is killed during GetPreferredAllocation harms nobody"
     why = "The next kubelet asks again."
-    mend = "Keep no lock over the call; end the search when the context is cancelled."
+    fix = "Keep no lock over the call; end the search when the context is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):
@@ -217,7 +219,7 @@ class SurvivesCutRegister(Rule):
     id, level, facts, alone = "FLT-13", Level.MUST, ("1.31", "8.3"), True
     title = "A kubelet that is killed during Register is followed by another registration"
     why = "A kubelet that crashes at its start does so at this moment; its successor must hear from the plugin."
-    mend = "Take a broken Register call for a refused one: try again, or exit with an error."
+    fix = "Take a broken Register call for a refused one: try again, or exit with an error."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:

@@ -1,15 +1,18 @@
-"""Rules of resources: descriptors, threads and memory over restarts of the kubelet, and what an idle plugin costs."""
+"""Rules of resources: descriptors, threads and memory over restarts and calls, and what an idle plugin costs."""
 
-import os
-from collections.abc import Callable
-from pathlib import Path
+import asyncio
+import itertools
+import time
 
-from plugwright.conformance.asking import expect, expect_list
+from plugwright.conformance.asking import expect, expect_list, with_devices
+from plugwright.conformance.measuring import Growth, Usage, growth, usage
 from plugwright.conformance.observations import idleness
+from plugwright.conformance.restarting import crashed
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import RuleNotApplicable
+from plugwright.errors import PeerRefused, PluginNotRunning, RuleNotApplicable, RuleViolated
+from plugwright.model import PreferenceRequest
 
 __all__ = ["RULES"]
 
@@ -18,6 +21,8 @@ _MEMORY = 256 * 1024  # bytes that one restart may add
 _LISTS = 2000
 _WAKE_UPS = 50  # in a second
 _CPU = 0.5  # of one core
+_CALLS, _FEW_CALLS, _MANY_CALLS = 200, 10, 400  # of one round
+_ROUND_TIME, _CALLS_TIME = 0.5, 60.0  # seconds for a round, and at most
 
 
 async def _session(verifier: Verifier) -> Session:
@@ -27,28 +32,25 @@ async def _session(verifier: Verifier) -> Session:
     return session
 
 
-async def _growth(verifier: Verifier, count: Callable[[list[int]], int], restarts: int) -> int:
-    """How much a count has grown over restarts of the kubelet."""
+async def _growth(verifier: Verifier, restarts: int) -> Usage:
+    """What restarts of the kubelet have added."""
     session = await _session(verifier)
     for _ in range(_WARM_UP):
-        await session.restart_kubelet()
-    before = count(session.program.processes())
+        await _restart(session)
+    before = usage(session.program.processes())
     for _ in range(restarts):
+        await _restart(session)
+    return usage(session.program.processes()) - before
+
+
+async def _restart(session: Session) -> None:
+    try:
         await session.restart_kubelet()
-    return count(session.program.processes()) - before
-
-
-def _descriptors(pids: list[int]) -> int:
-    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
-
-
-def _threads(pids: list[int]) -> int:
-    return sum(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in pids)
-
-
-def _memory(pids: list[int]) -> int:
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    except PluginNotRunning as error:
+        program = session.program
+        if program.running or not program.returncode or crashed(program):
+            raise
+        raise RuleNotApplicable(f"it ends when a kubelet restarts often, so nothing adds up: {error}") from None
 
 
 def _restarts(verifier: Verifier) -> int:
@@ -59,11 +61,11 @@ class KeepsDescriptors(Rule):
     id, level, facts = "RES-01", Level.MUST, ("1.38",)
     title = "Restarts of the kubelet leave no descriptor open"
     why = "After some hundred restarts the program can open no file any more."
-    mend = "Stop the old server and close the old connection at each registration."
+    fix = "Stop the old server and close the old connection at each registration."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
-        grown = await _growth(verifier, _descriptors, restarts)
+        grown = (await _growth(verifier, restarts)).descriptors
         expect(grown < restarts // 2, "as many descriptors as before", f"{grown} more after {restarts} restarts")
 
 
@@ -71,11 +73,11 @@ class KeepsThreads(Rule):
     id, level, facts = "RES-02", Level.MUST, ()
     title = "Restarts of the kubelet leave no thread behind"
     why = "Each one holds memory, and in the end none can be started any more."
-    mend = "End a stream's thread when its context ends."
+    fix = "End a stream's thread when its context ends."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
-        grown = await _growth(verifier, _threads, restarts)
+        grown = (await _growth(verifier, restarts)).threads
         expect(grown < restarts // 2, "as many threads as before", f"{grown} more after {restarts} restarts")
 
 
@@ -83,11 +85,11 @@ class KeepsMemory(Rule):
     id, level, facts = "RES-03", Level.SHOULD, ()
     title = "Restarts of the kubelet do not fill the memory"
     why = "The pod is killed at its memory limit, with all its devices."
-    mend = "Drop the state of the last registration; look for lists that only grow."
+    fix = "Drop the state of the last registration; look for lists that only grow."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
-        grown = await _growth(verifier, _memory, restarts)
+        grown = (await _growth(verifier, restarts)).memory
         seen = f"{grown / 1024:.0f} KiB more after {restarts} restarts"
         expect(grown < restarts * _MEMORY, f"less than {_MEMORY // 1024} KiB for each restart", seen)
 
@@ -96,19 +98,19 @@ class IsQuietWhenIdle(Rule):
     id, level, facts = "RES-04", Level.SHOULD, ()
     title = "An idle plugin does not wake up all the time"
     why = "It runs on every node, for months, beside work that needs the cores."
-    mend = "Wait for events; where you must look, look every few seconds."
+    fix = "Wait for events; where you must look, look every few seconds."
 
     async def check(self, verifier: Verifier) -> None:
         await _session(verifier)
         rate = (await verifier.remembered(idleness)).wake_ups
-        expect(rate <= _WAKE_UPS, f"at most {_WAKE_UPS} wake-ups in a second", f"{rate:.0f}")
+        expect(rate <= _WAKE_UPS, f"at most {_WAKE_UPS} wake-ups in a second", f"{rate:.0f} in a second")
 
 
 class CostsNothingWhenIdle(Rule):
     id, level, facts = "RES-05", Level.MUST, ()
     title = "An idle plugin does not use the processor"
     why = "A busy loop takes a core of every node."
-    mend = "Wait for events; a `for {}` around a select with a default is a busy loop."
+    fix = "Wait for events; a `for {}` around a select with a default is a busy loop."
 
     async def check(self, verifier: Verifier) -> None:
         await _session(verifier)
@@ -120,7 +122,7 @@ class EnduresStreams(Rule):
     id, level, facts, thorough = "RES-06", Level.MUST, ("2.22",), True
     title = f"{_LISTS} streams, opened and ended, leave nothing behind"
     why = "Monitoring agents and debuggers open streams too; each must end without a trace."
-    mend = "Remove a stream from your list of streams when it ends."
+    fix = "Remove a stream from your list of streams when it ends."
 
     async def check(self, verifier: Verifier) -> None:
         session = await _session(verifier)
@@ -129,11 +131,78 @@ class EnduresStreams(Rule):
         for number in range(_LISTS):
             await expect_list(verifier, plugin, "each stream")
             if number == _LISTS // 10:
-                before = _descriptors(session.program.processes()), _memory(session.program.processes())
+                before = usage(session.program.processes())
         assert before is not None
-        descriptors, memory = _descriptors(session.program.processes()), _memory(session.program.processes())
-        expect(descriptors - before[0] < _LISTS // 10, "no descriptor more", f"{descriptors - before[0]} more")
-        expect(memory - before[1] < _LISTS * 8192, "no memory more", f"{(memory - before[1]) // 1024} KiB more")
+        grown = usage(session.program.processes()) - before
+        expect(grown.descriptors < _LISTS // 10, "no descriptor more", f"{grown.descriptors} more")
+        expect(grown.memory < _LISTS * 8192, "no memory more", f"{grown.memory // 1024} KiB more")
+
+
+async def call_growth(verifier: Verifier) -> Growth:
+    """What calls for containers leave behind: Allocate, and the others that the plugin announces."""
+    session = await _session(verifier)
+    plugin = (await with_devices(verifier))[0]
+    ids = itertools.cycle(plugin.ids)
+
+    async def make_calls(count: int) -> None:
+        async with plugin.connect() as client, asyncio.timeout(_CALLS_TIME):
+            for _ in range(count):
+                device_id = next(ids)
+                await client.allocate_encoded([device_id])
+                if plugin.options.pre_start:
+                    await client.pre_start([device_id], verifier.limits.call)
+                if plugin.options.preference:
+                    await client.prefer(PreferenceRequest(tuple(plugin.ids), (), 1))
+
+    began = time.monotonic()
+    await make_calls(_FEW_CALLS)
+    each = (time.monotonic() - began) / _FEW_CALLS
+    calls = max(_FEW_CALLS, min(_CALLS, int(_ROUND_TIME / max(each, 1e-4))))
+
+    try:
+        return await growth(session.program.processes, make_calls, calls, max(calls, _MANY_CALLS))
+    except PeerRefused as error:
+        grown = usage(session.program.processes())
+        raise RuleViolated(
+            f"an answer to every one of {calls} Allocate calls in a row",
+            f"{error}; the program has {grown.descriptors} open descriptors and {grown.threads} threads",
+        ) from None
+
+
+class CallsLeaveNoDescriptor(Rule):
+    id, level, facts = "RES-07", Level.MUST, ("8.11",)
+    title = "Allocate leaves no descriptor open"
+    why = "After some thousand pods the program can open no file any more, and its next start is a crash."
+    fix = "Close what you open in the call, also when the call fails."
+
+    async def check(self, verifier: Verifier) -> None:
+        grown = await verifier.remembered(call_growth)
+        seen = f"{grown.total.descriptors} more after {grown.total_calls} calls"
+        expect(not grown.leaks_descriptors, "as many descriptors as before", seen)
+
+
+class CallsLeaveNoThread(Rule):
+    id, level, facts = "RES-08", Level.MUST, ("8.11",)
+    title = "Allocate leaves no thread behind"
+    why = "Each one holds memory, and in the end none can be started any more."
+    fix = "End what you start for a call when the call ends."
+
+    async def check(self, verifier: Verifier) -> None:
+        grown = await verifier.remembered(call_growth)
+        seen = f"{grown.total.threads} more after {grown.total_calls} calls"
+        expect(not grown.leaks_threads, "as many threads as before", seen)
+
+
+class CallsLeaveNoMemory(Rule):
+    id, level, facts = "RES-09", Level.MUST, ("8.11",)
+    title = "Allocate does not fill the memory"
+    why = "The pod is killed at its memory limit, with all its devices."
+    fix = "Keep nothing of a call: look for lists and maps that only grow, and goroutines that never end."
+
+    async def check(self, verifier: Verifier) -> None:
+        grown = await verifier.remembered(call_growth)
+        seen = f"{grown.total.memory / 1024:.0f} KiB more after {grown.total_calls} calls, some with each of them"
+        expect(not grown.leaks_memory, "memory that stops growing", seen)
 
 
 RULES: tuple[type[Rule], ...] = (
@@ -143,4 +212,7 @@ RULES: tuple[type[Rule], ...] = (
     IsQuietWhenIdle,
     CostsNothingWhenIdle,
     EnduresStreams,
+    CallsLeaveNoDescriptor,
+    CallsLeaveNoThread,
+    CallsLeaveNoMemory,
 )

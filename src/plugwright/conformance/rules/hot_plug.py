@@ -60,7 +60,7 @@ class ReportsFailure(Rule):
     id, level, facts = "HOT-01", Level.MUST, ("2.10", "7.7")
     title = "A device that fails is listed as Unhealthy"
     why = "The kubelet goes on handing it out, and each pod that gets it fails."
-    mend = "Watch the device, and send a new list when its health changes."
+    fix = "Watch the device, and send a new list when its health changes."
 
     async def check(self, verifier: Verifier) -> None:
         async with _failed(verifier):
@@ -71,7 +71,7 @@ class KeepsFailedDevice(Rule):
     id, level, facts, since = "HOT-02", Level.MUST, ("2.25", "8.9"), ""
     title = "A device that fails stays in the list"
     why = "Kubelets from 1.34 on may crash when a device that a pod holds is dropped from the list."
-    mend = "List it as Unhealthy for as long as a pod may hold it."
+    fix = "List it as Unhealthy for as long as a pod may hold it."
 
     async def check(self, verifier: Verifier) -> None:
         session, plugin, device_id = await _chosen(verifier)
@@ -92,7 +92,7 @@ class ReportsRecovery(Rule):
     id, level, facts = "HOT-03", Level.MUST, ("2.5",)
     title = "A device that recovers is listed as Healthy again"
     why = "Otherwise the node loses a device for each fault until the program is restarted."
-    mend = "Watch for the recovery as you watch for the failure."
+    fix = "Watch for the recovery as you watch for the failure."
 
     async def check(self, verifier: Verifier) -> None:
         async with _failed(verifier) as (session, plugin, device_id):
@@ -104,7 +104,7 @@ class FailsAlone(Rule):
     id, level, facts = "HOT-04", Level.MUST, ("2.10",)
     title = "Other devices stay as they are when one fails"
     why = "One lost device must not refuse every pod of the node."
-    mend = "Keep the health of each device by itself."
+    fix = "Keep the health of each device by itself."
 
     async def check(self, verifier: Verifier) -> None:
         async with _failed(verifier) as (session, plugin, device_id):
@@ -117,7 +117,7 @@ class RefusesFailed(Rule):
     id, level, facts = "HOT-05", Level.SHOULD, ("3.16",)
     title = "Allocate of a device that has failed is refused"
     why = "The kubelet may have chosen it a moment before."
-    mend = "Look at the current health in Allocate."
+    fix = "Look at the current health in Allocate."
 
     async def check(self, verifier: Verifier) -> None:
         async with _failed(verifier) as (_, plugin, device_id):
@@ -129,7 +129,7 @@ class UpdatesEveryStream(Rule):
     id, level, facts = "HOT-06", Level.MUST, ("2.22",)
     title = "A change reaches every open stream"
     why = "Streams that read one channel take updates from each other, and the kubelet's may get none."
-    mend = "Publish the latest list, and let each stream compare it with what it has sent."
+    fix = "Publish the latest list, and let each stream compare it with what it has sent."
 
     async def check(self, verifier: Verifier) -> None:
         _, plugin, device_id = await _chosen(verifier)
@@ -145,7 +145,7 @@ class KeepsUpdateFromDeadStream(Rule):
     id, level, facts = "HOT-07", Level.MUST, ("2.15",)
     title = "A change reaches the kubelet after it was restarted"
     why = "A dead stream that takes the one update leaves the kubelet with an old list until the next change."
-    mend = "End the streams of the last registration, and share no channel with them."
+    fix = "End the streams of the last registration, and share no channel with them."
 
     async def check(self, verifier: Verifier) -> None:
         session, _, _ = await _chosen(verifier)
@@ -159,7 +159,7 @@ class ReportsFailureWhileAway(Rule):
     id, level, facts = "HOT-08", Level.MUST, ("2.5",)
     title = "What failed while there was no kubelet is in the next list"
     why = "The first list after a start is the whole truth for the kubelet."
-    mend = "Watch devices whether a kubelet is connected or not."
+    fix = "Watch devices whether a kubelet is connected or not."
 
     async def check(self, verifier: Verifier) -> None:
         session, plugin, device_id = await _chosen(verifier)

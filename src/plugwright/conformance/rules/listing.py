@@ -25,7 +25,7 @@ class SendsFirstList(Rule):
     id, level, facts = "LST-01", Level.MUST, ("2.12", "8.5")
     title = "ListAndWatch sends a list at once"
     why = "A resource without a list does not appear on the node at all."
-    mend = "Send the current list, an empty one too, as soon as the stream is open."
+    fix = "Send the current list, an empty one too, as soon as the stream is open."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.started()
@@ -40,10 +40,12 @@ class ListFits(Rule):
     id, level, facts = "LST-02", Level.MUST, ("2.16", "8.17")
     title = "The list is smaller than 4 MiB"
     why = "The kubelet cuts the stream on a larger message, and the resource stays at 0."
-    mend = "Use shorter ids, or offer fewer devices for one resource."
+    fix = "Use shorter ids, or offer fewer devices for one resource."
 
     async def check(self, verifier: Verifier) -> None:
-        large = [event.text for event in (await verifier.started()).stops() if "larger than max" in event.text]
+        session = await verifier.started()
+        large = [event.text for event in session.stops() if "larger than max" in event.text]
+        verifier.examine([*large, *session.lists()], "list")
         expect(not large, "at most 4 MiB", large[0] if large else "")
 
 
@@ -51,7 +53,7 @@ class IdsAreNotEmpty(Rule):
     id, level, facts = "LST-03", Level.MUST, ("2.9", "8.15")
     title = "Every device has an id"
     why = "The kubelet takes an empty id for a device and allocates it."
-    mend = "Leave out what has no identity."
+    fix = "Leave out what has no identity."
 
     async def check(self, verifier: Verifier) -> None:
         await check_devices(verifier, lambda device: "" if device.id else "an empty id", "no empty id")
@@ -61,11 +63,11 @@ class IdsAreUnique(Rule):
     id, level, facts = "LST-04", Level.MUST, ("2.8", "8.15")
     title = "Every id is listed once"
     why = "A repeated id counts once, so a device is missing; with two healths it is counted twice."
-    mend = "Derive ids from what tells the devices apart, such as a serial number or an address."
+    fix = "Derive ids from what tells the devices apart, such as a serial number or an address."
 
     async def check(self, verifier: Verifier) -> None:
         for event in (await verifier.started()).lists():
-            counts = Counter(device.id for device in event.devices)
+            counts = Counter(device.id for device in verifier.examine(event.devices, "device in a list"))
             repeated = sorted(device_id for device_id, count in counts.items() if count > 1)
             expect(not repeated, "unique ids", f"the list of {event.about} repeats {some(repeated)}")
 
@@ -74,7 +76,7 @@ class IdsAreShort(Rule):
     id, level, facts = "LST-05", Level.SHOULD, ("2.7", "8.15")
     title = f"Ids have at most {DEVICE_ID_LIMIT} characters"
     why = "The API says so, and tools that label or report devices rely on it; the kubelet does not check it."
-    mend = "Shorten them, by a hash where they must stay unique."
+    fix = "Shorten them, by a hash where they must stay unique."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -87,7 +89,7 @@ class HealthIsKnown(Rule):
     id, level, facts = "LST-06", Level.MUST, ("2.6",)
     title = "Health is Healthy or Unhealthy"
     why = "Anything but the exact word Healthy is unhealthy: a device with `healthy` is never allocated."
-    mend = "Use the constants of the API."
+    fix = "Use the constants of the API."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -103,7 +105,7 @@ class NumaNodesExist(Rule):
         "sysfs writes -1 for no node. Sent as it is, no node suits the device: the topology policies restricted and "
         "single-numa-node refuse every pod that asks for it."
     )
-    mend = "Leave the topology out where the node is not known."
+    fix = "Leave the topology out where the node is not known."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -116,7 +118,7 @@ class TopologyHasNodes(Rule):
     id, level, facts = "LST-08", Level.SHOULD, ("6.11", "8.16")
     title = "A topology has at least one NUMA node"
     why = "A device with an empty topology is missing from the pod-resources API's GetAllocatableResources."
-    mend = "Leave the topology field out where there is none."
+    fix = "Leave the topology field out where there is none."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -129,7 +131,7 @@ class StreamStaysOpen(Rule):
     id, level, facts = "LST-09", Level.MUST, ("2.15", "2.21")
     title = "ListAndWatch stays open after the list"
     why = "Its end is the end of the plugin for the kubelet: all devices turn unhealthy, and it does not call again."
-    mend = "Return from ListAndWatch only when the stream is cancelled or the program ends."
+    fix = "Return from ListAndWatch only when the stream is cancelled or the program ends."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.started()
@@ -144,7 +146,7 @@ class ServesSeveralStreams(Rule):
     id, level, facts = "LST-10", Level.MUST, ("2.22",)
     title = f"{_STREAMS} streams at once each get the list"
     why = "A kubelet that was restarted opens its stream while the old one may still be there."
-    mend = "Give each call its own state, and send the latest list to each."
+    fix = "Give each call its own state, and send the latest list to each."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -160,7 +162,7 @@ class ServesAfterDeadStream(Rule):
         "Killed kubelets leave such streams behind; where they hold a lock or take the update, the next one waits "
         "for ever."
     )
-    mend = "End a stream when its context ends, and share no channel between streams."
+    fix = "End a stream when its context ends, and share no channel between streams."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -172,11 +174,12 @@ class ListStaysSame(Rule):
     id, level, facts = "LST-12", Level.MUST, ("2.5", "2.25")
     title = "The list is complete again after a restart of the kubelet"
     why = "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them."
-    mend = "Send the same list on every stream, however many there were."
+    fix = "Send the same list on every stream, however many there were."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         before = _ids(session)
+        verifier.examine((device_id for ids in before.values() for device_id in ids), "device in a list")
         await session.restart_kubelet()
         after = _ids(session)
         for resource, ids in before.items():
@@ -188,7 +191,7 @@ class ListIsNotRepeated(Rule):
     id, level, facts = "LST-13", Level.SHOULD, ("2.14",)
     title = "A list that has not changed is not sent again and again"
     why = "The kubelet writes its checkpoint to the disk for every list."
-    mend = "Send a list when it differs from the last one."
+    fix = "Send a list when it differs from the last one."
 
     async def check(self, verifier: Verifier) -> None:
         idle = await verifier.remembered(idleness)
@@ -200,13 +203,14 @@ class IdsSurviveProgram(Rule):
     id, level, facts, alone = "LST-14", Level.MUST, ("8.15",), True
     title = "Devices have the same ids after a restart of the program"
     why = "The kubelet knows from its checkpoint which pod holds which id; with new ids two pods get one device."
-    mend = "Derive ids from the hardware, never from a counter, the time or chance."
+    fix = "Derive ids from the hardware, never from a counter, the time or chance."
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)
         if life.again:
             raise RuleNotApplicable(f"it is not registered after a new start: {life.again}")
         for resource, ids in life.ids.items():
+            verifier.examine(ids, "device in a list")
             again = life.ids_again.get(resource, set())
             expect(ids == again, some(sorted(ids), 4), some(sorted(again), 4))
 

@@ -26,7 +26,7 @@ class AnswersPreference(Rule):
     id, level, facts = "PRF-01", Level.MUST, ("3.28", "3.30")
     title = "GetPreferredAllocation is answered where the options announce it"
     why = "An error refuses the pod for good, with UnexpectedAdmissionError."
-    mend = "Implement the method, or do not set get_preferred_allocation_available."
+    fix = "Implement the method, or do not set get_preferred_allocation_available."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):
@@ -38,7 +38,7 @@ class PreferenceHasSize(Rule):
     id, level, facts = "PRF-02", Level.MUST, ("3.29", "8.13")
     title = "A preference has as many devices as asked for"
     why = "The kubelet fills up with arbitrary devices, or cuts arbitrary ones off: the choice is lost."
-    mend = "Return allocation_size ids."
+    fix = "Return allocation_size ids."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -51,7 +51,7 @@ class PreferenceIsAvailable(Rule):
     id, level, facts = "PRF-03", Level.MUST, ("3.29", "8.13")
     title = "A preference names devices that are available"
     why = "The kubelet drops others silently and chooses in their place."
-    mend = "Choose among available_deviceIDs alone; the others are in use."
+    fix = "Choose among available_deviceIDs alone; the others are in use."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -68,7 +68,7 @@ class PreferenceIncludesRequired(Rule):
         "They are taken already, from an init container or by NUMA alignment, and stay so: of an answer without them "
         "the kubelet takes arbitrary devices, and the choice is lost."
     )
-    mend = "Begin with must_include_deviceIDs."
+    fix = "Begin with must_include_deviceIDs."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -81,7 +81,7 @@ class PreferenceIsDistinct(Rule):
     id, level, facts = "PRF-05", Level.MUST, ("3.29",)
     title = "A preference names each device once"
     why = "The kubelet counts a repeated one once and fills up with an arbitrary device."
-    mend = "Take each chosen device out of the rest."
+    fix = "Take each chosen device out of the rest."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -93,7 +93,7 @@ class PreferenceIsRepeatable(Rule):
     id, level, facts = "PRF-06", Level.SHOULD, ("8.13",)
     title = "The same question gets the same preference"
     why = "Otherwise a fault on one node cannot be distinguished from chance."
-    mend = "Break ties by the id, never by the order of a map or by chance."
+    fix = "Break ties by the id, never by the order of a map or by chance."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -105,7 +105,7 @@ class PreferenceIgnoresOrder(Rule):
     id, level, facts = "PRF-07", Level.SHOULD, ("3.27",)
     title = "A preference does not depend on the order of the ids"
     why = "The kubelet sends them in another order each time, so the choice would be arbitrary."
-    mend = "Sort the ids before you choose."
+    fix = "Sort the ids before you choose."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 3):
@@ -119,7 +119,7 @@ class OnePreferencePerContainer(Rule):
     id, level, facts = "PRF-08", Level.MUST, ("3.28",)
     title = "GetPreferredAllocation is answered with one response for each container"
     why = "The kubelet reads the first response only, so one for each device is the choice of a single device."
-    mend = "Loop over container_requests."
+    fix = "Loop over container_requests."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -131,7 +131,7 @@ class PrefersWithoutChoice(Rule):
     id, level, facts = "PRF-09", Level.MUST, ("3.25", "3.30")
     title = "A preference is given where there is no choice left"
     why = "Without NUMA nodes the plugin is asked even for all devices; an error refuses the pod."
-    mend = "Return the whole list where its length is allocation_size."
+    fix = "Return the whole list where its length is allocation_size."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):
@@ -144,7 +144,7 @@ class PrefersQuickly(Rule):
     id, level, facts = "PRF-10", Level.SHOULD, ("3.28",)
     title = "GetPreferredAllocation is answered quickly"
     why = "The call has no deadline, and the admission of all pods of the node waits for it."
-    mend = "Limit the search; a good choice in time is better than the best one."
+    fix = "Limit the search; a good choice in time is better than the best one."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):

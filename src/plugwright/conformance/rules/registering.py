@@ -6,6 +6,7 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect, expect_answers
 from plugwright.conformance.observations import refusals
+from plugwright.conformance.restarting import until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
@@ -34,7 +35,7 @@ class Registers(Rule):
     id, level, facts = "REG-01", Level.MUST, ("1.31", "8.1")
     title = "The program registers a resource and sends its list"
     why = "Without it the node has none of the devices. Pods that ask for them stay Pending."
-    mend = (
+    fix = (
         "Serve the DevicePlugin service on a socket beside kubelet.sock, then call Register. Read the last line "
         "of output."
     )
@@ -48,7 +49,7 @@ class StaysInForeground(Rule):
     id, level, facts = "REG-02", Level.MUST, ()
     title = "The program stays in the foreground"
     why = "A container ends with its first process, and what that left behind ends with it."
-    mend = "Do not fork into the background: a DaemonSet or systemd restarts the program."
+    fix = "Do not fork into the background: a DaemonSet or systemd restarts the program."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.started()
@@ -66,7 +67,7 @@ class NamesResource(Rule):
     id, level, facts = "REG-03", Level.MUST, ("1.28", "10.1")
     title = "The resource has the name of an extended resource"
     why = "The kubelet refuses the registration: the ResourceName is invalid."
-    mend = "Use a domain and a name, such as example.com/gpu, with a lower-case domain other than kubernetes.io."
+    fix = "Use a domain and a name, such as example.com/gpu, with a lower-case domain other than kubernetes.io."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -79,7 +80,7 @@ class NamesVersion(Rule):
     id, level, facts = "REG-04", Level.MUST, ("1.27",)
     title = f"Register has the version {API_VERSION}"
     why = "The kubelet refuses every other version, an empty one included."
-    mend = f"Set RegisterRequest.version to {API_VERSION}."
+    fix = f"Set RegisterRequest.version to {API_VERSION}."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -94,7 +95,7 @@ class ServesBeforeRegister(Rule):
         "The kubelet dials the plugin before it answers Register; it gives up after ten seconds, and one second "
         "is lost at best."
     )
-    mend = "Bind and serve the socket first, and call Register when it accepts connections."
+    fix = "Bind and serve the socket first, and call Register when it accepts connections."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -107,7 +108,7 @@ class EndpointIsFileName(Rule):
     id, level, facts = "REG-06", Level.MUST, ("1.29",)
     title = "The endpoint is the name of a socket in the device-plugins directory"
     why = "The kubelet joins it to its directory: an absolute path leads nowhere, and an empty one to the directory."
-    mend = "Send the socket's file name alone."
+    fix = "Send the socket's file name alone."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -120,7 +121,7 @@ class SocketPathFits(Rule):
     id, level, facts = "REG-07", Level.MUST, ("8.19",)
     title = f"The socket's path fits into {PATH_LIMIT} bytes on a node"
     why = f"Linux allows {PATH_LIMIT} bytes for a socket's path, and a node's directory is longer than that of a test."
-    mend = f"Use names of at most {PATH_LIMIT - len(_DIRECTORY)} bytes; a hash of the resource is short enough."
+    fix = f"Use names of at most {PATH_LIMIT - len(_DIRECTORY)} bytes; a hash of the resource is short enough."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -133,7 +134,7 @@ class SocketIsPrivate(Rule):
     id, level, facts = "REG-08", Level.SHOULD, ("1.8",)
     title = "The socket can be used by its owner alone"
     why = "Whoever may write to the socket may allocate devices and read what they would get."
-    mend = "Create it with mode 0600, or with a umask of at least 022."
+    fix = "Create it with mode 0600, or with a umask of at least 022."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -146,7 +147,7 @@ class AnswersOptions(Rule):
     id, level, facts = "REG-09", Level.MUST, ("1.33",)
     title = "The plugin answers GetDevicePluginOptions"
     why = "Kubelets from 1.25 on call it during Register and refuse a plugin that fails it."
-    mend = "Implement the method, if only with an empty answer."
+    fix = "Implement the method, if only with an empty answer."
 
     async def check(self, verifier: Verifier) -> None:
         session, _ = await _requests(verifier)
@@ -157,7 +158,7 @@ class OptionsAgree(Rule):
     id, level, facts = "REG-10", Level.SHOULD, ("1.30",)
     title = "Register and GetDevicePluginOptions say the same"
     why = "The kubelet ignores the options of Register: what only they announce is never called."
-    mend = "Answer GetDevicePluginOptions with the same options."
+    fix = "Answer GetDevicePluginOptions with the same options."
 
     async def check(self, verifier: Verifier) -> None:
         session, requests = await _requests(verifier)
@@ -174,7 +175,7 @@ class WaitsForKubelet(Rule):
         "After a boot the order is not known; a program that gives up leaves the node without devices until it is "
         "restarted."
     )
-    mend = "Wait for kubelet.sock, or exit with an error so that the program is started again."
+    fix = "Wait for kubelet.sock, or exit with an error so that the program is started again."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -185,9 +186,10 @@ class WaitsForKubelet(Rule):
             if not program.running:
                 expect(program.returncode, "it waits, or exits with an error", program.ending)
                 return
+            mark = session.mark
             await session.kubelet.start()
             try:
-                await session.until_registered(verifier.resources)
+                await until_back(session, verifier.resources, mark)
             except PluginNotRunning as error:
                 raise RuleViolated("a registration when the kubelet has started", str(error)) from None
 
@@ -196,7 +198,7 @@ class RetriesRefused(Rule):
     id, level, facts, alone = "REG-12", Level.MUST, ("1.26", "8.3"), True
     title = "A refused registration is tried again, or ends the program with an error"
     why = "A kubelet refuses while it cannot reach the plugin; one that stays silent afterwards is never seen again."
-    mend = "Call Register again after a delay that grows, or exit with an error."
+    fix = "Call Register again after a delay that grows, or exit with an error."
 
     async def check(self, verifier: Verifier) -> None:
         seen = await verifier.remembered(refusals)
@@ -207,7 +209,7 @@ class RetriesSlowly(Rule):
     id, level, facts, alone = "REG-13", Level.SHOULD, ("1.26",), True
     title = "Refused registrations are not repeated in a hot loop"
     why = "A kubelet that starts is busy; thousands of calls a second keep it from starting."
-    mend = "Wait between two attempts, longer each time."
+    fix = "Wait between two attempts, longer each time."
 
     async def check(self, verifier: Verifier) -> None:
         times = [registration.at for registration in (await verifier.remembered(refusals)).registrations]
@@ -216,12 +218,13 @@ class RetriesSlowly(Rule):
 
 
 class IgnoresDeprecationFile(Rule):
-    id, level, facts, alone = "REG-22", Level.MUST, ("1.19", "8.8"), True
+    id, level, facts, alone, note = "REG-22", Level.MUST, ("1.19", "8.8"), True, True
     title = "A file named DEPRECATION does not keep the plugin from registering"
     why = (
-        "Kubelets up to 1.24 wrote it and those from 1.33 on no longer remove it: such a plugin never registers again."
+        "Kubelets up to 1.24 wrote it and those from 1.33 on no longer remove it: on a node that was upgraded since, "
+        "such a plugin never registers again."
     )
-    mend = "Register whether the file exists or not."
+    fix = "Register whether the file exists or not."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -237,7 +240,7 @@ class AnnouncesItself(Rule):
     id, level, facts = "REG-23", Level.MUST, ("1.44", "1.45", "1.48")
     title = "A socket in plugins_registry answers GetInfo within a second, as a DevicePlugin of v1beta1"
     why = "The kubelet's plugin watcher tries slower and other ones again and again, and never registers them."
-    mend = "Answer GetInfo at once with type DevicePlugin, the resource as name, and v1beta1 among the versions."
+    fix = "Answer GetInfo at once with type DevicePlugin, the resource as name, and v1beta1 among the versions."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.started()
@@ -254,7 +257,7 @@ class TakesRegistrationStatus(Rule):
     id, level, facts = "REG-24", Level.MUST, ("1.47",)
     title = "A socket in plugins_registry answers NotifyRegistrationStatus"
     why = "A kubelet deregisters a plugin again that fails this call."
-    mend = "Implement the method; log the error that it brings."
+    fix = "Implement the method; log the error that it brings."
 
     async def check(self, verifier: Verifier) -> None:
         calls = _calls(await verifier.started(), "NotifyRegistrationStatus")

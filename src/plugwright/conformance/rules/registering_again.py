@@ -1,9 +1,13 @@
 """Rules of further registrations: after a restart of the kubelet, a lost stream or a lost socket."""
 
 import asyncio
+import socket
+import time
 from contextlib import suppress
+from pathlib import Path
 
 from plugwright.conformance.asking import check_alive, expect
+from plugwright.conformance.restarting import until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
@@ -12,10 +16,8 @@ from plugwright.kubelet.events import Call
 
 __all__ = ["RULES"]
 
-_DIRECTORY = "/var/lib/kubelet/device-plugins/"
 _RESTARTS, _THOROUGH_RESTARTS = 5, 100
-_HOT = 5  # refused registrations in a row
-_HOT_TIME = 0.05  # seconds for them
+_AWAY, _THOROUGH_AWAY = 6.0, 180.0  # seconds
 
 
 class RegistersAgain(Rule):
@@ -24,14 +26,16 @@ class RegistersAgain(Rule):
     why = (
         "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until they are back."
     )
-    mend = (
+    fix = (
         "Watch the directory for a new kubelet.sock, or your own socket for its removal; then serve and register again."
     )
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
+        mark = session.mark
+        await session.kubelet.restart()
         try:
-            await session.restart_kubelet()
+            await until_back(session, verifier.resources, mark)
         except PluginNotRunning as error:
             raise RuleViolated("a registration and a list after the restart", str(error)) from None
 
@@ -43,28 +47,34 @@ class RegistersAgainPromptly(Rule):
         "Until then pods with devices are refused for good with UnexpectedAdmissionError, after a node's reboot "
         "above all."
     )
-    mend = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
+    fix = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
 
     async def check(self, verifier: Verifier) -> None:
         session, limit = await verifier.running(), verifier.limits.prompt
-        try:
-            await session.restart_kubelet(limit)
-        except PluginNotRunning:
-            raise RuleViolated(f"back within {limit:g} s", "it was not") from None
+        mark, began = session.mark, time.monotonic()
+        await session.kubelet.restart()
+        await until_back(session, verifier.resources, mark)
+        seconds = time.monotonic() - began
+        expect(seconds <= limit, f"back within {limit:g} s", f"back after {seconds:.1f} s")
 
 
 class SurvivesRestarts(Rule):
     id, level, facts = "REG-16", Level.MUST, ("2.15",)
     title = "The plugin registers after every one of several restarts"
     why = "A kubelet in a crash loop restarts many times; plugins that count their attempts are gone for good."
-    mend = "Make a new server for each registration, keep no state of the last one, and never stop trying."
+    fix = (
+        "Make a new server for each registration, keep no state of the last one, and never stop trying; or exit with "
+        "an error, so that the program is started again."
+    )
 
     async def check(self, verifier: Verifier) -> None:
         count = _THOROUGH_RESTARTS if verifier.options.thorough else _RESTARTS
         session = await verifier.running()
         for number in range(count):
+            mark = session.mark
+            await session.kubelet.restart()
             try:
-                await session.restart_kubelet()
+                await until_back(session, verifier.resources, mark)
             except PluginNotRunning as error:
                 raise RuleViolated(f"back after each of {count} restarts", f"restart {number + 1}: {error}") from None
 
@@ -76,7 +86,7 @@ class NoticesRemovedSocket(Rule):
         "A kubelet that starts removes every socket; where the new kubelet.sock and the end of the stream were missed, "
         "this is the only other notice."
     )
-    mend = "Watch your own socket as well, and serve and register again when it is gone."
+    fix = "Watch your own socket as well, and serve and register again when it is gone."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -84,7 +94,7 @@ class NoticesRemovedSocket(Rule):
         for plugin in plugins:
             plugin.socket.unlink(missing_ok=True)
         try:
-            await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.prompt)
+            await session.until_registered(verifier.resources, mark=mark)  # how soon it is back is REG-15's question
         except PluginNotRunning as error:
             await verifier.running()
             raise RuleViolated("another registration", str(error)) from None
@@ -94,7 +104,7 @@ class RegistersOnce(Rule):
     id, level, facts = "REG-18", Level.SHOULD, ("2.22", "8.10")
     title = "The plugin registers once for each start of the kubelet"
     why = "Each registration is one more stream; when an older one ends, kubelets up to 1.36 tear down the newer."
-    mend = "Do not register again while the stream of the last registration is open."
+    fix = "Do not register again while the stream of the last registration is open."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -113,7 +123,7 @@ class NeverRegistersConnectedSocket(Rule):
         "Kubelets from 1.37 on refuse it, and forget the connection that works: its devices stay advertised when "
         "it ends."
     )
-    mend = "Use a new socket name for each registration."
+    fix = "Use a new socket name for each registration."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -125,7 +135,7 @@ class KeepsResourceName(Rule):
     id, level, facts = "REG-20", Level.MUST, ("2.18",)
     title = "The resource has the same name after a restart of the kubelet"
     why = "Pods ask for it by its name, and an old name stays in the node's status."
-    mend = "Derive the name from the hardware and the configuration alone."
+    fix = "Derive the name from the hardware and the configuration alone."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -139,10 +149,13 @@ class KeepsResourceName(Rule):
 
 
 class NoticesLostStream(Rule):
-    id, level, facts = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6")
+    id, level, facts, note = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6"), True
     title = "The plugin registers again when the kubelet ends its stream"
-    why = "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs."
-    mend = (
+    why = (
+        "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs. Kubelets "
+        "that run on end the stream of a plugin only when another instance has registered the same resource."
+    )
+    fix = (
         "Take the end of ListAndWatch for the end of the registration, and register again on a new socket, after a "
         "moment: a kubelet that starts ends the stream first, and then removes every socket."
     )
@@ -159,28 +172,48 @@ class NoticesLostStream(Rule):
 
 
 class OutlivesKubelet(Rule):
-    id, level, facts = "REG-25", Level.MUST, ("2.15",)
-    title = "The program runs on while there is no kubelet"
-    why = "A kubelet may be down for minutes in an upgrade; a plugin that ends meanwhile must be started again first."
-    mend = "Take a lost connection for an event, and wait for the next kubelet."
+    id, level, facts = "REG-25", Level.MUST, ("1.16", "2.15", "8.7")
+    title = "The program waits for a kubelet that is away, and registers when it is back"
+    why = (
+        "A kubelet is down for minutes in an upgrade, and leaves its socket behind when it is killed; a plugin that "
+        "ends or gives up meanwhile leaves the node without its devices."
+    )
+    fix = (
+        "Take a lost connection for an event. Wait for the next kubelet.sock without an end, and try again if nobody "
+        "listens on it: the time between two attempts may grow to some seconds."
+    )
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
+        seconds = _THOROUGH_AWAY if verifier.options.thorough else _AWAY
         mark = session.mark
         await session.kubelet.stop()
         session.paths.kubelet_socket.unlink(missing_ok=True)
-        if not verifier.target.attached:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(verifier.limits.quick / 2):
-                    await session.program.ends()
+        await self._pass(verifier, session, seconds * 2 / 3)
+        _leave_socket(session.paths.kubelet_socket)  # as a kubelet does that is killed
+        await self._pass(verifier, session, seconds / 3)
         await session.kubelet.start()
         if not verifier.target.attached:
             expect(session.program.running, "it waits for the next kubelet", session.program.ending)
         try:
             await session.until_registered(verifier.resources, mark=mark)
         except PluginNotRunning as error:
-            raise RuleViolated("a registration with the next kubelet", str(error)) from None
-        await check_alive(verifier, "a kubelet that was gone for a while")
+            raise RuleViolated(f"a registration with a kubelet that was away for {seconds:g} s", str(error)) from None
+        await check_alive(verifier, f"a kubelet that was away for {seconds:g} s")
+
+    @staticmethod
+    async def _pass(verifier: Verifier, session: Session, seconds: float) -> None:
+        """Lets time go by, as long as the program runs."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (asyncio.sleep(seconds) if verifier.target.attached else session.program.ends())
+
+
+def _leave_socket(path: Path) -> None:
+    """Leaves a socket on which nobody listens."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(str(path))
 
 
 def _calls(session: Session, method: str) -> list[Call]:

@@ -27,7 +27,7 @@ from plugwright.system.sockets import PATH_LIMIT
 __all__ = ["RULES"]
 
 _KUBELET = Path("/var/lib/kubelet")
-_OTHERS_MAY = 0o006
+_OTHERS_MAY = 0o022  # to connect to a socket takes the right to write
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_LIMIT = 63
 _LOOK = 0.01  # seconds
@@ -82,7 +82,7 @@ async def _announced(session: DriverSession, path: Path) -> Announcement:
     began = time.monotonic()
     async with registration.connect_watched(path) as client:
         info = await client.announce(session.limits.call)
-    endpoint = Path(info.endpoint or path)
+    endpoint = session.on_host(Path(info.endpoint or path))
     listening = endpoint.is_socket() and sockets.is_listening(endpoint)
     modes = tuple((one.name, one.stat().st_mode) for one in dict.fromkeys([path, endpoint]) if one.exists())
     return Announcement(path, info, time.monotonic() - began, listening, modes)
@@ -92,7 +92,7 @@ class DriverRegisters(DriverRule):
     id, level, facts = "DRG-01", Level.MUST, ("11.1",)
     title = "The driver registers, and publishes a ResourceSlice"
     why = "Without both no pod gets a device of this node."
-    mend = "Make a socket in plugins_registry that answers GetInfo with type DRAPlugin, and create a ResourceSlice."
+    fix = "Make a socket in plugins_registry that answers GetInfo with type DRAPlugin, and create a ResourceSlice."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         await verifier.start()
@@ -103,7 +103,7 @@ class HasName(DriverRule):
     id, level, facts = "DRG-02", Level.MUST, ("11.1",)
     title = "The driver's name is a DNS name in lower case of at most 63 bytes"
     why = "It is a field of slices and claims, where the API server refuses other names or warns of them."
-    mend = "Use a domain of yours, such as gpu.example.com."
+    fix = "Use a domain of yours, such as gpu.example.com."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         name = (await verifier.remembered(announcement)).info.name
@@ -115,7 +115,7 @@ class ServesBeforeAnnouncing(DriverRule):
     id, level, facts, alone = "DRG-03", Level.MUST, ("11.3",), True
     title = "The service socket listens before the registration socket is there"
     why = "The kubelet dials the endpoint at once; a claim that comes first fails, and is tried again after a minute."
-    mend = "Start the DRA service, then the registration socket."
+    fix = "Start the DRA service, then the registration socket."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         seen = await verifier.remembered(announcement)
@@ -126,7 +126,7 @@ class ListsNewestFirst(DriverRule):
     id, level, facts = "DRG-04", Level.MUST, ("11.2", "11.4")
     title = "v1.DRAPlugin is listed before v1beta1.DRAPlugin"
     why = "The kubelet calls the first that it knows, not the newest; v1beta1 has no share_id."
-    mend = "Put v1.DRAPlugin first in supported_versions."
+    fix = "Put v1.DRAPlugin first in supported_versions."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         services = (await verifier.remembered(announcement)).info.versions
@@ -138,7 +138,7 @@ class ServesWhatItLists(DriverRule):
     id, level, facts = "DRG-05", Level.MUST, ("11.2",)
     title = "Every DRAPlugin service that is listed is served"
     why = "An older kubelet calls v1beta1, and no pod with a claim starts."
-    mend = "Register the service with the gRPC server, or do not list it."
+    fix = "Register the service with the gRPC server, or do not list it."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -155,7 +155,7 @@ class AnswersGetInfo(DriverRule):
     id, level, facts, alone = "DRG-06", Level.MUST, ("1.45",), True
     title = "GetInfo is answered within a second"
     why = "The kubelet gives up after a second, tries again and again, and never registers the driver."
-    mend = "Answer from memory: do no work in GetInfo."
+    fix = "Answer from memory: do no work in GetInfo."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         seconds = (await verifier.remembered(announcement)).seconds
@@ -166,7 +166,7 @@ class TakesStatus(DriverRule):
     id, level, facts = "DRG-07", Level.MUST, ("1.47",)
     title = "NotifyRegistrationStatus is answered"
     why = "A kubelet deregisters a driver again that fails this call."
-    mend = "Implement the method; log the error that it brings."
+    fix = "Implement the method; log the error that it brings."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         calls = [call for call in (await verifier.start()).kubelet.calls if call.method == "NotifyRegistrationStatus"]
@@ -179,7 +179,7 @@ class SocketsArePrivate(DriverRule):
     id, level, alone = "DRG-08", Level.SHOULD, True
     title = "Sockets are closed to other users"
     why = "Whoever can write to them can have the claims of others unprepared."
-    mend = "Set the umask to 077 before you listen, or chmod the sockets to 0600."
+    fix = "Set the umask to at least 022 before you listen, or chmod the sockets to 0600."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         modes = (await verifier.remembered(announcement)).modes
@@ -191,7 +191,7 @@ class PathsFit(DriverRule):
     id, level = "DRG-09", Level.MUST
     title = "The paths of both sockets have room under /var/lib/kubelet"
     why = "A path of a Unix socket has at most 107 bytes: on a node the driver could not listen."
-    mend = "Shorten the names: a digest of the pod's uid is as good as the uid."
+    fix = "Shorten the names: a digest of the pod's uid is as good as the uid."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -207,7 +207,7 @@ class DriverIsFoundAgain(DriverRule):
     id, level, facts = "DRG-10", Level.MUST, ("11.8",)
     title = "A kubelet that was restarted finds the driver"
     why = "Kubelets are restarted by upgrades; no claim could be prepared until somebody restarts the driver."
-    mend = "Keep both sockets and their servers for as long as the program runs."
+    fix = "Keep both sockets and their servers for as long as the program runs."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -233,7 +233,7 @@ class OutlivesConnections(DriverRule):
     id, level, facts = "DRG-11", Level.MUST, ("11.6",)
     title = "A connection that ends harms nobody"
     why = "Kubelets that crash and probes leave ended connections behind."
-    mend = "Do not end the program or the server when a peer goes away."
+    fix = "Do not end the program or the server when a peer goes away."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

@@ -22,6 +22,7 @@ _NEEDED = re.compile(
     r"|/api/v1/namespaces/[^/]+/events.*|/apis/events\.k8s\.io/.*"
 )
 _OTHERS = re.compile(r"/api/v1/(?:secrets|pods|configmaps|nodes|namespaces|services|events)")
+_REPEATS = 3  # reports of every device, the first of a stream included
 _CLAIMS = re.compile(r"/apis/resource\.k8s\.io/[^/]+(?:/namespaces/[^/]+)?/resourceclaims")
 
 
@@ -55,7 +56,7 @@ class ServesHealth(DriverRule):
     why = (
         "Kubelets up to 1.36 ask for v1alpha1, later ones for the newest that is listed; a failure is logged every 5 s."
     )
-    mend = "Serve NodeWatchResources under both names; the messages are the same."
+    fix = "Serve NodeWatchResources under both names; the messages are the same."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         _, found = await _with_health(verifier)
@@ -70,7 +71,7 @@ class ReportsAtOnce(DriverRule):
     id, level, facts = "DRH-02", Level.MUST, ("11.24", "11.26")
     title = "A health stream begins with the devices"
     why = "A kubelet that was restarted knows nothing: pods show Unknown until the first message."
-    mend = "Send the whole list when the stream is opened, then at each change."
+    fix = "Send the whole list when the stream is opened, then at each change."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         _, found = await _with_health(verifier)
@@ -83,7 +84,7 @@ class ReportsAllDevices(DriverRule):
     id, level, facts = "DRH-03", Level.MUST, ("11.24",)
     title = "The health of every published device is reported, under the names of the slices"
     why = "A device that is missing, or has another name, stays Unknown in the status of its pod."
-    mend = "Take pool and name as you publish them."
+    fix = "Take pool and name as you publish them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, found = await _with_health(verifier)
@@ -99,7 +100,7 @@ class RepeatsHealth(DriverRule):
     id, level, facts = "DRH-04", Level.MUST, ("11.24",)
     title = "Health is repeated before its time is over, in v1 and in v1alpha1"
     why = "A device that is not repeated within its timeout, 30 seconds by default, is Unknown."
-    mend = "Send the whole list every ten seconds, also where nothing has changed."
+    fix = "Send the whole list every ten seconds, also where nothing has changed."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         _, found = await _with_health(verifier)
@@ -109,16 +110,40 @@ class RepeatsHealth(DriverRule):
         first = await _messages(driver, service, 1, limit)
         if not first or not first[0]:
             raise RuleNotApplicable(f"no health is reported on {service}")
+        devices = {(device.pool, device.name) for device in first[0]}
         lease = min(float(device.timeout or LEASE) for device in first[0])
-        messages = await _messages(driver, service, 2, lease)
-        expect(len(messages) > 1, f"another message on {service} within {lease:g} s", "none")
+        missing = await _unrepeated(driver, service, devices, lease)
+        seen = f"none of {some(sorted(name for _, name in missing))}"
+        expect(not missing, f"each device again on {service} within {lease:g} s, every time", seen)
+
+
+async def _unrepeated(
+    driver: RegisteredDriver, service: str, devices: set[tuple[str, str]], lease: float
+) -> set[tuple[str, str]]:
+    """The devices that a stream does not report again within the lease, some times in a row."""
+    missing, rounds = set(devices), 0
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(transport.connect(driver.endpoint, transport.MESSAGE_LIMIT))
+        stream = await stack.enter_async_context(aclosing(dra_health.watch(connection, service)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(lease) as waiting:
+                async for message in stream:
+                    missing -= {(device.pool, device.name) for device in message}
+                    if missing:
+                        continue
+                    rounds += 1
+                    if rounds == _REPEATS:
+                        return set()
+                    missing = set(devices)
+                    waiting.reschedule(asyncio.get_running_loop().time() + lease)
+    return missing
 
 
 class ReportsHealthy(DriverRule):
     id, level = "DRH-05", Level.SHOULD
     title = "Devices without taints are not reported as Unhealthy"
     why = "Health is display only: schedulers go on handing out a device that has no taint."
-    mend = "Publish a taint for a device that fails, besides its health."
+    fix = "Publish a taint for a device that fails, besides its health."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, found = await _with_health(verifier)
@@ -143,7 +168,7 @@ class AsksLittle(DriverRule):
     id, level = "RGT-01", Level.SHOULD
     title = "The driver asks the API server for slices, its node and its claims, and for nothing else"
     why = "It runs on every node with these rights: whoever breaks into one node gets them."
-    mend = "Drop the requests, and the rights from the ClusterRole."
+    fix = "Drop the requests, and the rights from the ClusterRole."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         asked = sorted({f"{one.method} {one.path}" for one in await _requests(verifier) if _is_wide(one)})
@@ -160,7 +185,7 @@ class SelectsSlices(DriverRule):
     id, level = "RGT-02", Level.SHOULD
     title = "Lists and watches of slices select the driver's own"
     why = "Without a field selector every node watches the slices of all nodes: work that grows with their square."
-    mend = "Use the field selectors spec.driver and spec.nodeName."
+    fix = "Use the field selectors spec.driver and spec.nodeName."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         lists = [one for one in await _requests(verifier) if one.method == "GET" and one.path == SLICES]
@@ -172,7 +197,7 @@ class LeavesNodeAlone(DriverRule):
     id, level = "RGT-03", Level.SHOULD
     title = "The Node and the claims' specs are not written"
     why = "The right to write nodes or claims lets a driver of one node change every other."
-    mend = "Publish facts as attributes of devices, and write no more than status.devices of claims."
+    fix = "Publish facts as attributes of devices, and write no more than status.devices of claims."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         written = [
@@ -188,7 +213,7 @@ class ReadsClaimsByName(DriverRule):
     id, level = "RGT-04", Level.SHOULD
     title = "Claims are read by their names, not listed or watched"
     why = "The right to list claims shows the driver of one node those of all namespaces, with what their owners wrote."
-    mend = "GET the claim that the kubelet names; drop `list` and `watch` of resourceclaims from the ClusterRole."
+    fix = "GET the claim that the kubelet names; drop `list` and `watch` of resourceclaims from the ClusterRole."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         lists = [f"{one.method} {one.path}" for one in await _requests(verifier) if _CLAIMS.fullmatch(one.path)]

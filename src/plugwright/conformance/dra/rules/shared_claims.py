@@ -16,6 +16,7 @@ from plugwright.conformance.dra.claim_calls import (
     some_devices,
 )
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.preparing import refuses_held
 from plugwright.conformance.rule import Level, Rule
 
 __all__ = ["RULES"]
@@ -25,27 +26,31 @@ class AllowsCallsAtOnce(DriverRule):
     id, level, facts = "PRP-19", Level.MUST, ("11.14",)
     title = "Calls for several pods at once are answered, each with its own devices"
     why = "The kubelet calls for pods side by side; a lost update of the checkpoint loses a claim."
-    mend = "Serialise the calls, or lock what they share."
+    fix = "Serialise the calls, or lock what they share."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
             devices = plain_devices(session, driver, 2)
+            await verifier.remembered(refuses_held)
             wanted = [ClaimAllocation([device]) for device in devices]
             async with allocated(session, driver, *wanted, *wanted) as claims:
                 calls = [prepare(session, driver, claim) for claim in claims[:2]]
                 made = await asyncio.gather(*calls)
-                for claim, answer in zip(claims, made, strict=False):
-                    devices_in(answer, claim)
-                held = "a device that one of the two claims holds"
-                await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
+                first = {claim.uid: devices_in(answer, claim) for claim, answer in zip(claims[:2], made, strict=True)}
+                if await verifier.remembered(refuses_held):  # PRP-13 otherwise
+                    held = "a device that one of the two claims holds"
+                    await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
+                for claim in claims[:2]:
+                    again = await prepared(session, driver, claim)
+                    expect(again == first[claim.uid], f"the same answer again, {first[claim.uid]}", f"{again}")
 
 
 class SharesDevice(DriverRule):
     id, level = "PRP-20", Level.MUST
     title = "A device with allowMultipleAllocations is prepared for several claims at once"
     why = "The scheduler gives shares of it to several pods; each but the first would wait for ever."
-    mend = "Do not count results with a shareID as exclusive."
+    fix = "Do not count results with a shareID as exclusive."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -60,7 +65,7 @@ class NamesShare(DriverRule):
     id, level, facts = "PRP-21", Level.MUST, ("11.2",)
     title = "A share of a device carries its share_id"
     why = "Without it the kubelet, and who asks it, cannot tell the shares of one device apart."
-    mend = "Copy shareID of the result into share_id, in v1."
+    fix = "Copy shareID of the result into share_id, in v1."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -76,7 +81,7 @@ class PreparesForTwoPods(DriverRule):
     id, level, facts = "PRP-22", Level.MUST, ("11.16", "11.17")
     title = "A claim that two pods use is prepared, for each in the same way"
     why = "Pods may share a claim by its name, and the kubelet asks once for all of them: none would start."
-    mend = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
+    fix = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

@@ -14,7 +14,7 @@ from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import RuleNotApplicable
 from plugwright.model import some
 
-__all__ = ["RULES", "pools"]
+__all__ = ["RULES", "pools", "until_back"]
 
 _LOOKS = 5  # for a pause without writes
 _SEMVER, _LIMITS = ("semver",), ("Too many", "Too long", "must not exceed", "may not be more than", "no more than")
@@ -41,7 +41,7 @@ class IsAccepted(DriverRule):
     id, level = "SLC-01", Level.MUST
     title = "The API server takes every slice"
     why = "A slice that is refused is not there: its devices cannot be allocated."
-    mend = "Read the answer: it names the field. Check what you publish before you send it, and log refusals."
+    fix = "Read the answer: it names the field. Check what you publish before you send it, and log refusals."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         refused = await _refused(verifier)
@@ -52,7 +52,7 @@ class NamesAreLabels(DriverRule):
     id, level = "SLC-02", Level.MUST
     title = "Names of devices are DNS labels, names of attributes C identifiers"
     why = "One bad name has the whole slice refused, with all its devices."
-    mend = "Make names of lower-case letters, digits and dashes; attributes of letters, digits and underscores."
+    fix = "Make names of lower-case letters, digits and dashes; attributes of letters, digits and underscores."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         refused = _about(await _refused(verifier), _NAMES)
@@ -63,7 +63,7 @@ class VersionsAreSemver(DriverRule):
     id, level = "SLC-03", Level.MUST
     title = "Version attributes are strict semantic versions"
     why = "v1.2, 1.2 and 535.104.05 are none, and have the whole slice refused."
-    mend = "Drop a leading v, add missing numbers, drop leading zeros; or publish it as a string."
+    fix = "Drop a leading v, add missing numbers, drop leading zeros; or publish it as a string."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         refused = _about(await _refused(verifier), _SEMVER)
@@ -74,7 +74,7 @@ class KeepsLimits(DriverRule):
     id, level = "SLC-04", Level.MUST
     title = "Slices keep the limits: 128 devices, 64 with taints or counters, 32 attributes, 64 bytes for a value"
     why = "A slice beyond them is refused whole, on the one node that has more devices than your own."
-    mend = "Divide the devices over several slices of the pool, and count them in resourceSliceCount."
+    fix = "Divide the devices over several slices of the pool, and count them in resourceSliceCount."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         refused = _about(await _refused(verifier), _LIMITS)
@@ -85,7 +85,7 @@ class PoolIsComplete(DriverRule):
     id, level = "SLC-05", Level.MUST
     title = "resourceSliceCount is the number of slices of the pool's newest generation"
     why = "A scheduler takes the pool for incomplete and uses none of it: cannot allocate all claims."
-    mend = "Write the same count and generation to every slice of the pool."
+    fix = "Write the same count and generation to every slice of the pool."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
@@ -97,7 +97,7 @@ class NoOldGenerations(DriverRule):
     id, level = "SLC-06", Level.SHOULD
     title = "Slices of older generations are deleted"
     why = "They are ignored by schedulers, count for quotas of the API server and mislead everyone who reads them."
-    mend = "Delete obsolete slices first, then update, then create."
+    fix = "Delete obsolete slices first, then update, then create."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
@@ -109,7 +109,7 @@ class NamesAreUnique(DriverRule):
     id, level = "SLC-07", Level.MUST
     title = "A device is once in its pool, and so is a counter set"
     why = "The API server sees one slice at a time; a scheduler calls the pool invalid and uses none of it."
-    mend = "Look for duplicates over all slices of the pool before you publish."
+    fix = "Look for duplicates over all slices of the pool before you publish."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
@@ -150,7 +150,7 @@ class CountersExist(DriverRule):
     id, level = "SLC-08", Level.MUST
     title = "Counters that devices consume are in the same pool"
     why = "The API server accepts it; schedulers then answer: invalid resource pools were encountered."
-    mend = "Publish the counter sets in a slice of the pool, and count it."
+    fix = "Publish the counter sets in a slice of the pool, and count it."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _pools_with_counters(verifier):
@@ -167,7 +167,7 @@ class CountersSuffice(DriverRule):
     id, level = "SLC-09", Level.MUST
     title = "No device consumes more of a counter than there is"
     why = "It can never be allocated, and its pod waits for ever."
-    mend = "Compare the sum of each partition with the counter set."
+    fix = "Compare the sum of each partition with the counter set."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _pools_with_counters(verifier):
@@ -184,7 +184,7 @@ class BelongsToNode(DriverRule):
     id, level, facts = "SLC-10", Level.MUST, ("11.8",)
     title = "Slices of local devices name their node"
     why = "With allNodes pods of other nodes get a device that is not there, and the kubelet never removes the slice."
-    mend = "Set spec.nodeName to the name in the pod's field spec.nodeName."
+    fix = "Set spec.nodeName to the name in the pod's field spec.nodeName."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
@@ -196,7 +196,7 @@ class HasOwner(DriverRule):
     id, level = "SLC-11", Level.SHOULD
     title = "Slices are owned by their Node"
     why = "Without an owner they stay when the node is deleted, and schedulers go on with devices of a lost machine."
-    mend = "Set an owner reference with the Node's name and its uid, which GET of the Node has."
+    fix = "Set an owner reference with the Node's name and its uid, which GET of the Node has."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -212,7 +212,7 @@ def _content(session: DriverSession, driver: str) -> list[str]:
     return sorted(f"{device.pool}/{device.name}" for device in session.devices(driver))
 
 
-async def _until_back(verifier: DriverVerifier, session: DriverSession, before: dict[str, list[str]]) -> None:
+async def until_back(verifier: DriverVerifier, session: DriverSession, before: dict[str, list[str]]) -> None:
     limit = verifier.limits.republish
 
     def back() -> bool:
@@ -235,34 +235,34 @@ class RestoredAfterWipe(DriverRule):
     id, level, facts = "SLC-12", Level.MUST, ("11.8",)
     title = "Slices are back after a start of the kubelet, which deletes them all"
     why = "Otherwise the node has no devices from then on, until the driver is restarted."
-    mend = "Watch your own slices for as long as the program runs, and put back what is missing."
+    fix = "Watch your own slices for as long as the program runs, and put back what is missing."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, before = await _contents(verifier)
         mark = session.mark
         await session.kubelet.restart()
         await session.kubelet.until(lambda: session.registered(mark) >= set(before), verifier.limits.register, "")
-        await _until_back(verifier, session, before)
+        await until_back(verifier, session, before)
 
 
 class RestoredAfterDeletion(DriverRule):
     id, level = "SLC-13", Level.MUST
     title = "A slice that somebody deletes is back"
     why = "One missing slice makes its pool incomplete, and all of its devices useless."
-    mend = "Watch your own slices, not the kubelet: anybody with the right may delete them."
+    fix = "Watch your own slices, not the kubelet: anybody with the right may delete them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, before = await _contents(verifier)
         for name in before:
             session.api.change_slice(session.slices(name)[0]["metadata"]["name"], None)
-        await _until_back(verifier, session, before)
+        await until_back(verifier, session, before)
 
 
 class RepairedAfterEdit(DriverRule):
     id, level = "SLC-14", Level.SHOULD
     title = "A slice that somebody edits is repaired"
     why = "Devices that are missing or wrong in it stay so until the program is restarted."
-    mend = "Compare what the watch shows with what you want, and update where they differ."
+    fix = "Compare what the watch shows with what you want, and update where they differ."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, before = await _contents(verifier)
@@ -272,14 +272,14 @@ class RepairedAfterEdit(DriverRule):
                 raise RuleNotApplicable("no slice has devices")
             spec = edited[0]["spec"]
             session.api.change_slice(edited[0]["metadata"]["name"], {**spec, "devices": spec["devices"][1:]})
-        await _until_back(verifier, session, before)
+        await until_back(verifier, session, before)
 
 
 class StaysAtEnd(DriverRule):
     id, level, facts, alone = "SLC-15", Level.SHOULD, ("11.9",), True
     title = "A driver that ends leaves its slices"
     why = "An upgrade takes seconds, and no pod need wait for it; the kubelet removes the slices after 30 s."
-    mend = "Delete no slice at the end."
+    fix = "Delete no slice at the end."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
@@ -293,7 +293,7 @@ class KeptOverRestart(DriverRule):
     id, level, alone = "SLC-16", Level.MUST, True
     title = "A restart adopts the slices that are there"
     why = "Slices that are created once more make more of them than resourceSliceCount says: the pool is useless."
-    mend = "List your slices first; update or delete what is there, and create only what is missing."
+    fix = "List your slices first; update or delete what is there, and create only what is missing."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
@@ -312,7 +312,7 @@ class RestsWhenIdle(DriverRule):
     id, level = "SLC-17", Level.MUST
     title = "Slices are not written while nothing changes"
     why = "Each write wakes every scheduler, and on a thousand nodes it is the API server's main work."
-    mend = "Compare semantically: the server adds fields, and quantities have several spellings."
+    fix = "Compare semantically: the server adds fields, and quantities have several spellings."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, _ = await verifier.drivers()

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices
-from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepared, some_devices, unprepare
+from plugwright.conformance.dra.cdi_specs import cdi_devices, spec_files
+from plugwright.conformance.dra.claim_calls import (
+    ClaimAllocation,
+    allocated,
+    prepared,
+    shared_device,
+    some_devices,
+    unprepare,
+)
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule
@@ -28,7 +35,7 @@ class Unprepares(DriverRule):
     id, level, facts = "UNP-01", Level.MUST, ("11.19",)
     title = "A prepared claim is unprepared, with one entry in the answer"
     why = "A failure makes no event: the pod stays in Terminating, and its claim allocated."
-    mend = "Answer with an entry for each claim, without an error."
+    fix = "Answer with an entry for each claim, without an error."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -42,7 +49,7 @@ class UnpreparesTwice(DriverRule):
     id, level, facts = "UNP-02", Level.MUST, ("11.19",)
     title = "A claim that was unprepared is unprepared again without an error"
     why = "The kubelet may not have got the answer, and calls until it has."
-    mend = "Take a claim that is not in the checkpoint for done."
+    fix = "Take a claim that is not in the checkpoint for done."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -57,7 +64,7 @@ class UnpreparesUnknown(DriverRule):
     id, level, facts = "UNP-03", Level.MUST, ("11.19",)
     title = "A claim that was never prepared is unprepared without an error"
     why = "The kubelet unprepares what it failed to prepare, and the pod would never end."
-    mend = "Take a claim that is not in the checkpoint for done."
+    fix = "Take a claim that is not in the checkpoint for done."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -70,7 +77,7 @@ class UnpreparesDeleted(DriverRule):
     id, level, facts = "UNP-04", Level.MUST, ("11.19",)
     title = "A claim that is gone from the API is unprepared"
     why = "A pod that was force-deleted takes its claim with it; its devices would be held for ever."
-    mend = "Read what you need from the checkpoint, not from the API."
+    fix = "Read what you need from the checkpoint, not from the API."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -84,7 +91,7 @@ class UnpreparesDeleted(DriverRule):
 
 
 def spec_directories(verifier: DriverVerifier, session: DriverSession) -> list[Path]:
-    return [*verifier.options.cdi_dirs, session.cdi]
+    return list(dict.fromkeys([*map(session.on_host, verifier.options.cdi_dirs), session.cdi]))
 
 
 async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[str]:
@@ -99,7 +106,7 @@ class ClaimNamesAreQualified(DriverRule):
     id, level, facts = "CDI-01", Level.MUST, ("11.20",)
     title = "CDI devices of prepared claims have qualified names"
     why = "A runtime refuses a container with a name that is not vendor/class=device."
-    mend = "Send the kind of the spec, an equals sign and the name of the device."
+    fix = "Send the kind of the spec, an equals sign and the name of the device."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -121,7 +128,7 @@ class ClaimNamesResolve(DriverRule):
     id, level, facts = "CDI-02", Level.MUST, ("11.20",)
     title = "CDI devices of prepared claims are in a spec"
     why = "The runtime fails to create the container: unresolvable CDI devices."
-    mend = "Write the spec atomically to the CDI directory before you answer."
+    fix = "Write the spec atomically to the CDI directory before you answer."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -134,7 +141,7 @@ class CdiEditsAreThere(DriverRule):
     id, level = "CDI-03", Level.MUST
     title = "CDI devices of prepared claims have edits"
     why = "A device without any is invalid and makes its file useless, or the pod runs without its device."
-    mend = "Where there is nothing to edit, send no CDI name."
+    fix = "Where there is nothing to edit, send no CDI name."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -154,7 +161,7 @@ class CdiNodesExist(DriverRule):
     id, level = "CDI-04", Level.MUST
     title = "Device nodes in the specs of prepared claims exist"
     why = "The runtime fails to create the container, or the pod starts without its device."
-    mend = "Look for the node on the host before you answer, and return an error where it is gone."
+    fix = "Look for the node on the host before you answer, and return an error where it is gone."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -175,7 +182,7 @@ class CdiSpecsAreRemoved(DriverRule):
     id, level = "CDI-05", Level.SHOULD
     title = "The spec of a claim is gone after it was unprepared"
     why = "Runtimes read every file at each change: a node that is never rebooted gets slower with each pod."
-    mend = "Write one file for each claim, and remove it."
+    fix = "Write one file for each claim, and remove it."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -193,20 +200,19 @@ class CdiSpecsAreRemoved(DriverRule):
 
 class CdiNamesAreNew(DriverRule):
     id, level = "CDI-06", Level.SHOULD
-    title = "Two claims never have the same CDI name for a device"
-    why = "A name in two files is a conflict: where two claims share a device, the second container is not created."
-    mend = "Put the uid of the claim into the name."
+    title = "No CDI name is in two files when two claims share a device"
+    why = "A runtime takes a name in two files for a conflict, and creates neither container."
+    fix = "Put the uid of the claim into the name, or all names of a device into one file."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = ClaimAllocation(some_devices(session, driver))
-            async with allocated(session, driver, wanted, wanted) as [one, other]:
-                first = await prepared_names(session, driver, one)
-                await unprepare(session, driver, one)
-                second = await prepared_names(session, driver, other)
-                same = sorted(set(first) & set(second))
-                expect(not same, "other names for another claim", f"{some(same)} for both")
+            wanted = ClaimAllocation([shared_device(session, driver)])
+            async with allocated(session, driver, wanted, wanted) as claims:
+                names = [name for claim in claims for name in await prepared_names(session, driver, claim)]
+                places = spec_directories(verifier, session)
+                twice = sorted({name for name in names if spec_files(places, name) > 1})
+                expect(not twice, "each name in one file", f"{some(twice)} in several")
 
 
 UNPREPARE_RULES: tuple[type[Rule], ...] = (Unprepares, UnpreparesTwice, UnpreparesUnknown, UnpreparesDeleted)

@@ -1,0 +1,3 @@
+module example.com/verified-plugin
+
+go 1.22

@@ -1,0 +1,252 @@
+"""Checks rules on one program and turns each outcome into a verdict, so that one cause gives one finding.
+
+Registration comes first: without it only the rules that explain its failure can say anything. A crash is an error of
+the rule in which it happened. A rule that stumbles over a step which another rule is about is not checked, and names
+that rule. A program that has died is started again before the next rule.
+"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from plugwright.conformance import catalogue
+from plugwright.conformance.program import Ending
+from plugwright.conformance.rule import Level, Rule, RuleStatus, Verdict
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import (
+    ConfigError,
+    PluginNotRunning,
+    PlugwrightError,
+    PrerequisiteBroken,
+    RuleNotApplicable,
+    RuleViolated,
+)
+from plugwright.kubelet.events import Call, Event, StateChange
+from plugwright.model import some
+
+__all__ = ["Checker"]
+
+_SHOWN_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of one check; `cause` is the rule about the step that failed, if there may be one.
+
+    `violated` if the rule itself found a fault, in contrast to an error on the way to it.
+    """
+
+    status: RuleStatus
+    expected: str = ""
+    seen: str = ""
+    cause: str = ""
+    violated: bool = False
+
+
+class Checker:
+    """The verdicts of one verifier so far, and what they are needed for."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._version = verifier.options.version
+        self._made: dict[type[Rule], Verdict] = {}
+        self._crashes: dict[str, str] = {}  # the rule in which a program first ended in a certain way
+        self._rules: Sequence[type[Rule]] = ()
+        self._told: set[str] = set()  # causes that were reported
+        self._lost = ""  # the rule from which on the program can no longer be started
+
+    async def check(self, rules: Sequence[type[Rule]]) -> AsyncIterator[Verdict]:
+        """One verdict for each rule, and for each other rule that explains why one of them was not checked."""
+        self._rules = rules
+        await self._verifier.started()
+        if self._verifier.failure:
+            for verdict in await self._unregistered(rules):
+                yield verdict
+            return
+        for rule in rules:
+            # It may have been checked already, as the cause of an earlier one.
+            verdict = self._made.get(rule) or await self._checked(rule)
+            for made in self._causes(verdict, rules):
+                yield made
+            yield verdict
+
+    async def _unregistered(self, rules: Sequence[type[Rule]]) -> list[Verdict]:
+        """Without a registration nothing is proven: only failures count, the first MUST of them is the cause."""
+        registration = catalogue.registration(dra=self._verifier.options.dra)
+        session, failure = await self._verifier.started(), self._verifier.failure
+        output = session.program.how_ended.lines if session.programs else ()
+        others = [rule for rule in rules if rule is not registration]
+        verdicts = [self._unasked(rule) or await self._explains(rule) for rule in others]
+        named = next((verdict.rule for verdict in verdicts if verdict.status is RuleStatus.FAIL), None)
+        own = replace(
+            self._verdict(registration, RuleStatus.FAIL),
+            expected="a registration, and a list of devices",
+            seen=failure,
+            output=output,
+            calls=_lines(self._verifier, 0),
+        )
+        if named is not None:
+            own = self._not_checked(registration, named.id)
+        cause = (named or registration).id
+        verdicts = [
+            verdict if verdict.status is not RuleStatus.NOT_CHECKED else replace(verdict, depends_on=cause)
+            for verdict in verdicts
+        ]
+        return [own, *verdicts] if named is None or registration in rules else verdicts
+
+    async def _explains(self, rule: type[Rule]) -> Verdict:
+        try:
+            await rule().check(self._verifier)
+        except RuleViolated as error:
+            verdict = self._verdict(rule, _failed(rule))
+            return replace(verdict, expected=error.expected, seen=error.seen, calls=_lines(self._verifier, 0))
+        except (PlugwrightError, TimeoutError, OSError):
+            pass  # it needs what is missing
+        return self._not_checked(rule, "")
+
+    async def _checked(self, rule: type[Rule]) -> Verdict:
+        verdict = self._unasked(rule)
+        if verdict is None:
+            began = time.monotonic()
+            verdict = replace(await self._asked(rule), seconds=time.monotonic() - began)
+        self._made[rule] = verdict
+        return verdict
+
+    def _unasked(self, rule: type[Rule]) -> Verdict | None:
+        """The verdict on a rule that this run does not check at all."""
+        if not rule.holds_for(self._version):
+            return replace(self._verdict(rule, RuleStatus.NOT_APPLICABLE), seen=f"holds {rule.versions()}")
+        if rule.thorough and not self._verifier.options.thorough:
+            return replace(self._verdict(rule, RuleStatus.NOT_APPLICABLE), seen="takes minutes: only with --thorough")
+        return None
+
+    async def _asked(self, rule: type[Rule]) -> Verdict:
+        verifier = self._verifier
+        if not rule.alone:
+            try:
+                await verifier.running()
+            except PluginNotRunning as error:
+                return self._unstartable(rule, str(error))
+        before = verifier.current
+        mark = before.mark if before else 0
+        outcome = await self._outcome(rule)
+        same = before is verifier.current
+        ending = await self._ended(rule, outcome, same=same)
+        verdict = replace(
+            self._verdict(rule, outcome.status),
+            expected=outcome.expected,
+            seen=outcome.seen,
+            calls=_lines(verifier, mark if same else 0) if outcome.status.is_finding else (),
+        )
+        if ending is not None:
+            return self._crashed(verdict, ending, violated=outcome.violated)
+        if outcome.cause and await self._breaks(rule, outcome.cause):
+            return replace(self._not_checked(rule, outcome.cause), seen=outcome.seen)
+        if outcome.status is RuleStatus.ERROR:
+            return self._crashed(verdict, Ending(outcome.seen, (), "not registered"), violated=False)
+        return verdict
+
+    async def _outcome(self, rule: type[Rule]) -> _Outcome:
+        failed = _failed(rule)
+        try:
+            self._verifier.examined.clear()
+            await rule().check(self._verifier)
+        except PrerequisiteBroken as error:
+            # Checked alone, the rule has found a fault all the same.
+            selected = catalogue.find(error.rule_id) in self._rules
+            return _Outcome(failed, error.expected, error.seen, error.rule_id if selected else "")
+        except RuleViolated as error:
+            return _Outcome(failed, error.expected, error.seen, violated=True)
+        except RuleNotApplicable as error:
+            return _Outcome(RuleStatus.NOT_APPLICABLE, "", str(error))
+        except ConfigError:
+            raise
+        except PluginNotRunning as error:
+            return _Outcome(RuleStatus.ERROR, "the program registers", str(error), catalogue.restarts(rule))
+        except PlugwrightError as error:
+            return _Outcome(failed, rule.title, str(error), catalogue.prerequisite(rule))
+        except TimeoutError:
+            return _Outcome(failed, rule.title, "no answer in time", catalogue.prerequisite(rule))
+        except OSError as error:  # such as a file that went away
+            return _Outcome(failed, rule.title, f"{type(error).__name__}: {error}")
+        if missing := self._verifier.nothing_examined():
+            return _Outcome(RuleStatus.NOT_APPLICABLE, "", missing)
+        return _Outcome(RuleStatus.PASS)
+
+    async def _ended(self, rule: type[Rule], outcome: _Outcome, *, same: bool) -> Ending | None:
+        """How the program crashed or stopped listening during the rule."""
+        if not rule.alone:
+            return await self._verifier.ended(patient=not outcome.violated)
+        # Rules of this kind end programs, and know how they may end; an unexpected error is another matter.
+        expected = outcome.status in (RuleStatus.PASS, RuleStatus.NOT_APPLICABLE) or same
+        return None if expected else self._verifier.last_crash()
+
+    def _crashed(self, verdict: Verdict, ending: Ending, *, violated: bool) -> Verdict:
+        rule = verdict.rule
+        earlier = self._crashes.setdefault(ending.signature, rule.id)
+        if violated:
+            return replace(verdict, output=ending.lines)  # the rule itself says what is wrong
+        if catalogue.is_about_crashes(rule):
+            verdict = replace(verdict, status=_failed(rule), expected=rule.title, seen=ending.text)
+            return replace(verdict, output=ending.lines, calls=_lines(self._verifier, 0))
+        if earlier != rule.id:
+            return replace(self._not_checked(rule, earlier), seen=ending.text)
+        return replace(
+            verdict,
+            status=RuleStatus.ERROR,
+            expected="the program runs, and listens on its socket",
+            seen=ending.text,
+            output=ending.lines,
+            calls=verdict.calls or _lines(self._verifier, 0),
+        )
+
+    def _unstartable(self, rule: type[Rule], reason: str) -> Verdict:
+        if self._lost:
+            return self._not_checked(rule, self._lost)
+        self._lost = rule.id
+        ending = self._verifier.last_crash()
+        verdict = replace(self._verdict(rule, RuleStatus.ERROR), expected="the program can be started", seen=reason)
+        return replace(verdict, output=ending.lines if ending else ())
+
+    async def _breaks(self, rule: type[Rule], cause: str) -> bool:
+        """Whether the rule about the step that failed is broken too; it is checked now if it was not yet."""
+        other = catalogue.find(cause)
+        if other is rule:
+            return False
+        verdict = self._made.get(other) or await self._checked(other)
+        return verdict.status in (RuleStatus.FAIL, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
+
+    def _causes(self, verdict: Verdict, rules: Sequence[type[Rule]]) -> list[Verdict]:
+        """The verdict on a rule that was not asked for and keeps this one from being checked, the first time."""
+        if not verdict.depends_on or verdict.depends_on in self._told:
+            return []
+        self._told.add(verdict.depends_on)
+        cause = catalogue.find(verdict.depends_on)
+        return [self._made[cause]] if cause in self._made and cause not in rules else []
+
+    def _not_checked(self, rule: type[Rule], cause: str) -> Verdict:
+        return replace(self._verdict(rule, RuleStatus.NOT_CHECKED), depends_on=cause)
+
+    def _verdict(self, rule: type[Rule], status: RuleStatus) -> Verdict:
+        return Verdict(rule, self._version, status)
+
+
+def _failed(rule: type[Rule]) -> RuleStatus:
+    return RuleStatus.FAIL if rule.level is Level.MUST else RuleStatus.WARNING
+
+
+def _lines(verifier: Verifier, mark: int) -> tuple[str, ...]:
+    if verifier.current is None:
+        return ()
+    shown = [event for event in verifier.current.kubelet.recorded[mark:] if isinstance(event, Call | StateChange)]
+    return tuple(_line(event) for event in shown[-_SHOWN_CALLS:])
+
+
+def _line(event: Event) -> str:
+    """The event as `plugwright kubelet` shows it."""
+    if isinstance(event, Call):
+        asked = f" [{some(event.asked, 4)}]" if event.asked else ""
+        took = f" {event.seconds * 1000:.1f} ms" if event.outcome != "open" else ""
+        return f"{event.method:<24} {event.resource}{asked}{took} {event.outcome}"
+    assert isinstance(event, StateChange)
+    return f"{event.kind:<24} {event.about}{f': {event.text}' if event.text else ''}"

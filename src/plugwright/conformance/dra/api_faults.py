@@ -1,0 +1,112 @@
+"""Faults of an API server: slow answers, refusals, and watches that end."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from plugwright.kube.answers import Document
+from plugwright.system.latest import Latest
+
+__all__ = ["ApiFaults"]
+
+_TEXTS = {410: "Expired", 429: "TooManyRequests", 500: "InternalError"}
+Send = Callable[[Document], Awaitable[None]]
+Application = Callable[..., Awaitable[None]]
+
+
+class ApiFaults:
+    """What the API server does wrong at the moment."""
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+        self._delayed = asyncio.Event()
+        self._refusal = 0
+        self._watch_end = asyncio.Event()
+        self._watches = Latest(0)  # that are open
+
+    @contextmanager
+    def slow(self, seconds: float) -> Iterator[asyncio.Event]:
+        """Every answer takes so long, while inside; the event is set by a request that waits for one."""
+        self._delay, self._delayed = seconds, asyncio.Event()
+        try:
+            yield self._delayed
+        finally:
+            self._delay = 0.0
+
+    @contextmanager
+    def refusing(self, code: int) -> Iterator[None]:
+        """Every request is answered with this code, while inside; watches that are open stay so."""
+        self._refusal = code
+        try:
+            yield
+        finally:
+            self._refusal = 0
+
+    async def expire_watches(self, limit: float) -> None:
+        """Ends every open watch with an error of code 410, its version is too old; waits so long for the first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._watches.until(bool)
+        self._watch_end.set()
+        self._watch_end = asyncio.Event()
+
+    async def answer(self, application: Application, scope: Document, receive: object, send: Send) -> None:
+        if self._delay:
+            self._delayed.set()
+            await asyncio.sleep(self._delay)
+        if self._refusal:
+            await _refuse(self._refusal, send)
+        elif b"watch=" in scope["query_string"]:
+            await self._watch(application, scope, receive, send)
+        else:
+            await application(scope, receive, send)
+
+    async def _watch(self, application: Application, scope: Document, receive: object, send: Send) -> None:
+        started = asyncio.Event()
+
+        async def sent(message: Document) -> None:
+            await send(message)
+            started.set()
+
+        async def ended(event: asyncio.Event) -> None:
+            await started.wait()
+            self._watches.publish(self._watches.value + 1)
+            try:
+                await event.wait()
+            finally:
+                self._watches.publish(self._watches.value - 1)
+
+        watching = asyncio.ensure_future(application(scope, receive, sent))
+        ending = asyncio.ensure_future(ended(self._watch_end))
+        try:
+            await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                await watching
+            else:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
+                body = json.dumps({"type": "ERROR", "object": _status(410)}).encode() + b"\n"
+                with suppress(RuntimeError):  # the client was faster
+                    await send({"type": "http.response.body", "body": body, "more_body": False})
+        finally:
+            for task in (watching, ending):
+                task.cancel()
+
+
+def _status(code: int) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "code": code,
+        "reason": _TEXTS[code],
+        "message": f"{_TEXTS[code]}, says plugwright verify",
+    }
+
+
+async def _refuse(code: int, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), *([(b"retry-after", b"1")] if code == 429 else [])]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(_status(code)).encode()})

@@ -1,0 +1,204 @@
+"""Rules of the API server's bad days: it is away, slow, refuses, and forgets the version of a watch."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.claim_calls import DEADLINE, ClaimAllocation, allocated, prepared, some_devices
+from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.slicing import until_back as until_slices_back
+from plugwright.conformance.restarting import until_back
+from plugwright.conformance.rule import Level, Rule
+from plugwright.errors import PluginNotRunning, PlugwrightError, RuleViolated
+from plugwright.protocol import registration
+
+__all__ = ["RULES"]
+
+_AWAY, _THOROUGH_AWAY = 3.0, 120.0  # seconds
+_REFUSING = 2.0  # seconds
+_HOT = 100  # requests in that time
+_SLOW = 3.0  # seconds
+_GET_INFO = 1.0  # seconds of the kubelet (1.45)
+
+
+def _away_time(verifier: DriverVerifier) -> float:
+    return _THOROUGH_AWAY if verifier.options.thorough else _AWAY
+
+
+async def _runs_for(session: DriverSession, seconds: float) -> None:
+    """Lets time go by; raises RuleViolated if the program ends."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await (session.program.ends() if session.programs else asyncio.sleep(seconds))
+            raise RuleViolated("it runs on", session.ending)
+
+
+def _delete_slices(session: DriverSession, driver: RegisteredDriver) -> dict[str, list[str]]:
+    """Deletes the first slice; what there was before."""
+    before = {driver.name: sorted(f"{device.pool}/{device.name}" for device in session.devices(driver.name))}
+    session.api.change_slice(session.slices(driver.name)[0]["metadata"]["name"], None)
+    return before
+
+
+@asynccontextmanager
+async def _away(session: DriverSession) -> AsyncIterator[None]:
+    await session.api.stop_serving()
+    try:
+        yield
+    finally:
+        await session.api.start_serving()
+
+
+class OutlivesApiServer(DriverRule):
+    id, level, alone = "API-01", Level.MUST, True
+    title = "The driver runs on while the API server is away, and repairs its slices when it is back"
+    why = (
+        "API servers are upgraded and lost for minutes; a driver that ends or gives up leaves its node without devices."
+    )
+    fix = "Try again without an end, with a delay that grows to some seconds; list again when the server is back."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with (
+            verifier.fresh_running() as (session, driver),
+            allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim],
+        ):
+            async with _away(session):
+                before = _delete_slices(session, driver)
+                await _runs_for(session, _away_time(verifier))
+            await until_slices_back(verifier, session, before)
+            await prepared(session, driver, claim)
+
+
+class UnpreparesWithoutApiServer(DriverRule):
+    id, level, facts, alone = "API-02", Level.MUST, ("11.19",), True
+    title = "Claims are unprepared while the API server is away"
+    why = "The kubelet asks no API server when a pod ends; the pod stays in Terminating, and its device held."
+    fix = "Read what you need from the checkpoint, not from the API."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, driver):
+            wanted = ClaimAllocation(some_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [claim, other]:
+                await prepared(session, driver, claim)
+                async with _away(session):
+                    try:
+                        async with driver.connect() as client:
+                            answer = await client.unprepare([claim], DEADLINE)
+                    except (PlugwrightError, TimeoutError) as error:
+                        raise RuleViolated("an answer within 45 s", f"{error}; {session.ending}") from None
+                    seen = f"{answer.get(claim.uid)!r}" if claim.uid in answer else "no entry"
+                    expect(answer.get(claim.uid) == "", "success", seen)
+                await prepared(session, driver, other)
+
+
+class StartsWithoutApiServer(DriverRule):
+    id, level, alone = "API-03", Level.MUST, True
+    title = "A driver that starts before the API server can be reached publishes when it is there"
+    why = "After a power cut nodes are faster than the control plane, and nobody restarts every driver by hand."
+    fix = "Wait for the API server, or exit with an error so that the program is started again."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_driver() as session:
+            async with _away(session):
+                program = await session.start_program()
+                await program.settles(verifier.limits.start)
+                if not program.running:
+                    expect(program.returncode, "it waits, or exits with an error", program.ending)
+            try:
+                await until_back(session, verifier.resources, 0, verifier.limits.republish)
+            except PluginNotRunning as error:
+                raise RuleViolated("a ResourceSlice when the API server is there", str(error)) from None
+
+
+class ListsAgainWhenExpired(DriverRule):
+    id, level = "API-04", Level.MUST
+    title = "A watch that ends with 410 is followed by another list"
+    why = "API servers end watches every few minutes, and forget old versions: a slice that is lost then stays lost."
+    fix = "List again and watch from that version, whenever a watch ends for whatever reason."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            await session.api.faults.expire_watches(verifier.limits.quick)
+            await _runs_for(session, verifier.limits.settle)
+            before = _delete_slices(session, driver)
+            await until_slices_back(verifier, session, before)
+            await session.api.faults.expire_watches(verifier.limits.quick)
+            before = _delete_slices(session, driver)  # between two watches
+            await until_slices_back(verifier, session, before)
+
+
+class RetriesRefusedRequests(DriverRule):
+    id, level = "API-05", Level.MUST
+    title = "Requests that the API server answers with 500 or 429 are tried again, without a hot loop"
+    why = "An overloaded API server refuses for minutes; drivers that give up, or try without a pause, make it worse."
+    fix = "Try again after a delay that grows, and keep to Retry-After."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            for code in (500, 429):
+                with session.api.faults.refusing(code):
+                    before, known = _delete_slices(session, driver), len(session.api.requests)
+                    await _runs_for(session, _REFUSING)
+                    made = len(session.api.requests) - known
+                expect(made < _HOT, f"fewer than {_HOT} requests in {_REFUSING:g} s of answers {code}", f"{made}")
+                await until_slices_back(verifier, session, before)
+                async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                    await self._refuse(session, driver, code, claim)
+                    await prepared(session, driver, claim)
+
+    @staticmethod
+    async def _refuse(session: DriverSession, driver: RegisteredDriver, code: int, claim: object) -> None:
+        """A call that meets the refusals; its answer is for API-05's next one to prove harmless."""
+        with session.api.faults.refusing(code), suppress(PlugwrightError, TimeoutError):
+            async with driver.connect() as client, asyncio.timeout(_REFUSING):
+                await client.prepare([claim], DEADLINE)  # type: ignore[list-item]
+
+
+class EnduresSlowApiServer(DriverRule):
+    id, level, facts = "API-06", Level.MUST, ("1.45", "11.11")
+    title = f"With an API server that takes {_SLOW:g} s for an answer claims are prepared, and GetInfo is answered"
+    why = (
+        "Slow answers are the rule in a large cluster that restarts. A kubelet waits 45 s for a claim and one second "
+        "for GetInfo: a driver that answers neither is deregistered."
+    )
+    fix = "Set time limits of at least ten seconds for requests, and hold no lock of GetInfo while one is under way."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                with session.api.faults.slow(_SLOW) as delayed:
+                    preparing = asyncio.ensure_future(prepared(session, driver, claim))
+                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                        async with asyncio.timeout(_SLOW / 2):
+                            await delayed.wait()
+                    try:
+                        seconds = await self._announce(session, driver)
+                        expect(seconds < _GET_INFO, "GetInfo within a second", f"{seconds:.1f} s")
+                        await preparing
+                    finally:
+                        preparing.cancel()
+                        with suppress(asyncio.CancelledError, PlugwrightError):
+                            await preparing
+
+    @staticmethod
+    async def _announce(session: DriverSession, driver: RegisteredDriver) -> float:
+        began = time.monotonic()
+        async with registration.connect_watched(driver.socket) as client:
+            await client.announce(_SLOW * 2)
+        return time.monotonic() - began
+
+
+RULES: tuple[type[Rule], ...] = (
+    OutlivesApiServer,
+    UnpreparesWithoutApiServer,
+    StartsWithoutApiServer,
+    ListsAgainWhenExpired,
+    RetriesRefusedRequests,
+    EnduresSlowApiServer,
+)

@@ -1,0 +1,170 @@
+"""Rules of a driver's long life: what calls leave behind, a kubelet that is away, and a rolling update."""
+
+import asyncio
+import signal
+import time
+from contextlib import suppress
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.cdi_specs import cdi_devices
+from plugwright.conformance.dra.claim_calls import (
+    ClaimAllocation,
+    allocated,
+    expect_refused,
+    plain_devices,
+    prepare,
+    prepared,
+    some_devices,
+    unprepare,
+)
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.preparing import refuses_held
+from plugwright.conformance.dra.rules.unpreparing import spec_directories
+from plugwright.conformance.measuring import Growth, growth, usage
+from plugwright.conformance.restarting import start_after_end
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PeerGone, PeerRefused, PluginNotRunning, RuleNotApplicable, RuleViolated
+from plugwright.model import some
+
+__all__ = ["AWAY_RULES", "LEAK_RULES", "UPDATE_RULES"]
+
+_CALLS, _FEW_CALLS, _MANY_CALLS = 40, 5, 150  # of one round
+_ROUND_TIME = 1.0  # seconds
+_AWAY, _THOROUGH_AWAY = 4.0, 180.0  # seconds
+
+
+async def call_growth(verifier: Verifier) -> Growth:
+    """What claims leave behind that are prepared, prepared again and unprepared."""
+    assert isinstance(verifier, DriverVerifier)
+    session, [driver, *_] = await verifier.drivers()
+    if verifier.target.attached:
+        raise RuleNotApplicable("the program is attached")
+    wanted = ClaimAllocation(some_devices(session, driver))
+
+    async def make_calls(count: int) -> None:
+        for _ in range(count):
+            async with allocated(session, driver, wanted) as [claim]:
+                await prepare(session, driver, claim)
+                await prepare(session, driver, claim)
+                await unprepare(session, driver, claim)
+
+    began = time.monotonic()
+    await make_calls(_FEW_CALLS)
+    each = (time.monotonic() - began) / _FEW_CALLS
+    calls = max(_FEW_CALLS, min(_CALLS, int(_ROUND_TIME / max(each, 1e-4))))
+    try:
+        return await growth(session.program.processes, make_calls, calls, max(calls, _MANY_CALLS))
+    except PeerRefused as error:
+        used = usage(session.program.processes())
+        seen = f"{error}; the program has {used.descriptors} open descriptors and {used.threads} threads"
+        raise RuleViolated("an answer for one claim after the other", seen) from None
+
+
+class ClaimsLeaveNoDescriptor(DriverRule):
+    id, level = "DRR-01", Level.MUST
+    title = "Claims leave no descriptor open"
+    why = "After some thousand pods the driver can open no file any more, and no claim is prepared."
+    fix = "Close what you open in a call, also when the call fails."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        grown = await verifier.remembered(call_growth)
+        seen = f"{grown.total.descriptors} more after {grown.total_calls} claims"
+        expect(not grown.leaks_descriptors, "as many descriptors as before", seen)
+
+
+class ClaimsLeaveNoThread(DriverRule):
+    id, level = "DRR-02", Level.MUST
+    title = "Claims leave no thread behind"
+    why = "Each one holds memory, and in the end none can be started any more."
+    fix = "End what you start for a call when the call ends."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        grown = await verifier.remembered(call_growth)
+        seen = f"{grown.total.threads} more after {grown.total_calls} claims"
+        expect(not grown.leaks_threads, "as many threads as before", seen)
+
+
+class ClaimsLeaveNoMemory(DriverRule):
+    id, level = "DRR-03", Level.MUST
+    title = "Claims do not fill the memory"
+    why = "The pod is killed at its memory limit, and pods wait for their claims meanwhile."
+    fix = "Forget a claim when it is unprepared: look for maps that only grow, and goroutines that never end."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        grown = await verifier.remembered(call_growth)
+        seen = f"{grown.total.memory / 1024:.0f} KiB more after {grown.total_calls} claims, some with each of them"
+        expect(not grown.leaks_memory, "memory that stops growing", seen)
+
+
+class OutlivesKubelet(DriverRule):
+    id, level, facts = "DRG-12", Level.MUST, ("11.6", "11.8")
+    title = "The driver waits for a kubelet that is away, and can be found when it is back"
+    why = "A kubelet is down for minutes in an upgrade; no claim could be prepared until the driver is restarted."
+    fix = "Keep both sockets and their servers for as long as the program runs, whether a kubelet is connected or not."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        names, mark = {driver.name for driver in drivers}, session.mark
+        seconds = _THOROUGH_AWAY if verifier.options.thorough else _AWAY
+        await session.kubelet.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (session.program.ends() if session.programs else asyncio.sleep(seconds))
+        await session.kubelet.start()
+        if session.programs:
+            expect(session.program.running, "it waits for the next kubelet", session.program.ending)
+        try:
+            await session.kubelet.until(lambda: session.registered(mark) >= names, verifier.limits.register, "none")
+        except PeerGone:
+            expect(False, f"a driver that is found by a kubelet that was away for {seconds:g} s", session.ending)
+        finally:
+            await session.api.until(lambda: all(map(session.devices, names)), verifier.limits.republish)
+        for driver in await verifier.drivers_of(session):
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                await prepared(session, driver, claim)
+
+
+class SurvivesUpdate(DriverRule):
+    id, level, facts, alone = "DST-07", Level.MUST, ("11.16", "11.17"), True
+    title = "A rolling update, with SIGTERM and a start in another pod, keeps claims, CDI specs and devices"
+    why = (
+        "Pods run on while a driver is updated. State or specs that are removed at SIGTERM, or found only by the pod's "
+        "uid, are lost to them: containers do not start again, and devices are given out twice."
+    )
+    fix = "Remove nothing at SIGTERM but your sockets; name state by the driver, not by its pod or process."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        exclusive = await verifier.remembered(refuses_held)
+        async with verifier.fresh_running() as (session, driver):
+            wanted = ClaimAllocation(plain_devices(session, driver)[:1])
+            async with allocated(session, driver, wanted, wanted) as [one, other]:
+                before = await prepared(session, driver, one)
+                names = [name for device in before for name in device.cdi_devices]
+                places = spec_directories(verifier, session)
+                names = [name for name in names if name in cdi_devices(places)]
+                await session.program.stop(verifier.limits.end, signal.SIGTERM)
+                await session.program.end()
+                gone = [name for name in names if name not in cdi_devices(places)]
+                expect(not gone, "the CDI specs of prepared claims after SIGTERM", f"none for {some(gone)}")
+                mark = session.mark
+                session.change_pod()
+                await start_after_end(session)
+                try:
+                    await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
+                except PluginNotRunning as error:
+                    raise RuleViolated("a registration of the new pod", str(error)) from None
+                [again, *_] = await verifier.drivers_of(session)
+                gone = [name for name in names if name not in cdi_devices(places)]
+                expect(not gone, "the CDI specs of prepared claims after the update", f"none for {some(gone)}")
+                if exclusive:
+                    await expect_refused(session, again, other, "a device that was in use before the update")
+                after = await prepared(session, again, one)
+                expect(before == after, f"the same answer as before the update, {before}", f"{after}")
+                await unprepare(session, again, one)
+                await prepared(session, again, other)
+
+
+LEAK_RULES: tuple[type[Rule], ...] = (ClaimsLeaveNoDescriptor, ClaimsLeaveNoThread, ClaimsLeaveNoMemory)
+AWAY_RULES: tuple[type[Rule], ...] = (OutlivesKubelet,)
+UPDATE_RULES: tuple[type[Rule], ...] = (SurvivesUpdate,)

@@ -1,0 +1,121 @@
+"""Rules of the opaque parameters that a claim has for the driver itself."""
+
+from collections.abc import Mapping, Sequence
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepare, prepared, some_devices
+from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PeerGone, PeerRefused, RuleNotApplicable
+
+__all__ = ["RULES"]
+
+Parameters = Mapping[str, object]
+_UNKNOWN: Mapping[str, Parameters] = {
+    "of an unknown kind": {"apiVersion": "plugwright.dev/v1", "kind": "NoSuchKind"},
+    "of an unknown version": {"apiVersion": "plugwright.dev/v99beta99", "kind": "Config", "mode": "fast"},
+}
+_HOSTILE: Mapping[str, Parameters] = {
+    "without anything": {},
+    "with values of other types": {"apiVersion": 1, "kind": ["Config"], "mode": {"a": None}, "sharing": "yes"},
+    "with nulls": {"apiVersion": None, "kind": None, "spec": None},
+    "with large numbers": {"apiVersion": "plugwright.dev/v1", "kind": "Config", "replicas": -(2**62), "share": 1e308},
+    "with a path": {"apiVersion": "../../etc/passwd", "kind": "../../../tmp/plugwright", "mode": "\n\u0000'\"$(id)"},
+    "of 9 KiB": {"apiVersion": "plugwright.dev/v1", "kind": "Config", "text": "x" * 9216},
+    "with deep nesting": {"apiVersion": "plugwright.dev/v1", "kind": "Config", "spec": {"a": [[[[[{"b": [[{}]]}]]]]]}},
+}
+
+
+def _config(driver: str, parameters: Parameters, source: str = "FromClaim") -> dict[str, object]:
+    return {"source": source, "requests": [], "opaque": {"driver": driver, "parameters": dict(parameters)}}
+
+
+async def _outcome(session: DriverSession, driver: RegisteredDriver, config: Sequence[Mapping[str, object]]) -> str:
+    """The error for a claim with these parameters; empty if it is prepared."""
+    async with allocated(session, driver, ClaimAllocation(some_devices(session, driver), config=config)) as [claim]:
+        try:
+            result = (await prepare(session, driver, claim)).get(claim.uid)
+        except PeerRefused as error:
+            return str(error)
+    if result is None:
+        return "no entry for the claim"
+    return result if isinstance(result, str) else ""
+
+
+async def accepted_parameters(verifier: Verifier) -> dict[str, str]:
+    """The outcome for each kind of parameters; that of a broken connection is raised."""
+    assert isinstance(verifier, DriverVerifier)
+    session, [driver, *_] = await verifier.drivers()
+    found = {}
+    for which, parameters in {**_UNKNOWN, **_HOSTILE}.items():
+        found[which] = await _outcome(session, driver, [_config(driver.name, parameters)])
+    return found
+
+
+class RefusesUnknownParameters(DriverRule):
+    id, level = "PAR-01", Level.MUST
+    title = "Parameters of an unknown kind or version are refused, if the driver takes any"
+    why = "The pod runs without what its owner asked for, such as exclusive use, and nothing reports it."
+    fix = "Decode strictly: refuse a kind, a version or a field that you do not know, and name it in the error."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        outcomes = await verifier.remembered(accepted_parameters)
+        if not any(outcomes.values()):
+            raise RuleNotApplicable("the driver does not look at parameters: PAR-03")
+        accepted = [which for which in _UNKNOWN if not outcomes[which]]
+        expect(not accepted, "an error for parameters that the driver does not know", f"devices for those {accepted}")
+
+
+class SurvivesHostileParameters(DriverRule):
+    id, level = "PAR-02", Level.MUST
+    title = "Parameters with any content are answered, and the device is free afterwards"
+    why = "Whoever may create a claim writes them: one claim would end the driver, or cost the node a device."
+    fix = "Check types before you use them, return an error for the claim, and hold nothing."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            for which, parameters in {**_HOSTILE, **_UNKNOWN}.items():
+                for config in self._configs(driver.name, parameters):
+                    await self._check(session, driver, which, config)
+                expect(session.ending.startswith("it runs") or verifier.target.attached, "it runs on", session.ending)
+                async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                    await prepared(session, driver, claim)
+
+    @staticmethod
+    def _configs(driver: str, parameters: Parameters) -> list[list[dict[str, object]]]:
+        own = _config(driver, parameters)
+        return [[own], [_config(driver, parameters, "FromClass"), own], [{**own, "requests": ["verified"]}]]
+
+    @staticmethod
+    async def _check(
+        session: DriverSession, driver: RegisteredDriver, which: str, config: Sequence[Mapping[str, object]]
+    ) -> None:
+        allocation = ClaimAllocation(some_devices(session, driver), config=config)
+        async with allocated(session, driver, allocation) as [claim]:
+            try:
+                answer = await prepare(session, driver, claim)
+            except PeerRefused as error:
+                seen = f"the whole call fails: {error}"
+                expect("panic" not in seen.lower(), f"an entry for a claim with parameters {which}", seen)
+                return
+            except (PeerGone, TimeoutError) as error:
+                expect(False, f"an answer for a claim with parameters {which}", f"{error}; {session.ending}")
+                return
+            expect(claim.uid in answer, f"an entry for a claim with parameters {which}", "none")
+
+
+class ReadsParameters(DriverRule):
+    id, level = "PAR-03", Level.SHOULD
+    title = "A driver without parameters refuses claims that have some for it"
+    why = "Their owner took them for effective; an error tells before the pod runs for days without them."
+    fix = "Return an error for a config entry with the driver's own name, if the driver takes no parameters."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        outcomes = await verifier.remembered(accepted_parameters)
+        expect(any(outcomes.values()), "an error", "devices for a claim with any parameters")
+
+
+RULES: tuple[type[Rule], ...] = (RefusesUnknownParameters, SurvivesHostileParameters, ReadsParameters)

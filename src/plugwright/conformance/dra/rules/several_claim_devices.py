@@ -1,0 +1,250 @@
+"""Rules of claims with several devices, of calls with several claims, and of many pods at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.cdi_specs import cdi_devices
+from plugwright.conformance.dra.claim_calls import (
+    REQUEST,
+    ClaimAllocation,
+    allocated,
+    prepare,
+    prepared,
+    refusal,
+    unprepare,
+)
+from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.preparing import refuses_held
+from plugwright.conformance.dra.rules.unpreparing import spec_directories
+from plugwright.conformance.pace import PODS, WINDOW, pace
+from plugwright.conformance.rule import Level, Rule
+from plugwright.errors import RuleNotApplicable, RuleViolated
+from plugwright.model import some
+from plugwright.protocol.dra import Claim, PreparedDevice
+
+__all__ = ["PREPARE_RULES", "UNPREPARE_RULES"]
+
+_MOST = 32  # devices of a claim, as the API allows
+_NOBODY = "plugwright-verify-no-such-device"
+
+
+@dataclass(frozen=True, slots=True)
+class TwoRequests(ClaimAllocation):
+    """Every device is for a request of its own."""
+
+    def status(self, driver: str) -> dict[str, object]:
+        status = ClaimAllocation.status(self, driver)
+        allocation = status["allocation"]
+        assert isinstance(allocation, dict)
+        for number, result in enumerate(allocation["devices"]["results"]):
+            result["request"] = f"{REQUEST}-{number}"
+        return status
+
+    def spec(self, driver: str) -> dict[str, object]:
+        requests = [
+            {"name": f"{REQUEST}-{number}", "exactly": {"deviceClassName": driver}}
+            for number in range(len(self.devices))
+        ]
+        return {"devices": {"requests": requests}}
+
+
+def separate_devices(session: DriverSession, driver: RegisteredDriver, count: int) -> list[PublishedDevice]:
+    """Devices that one claim can have together: neither shared ones nor parts of a device, which exclude others."""
+    found = [
+        device
+        for device in session.devices(driver.name)
+        if not device.is_shared and not device.content.get("consumesCounters")
+    ]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published that a claim can have together")
+    return found
+
+
+def _names(devices: Sequence[PublishedDevice | PreparedDevice]) -> list[str]:
+    return sorted(f"{device.pool}/{device.name}" for device in devices)
+
+
+class PreparesSeveral(DriverRule):
+    id, level, facts = "PRP-23", Level.MUST, ("11.10", "11.20")
+    title = "A claim with several devices gets each of them, with its CDI devices and the name of its request"
+    why = "The container starts without a device that its claim was allocated, and nothing reports it."
+    fix = "Loop over all results of your driver in the allocation, and answer with a device for each."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            devices = separate_devices(session, driver, 2)
+            alone = await self._edits(verifier, session, driver, devices[:_MOST])
+            for wanted in (devices[:2], devices[-2:], devices[:_MOST]):
+                for allocation in (ClaimAllocation(wanted), TwoRequests(wanted)):
+                    async with allocated(session, driver, allocation) as [claim]:
+                        answer = await prepared(session, driver, claim)
+                        if not answer:
+                            raise RuleNotApplicable("the driver answers without devices")
+                        self._check(wanted, answer, allocation)
+                        self._check_specs(verifier, session, answer, alone)
+
+    @staticmethod
+    def _check(wanted: Sequence[PublishedDevice], answer: Sequence[PreparedDevice], asked: ClaimAllocation) -> None:
+        expect(_names(wanted) == _names(answer), some(_names(wanted)), some(_names(answer)))
+        if not isinstance(asked, TwoRequests):
+            return
+        requests = {device.name: f"{REQUEST}-{number}" for number, device in enumerate(wanted)}
+        for device in answer:
+            others = [name for name in device.requests if name != requests[device.name]]
+            expect(not others, f"the request {requests[device.name]} for {device.name}", some(others))
+
+    @staticmethod
+    async def _edits(
+        verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver, devices: Sequence[PublishedDevice]
+    ) -> dict[str, set[str]]:
+        """The nodes that each device has in a claim of its own."""
+        found = {}
+        for device in devices:
+            async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
+                found[device.name] = _nodes(verifier, session, await prepared(session, driver, claim))
+        return found
+
+    @staticmethod
+    def _check_specs(
+        verifier: DriverVerifier,
+        session: DriverSession,
+        answer: Sequence[PreparedDevice],
+        alone: Mapping[str, set[str]],
+    ) -> None:
+        known = cdi_devices(spec_directories(verifier, session))
+        missing = [name for device in answer for name in device.cdi_devices if name not in known]
+        expect(not missing, "a CDI spec for each name", f"none for {some(missing)}")
+        nodes = _nodes(verifier, session, answer)
+        lost = sorted({node for device in answer for node in alone.get(device.name, set())} - nodes)
+        expect(not lost, "the device nodes that each device has in a claim of its own", f"no {some(lost)}")
+
+
+def _nodes(verifier: DriverVerifier, session: DriverSession, answer: Sequence[PreparedDevice]) -> set[str]:
+    known = cdi_devices(spec_directories(verifier, session))
+    return {
+        str(node.get("hostPath") or node.get("path"))
+        for device in answer
+        for name in device.cdi_devices
+        for node in (known.get(name, {}).get("containerEdits") or {}).get("deviceNodes") or ()
+    }
+
+
+class PartialFailureHoldsNothing(DriverRule):
+    id, level, facts = "PRP-24", Level.MUST, ("11.15",)
+    title = "A claim that fails for one of its devices holds none of the others"
+    why = "The pod waits, perhaps for ever, and no other pod gets the devices that its claim was half prepared with."
+    fix = "Check all devices before you write anything, or undo what was done when one of them fails."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        exclusive = await verifier.remembered(refuses_held)
+        for driver in drivers:
+            devices = separate_devices(session, driver, 1)[:2]
+            nobody = PublishedDevice(devices[0].pool, _NOBODY, {})
+            for wanted in ([*devices, nobody], [nobody, *devices]):
+                await self._fail(verifier, session, driver, wanted, devices)
+            if exclusive and len(devices) == 2:
+                async with allocated(session, driver, ClaimAllocation(devices[1:])) as [holder]:
+                    await prepared(session, driver, holder)
+                    await self._fail(verifier, session, driver, devices, devices[:1])
+
+    @staticmethod
+    async def _fail(
+        verifier: DriverVerifier,
+        session: DriverSession,
+        driver: RegisteredDriver,
+        wanted: Sequence[PublishedDevice],
+        free: Sequence[PublishedDevice],
+    ) -> None:
+        others = [ClaimAllocation([device]) for device in free]
+        async with allocated(session, driver, ClaimAllocation(wanted), *others) as [claim, *next_ones]:
+            await refusal(session, driver, claim, "a claim with a device that cannot be prepared")
+            names = [name for name in cdi_devices(spec_directories(verifier, session)) if claim.uid in name]
+            expect(not names, "no CDI spec of a claim that failed", some(names))
+            for other in next_ones:
+                await prepared(session, driver, other)
+
+
+class ServesManyPods(DriverRule):
+    id, level, facts = "PRP-25", Level.MUST, ("11.11",)
+    title = f"The claims of {PODS} pods that start at once, as after a boot, are prepared within {WINDOW:g} s"
+    why = "The kubelet gives up on each call after 45 s and tries again later; behind a lock the last pods never start."
+    fix = "Hold no lock while you wait for hardware, files or the API server."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            devices = separate_devices(session, driver, 1)[:PODS]
+            async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as claims:
+                calls = [self._prepare(session, driver, claim) for claim in (claims * PODS)[:PODS]]
+                seconds = await pace(calls, WINDOW)
+                expect(seconds <= WINDOW, f"{PODS} answers within {WINDOW:g} s", f"they take {seconds:.0f} s")
+                calls = [self._unprepare(session, driver, claim) for claim in (claims * PODS)[:PODS]]
+                seconds = await pace(calls, WINDOW)
+                expected = f"{PODS} answers to NodeUnprepareResources within {WINDOW:g} s"
+                expect(seconds <= WINDOW, expected, f"they take {seconds:.0f} s")
+
+    @staticmethod
+    async def _prepare(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> None:
+        async with driver.connect() as client:
+            await client.prepare([claim], WINDOW * 2)
+
+    @staticmethod
+    async def _unprepare(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> None:
+        async with driver.connect() as client:
+            await client.unprepare([claim], WINDOW * 2)
+
+
+async def _expect_free(
+    verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver, devices: Sequence[PublishedDevice]
+) -> None:
+    """Raises RuleViolated unless each device can be prepared for another claim."""
+    for device in devices:
+        async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
+            result = (await prepare(session, driver, claim)).get(claim.uid)
+            if result is None or isinstance(result, str):
+                raise RuleViolated(f"{device.name} is free", f"another claim for it gets {result!r}")
+
+
+class UnpreparesAllDevices(DriverRule):
+    id, level, facts = "UNP-05", Level.MUST, ("11.19",)
+    title = "NodeUnprepareResources frees every device of a claim"
+    why = "Each pod with several devices costs the node some of them, until the driver's state is removed by hand."
+    fix = "Loop over all devices that the checkpoint has for the claim; remove its specs as well."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            devices = separate_devices(session, driver, 2)[:_MOST]
+            async with allocated(session, driver, ClaimAllocation(devices)) as [claim]:
+                names = [name for device in await prepared(session, driver, claim) for name in device.cdi_devices]
+                await unprepare(session, driver, claim)
+                known = cdi_devices(spec_directories(verifier, session))
+                left = [name for name in names if claim.uid in name and name in known]
+                expect(not left, "no spec of the claim", some(left))
+                await _expect_free(verifier, session, driver, devices)
+
+
+class UnpreparesAllClaims(DriverRule):
+    id, level, facts = "UNP-06", Level.MUST, ("11.19",)
+    title = "Every claim of a call is unprepared"
+    why = "The kubelet sends all claims of a pod at once; those without an entry keep the pod in Terminating."
+    fix = "Loop over the request's claims, and put each uid into the map."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            devices = separate_devices(session, driver, 2)[:3]
+            async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as claims:
+                await prepare(session, driver, *claims)
+                answer = await unprepare(session, driver, *claims)
+                failed = [claim.name for claim in claims if answer.get(claim.uid) != ""]
+                expect(not failed, f"success for {len(claims)} claims", f"none for {some(failed)}")
+                await _expect_free(verifier, session, driver, devices)
+
+
+PREPARE_RULES: tuple[type[Rule], ...] = (PreparesSeveral, PartialFailureHoldsNothing, ServesManyPods)
+UNPREPARE_RULES: tuple[type[Rule], ...] = (UnpreparesAllDevices, UnpreparesAllClaims)

@@ -1,0 +1,42 @@
+"""Starts of a program after its end, as a DaemonSet makes them."""
+
+import asyncio
+from collections.abc import Collection
+
+from plugwright.conformance.program import Program
+from plugwright.conformance.session import Session
+from plugwright.errors import PluginNotRunning
+
+__all__ = ["crashed", "start_after_end", "until_back"]
+
+# Programs name sockets by the second of their start, and no container starts twice within one.
+_PAUSE = 1.1
+_CRASHES = ("panic:", "fatal error:", "Traceback (most recent call last)", "SIGSEGV", "core dumped")
+
+
+async def start_after_end(session: Session) -> Program:
+    """Starts the program again, in a later second than before."""
+    await asyncio.sleep(_PAUSE)
+    return await session.start_program()
+
+
+def crashed(program: Program) -> bool:
+    """Whether the program ended by a signal, or wrote what a panic writes."""
+    code = program.returncode
+    return code is not None and (code < 0 or any(word in program.output for word in _CRASHES))
+
+
+async def until_back(session: Session, resources: Collection[str], mark: int, limit: float = 0.0) -> None:
+    """Waits for a registration after `mark`. A program that ends with an error is started once, as its DaemonSet does.
+
+    Raises PluginNotRunning if neither leads to one.
+    """
+    try:
+        await session.until_registered(resources, mark=mark, limit=limit)
+    except PluginNotRunning:
+        if not session.programs or session.program.running or not session.program.returncode:
+            raise
+        await session.program.end()
+        mark = session.mark
+        await start_after_end(session)
+        await session.until_registered(resources, mark=mark, limit=session.limits.start)

@@ -1,0 +1,136 @@
+"""Rules of Allocate for every device, for several at once, and for many pods together."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plugwright.conformance.asking import (
+    UNKNOWN_ID,
+    allocate,
+    answered_devices,
+    expect,
+    outcome,
+    with_devices,
+)
+from plugwright.conformance.pace import PODS, WINDOW, pace
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.session import RegisteredPlugin
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import RuleNotApplicable
+from plugwright.model import some
+from plugwright.protocol.messages import AllocateResponse
+
+__all__ = ["RULES"]
+
+_MOST = 64  # devices of one request
+_PRE_START_LIMIT = 30.0  # seconds of the kubelet (3.48)
+
+
+class AnswersAllDevices(Rule):
+    id, level, facts = "ALO-14", Level.MUST, ("3.36", "3.41")
+    title = "The answer for several devices contains each of them"
+    why = "A container that asks for two devices gets one, and nothing reports it."
+    fix = "Loop over all ids of a container request, and add the nodes, mounts, CDI names and variables of each."
+
+    async def check(self, verifier: Verifier) -> None:
+        plugins = await with_devices(verifier, 2)
+        known = await verifier.remembered(answered_devices)
+        asked, refused = 0, ""
+        for plugin, ids in [(one, ids) for one in plugins for ids in _combinations(one.ids)]:
+            error = await outcome(allocate(verifier, plugin, ids))
+            if error is not None:  # some plugins hand out one device to a container, as a policy
+                refused = str(error)
+                continue
+            asked += 1
+            missing = list(_missing(known.of(plugin.resource), ids, await allocate(verifier, plugin, ids)))
+            expect(not missing, f"what each of {some(ids)} gets by itself", f"no {some(missing)}")
+        if not asked:
+            raise RuleNotApplicable(f"several devices for one container are refused: {refused}")
+
+
+def _combinations(ids: Sequence[str]) -> list[list[str]]:
+    """Two from each end, the two ends, and as many as may be."""
+    found = [ids[:2], ids[-2:], [ids[0], ids[-1]], ids[:_MOST]]
+    return [list(one) for one in dict.fromkeys(map(tuple, found))]
+
+
+def _missing(
+    known: Mapping[str, AllocateResponse], ids: Sequence[str], responses: Sequence[AllocateResponse]
+) -> Iterator[str]:
+    """What devices have by themselves, and not in the answer for all of them."""
+    alone = {device_id: known[device_id] for device_id in ids if device_id in known}
+    if not responses:
+        return  # ALO-02
+    together = responses[0]
+    for name in ("nodes", "mounts"):
+        hosts = {item.host_path for item in getattr(together, name)}
+        targets = {item.container_path for item in getattr(together, name)}
+        own = {device_id: getattr(answer, name) for device_id, answer in alone.items()}
+        for device_id, items in own.items():
+            yield from (f"{item.host_path} of {device_id}" for item in items if item.host_path not in hosts)
+            # A path that all devices have alone, such as /dev/acc0, may be numbered when there are several.
+            others = {item.container_path for other, theirs in own.items() if other != device_id for item in theirs}
+            special = [item.container_path for item in items if item.container_path not in others]
+            yield from (f"{path} of {device_id}" for path in special if path not in targets)
+    for device_id, answer in alone.items():
+        yield from (f"CDI device {name} of {device_id}" for name in answer.cdi if name not in together.cdi)
+    yield from _lost_variables(alone, together)
+
+
+def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateResponse) -> Iterator[str]:
+    """Variables that differ between devices, and have the value of a single one in the answer for all of them."""
+    for kind in ("env", "annotations"):
+        for name, value in getattr(together, kind).items():
+            values = {device_id: getattr(answer, kind).get(name) for device_id, answer in alone.items()}
+            if value in values.values() and len(set(values.values())) == len(values) > 1:
+                lost = next(device_id for device_id, single in values.items() if single != value)
+                yield f"value of {lost} in {name}, which is {value!r}"
+
+
+class FailureHoldsNothing(Rule):
+    id, level, facts = "ALO-15", Level.MUST, ("3.39", "8.11")
+    title = "An Allocate that fails holds none of its devices"
+    why = "The pod is refused, and nobody reports a device as free: the node has one less with each such pod."
+    fix = "Check all ids before you change anything, and keep no record of what was allocated."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            for ids in ([*plugin.ids[:3], UNKNOWN_ID], [UNKNOWN_ID, *plugin.ids[:3]]):
+                for _ in range(2):
+                    await outcome(allocate(verifier, plugin, ids))
+                    await outcome(allocate(verifier, plugin, [plugin.ids[0]], [UNKNOWN_ID]))
+            for device_id in plugin.ids[:3]:
+                error = await outcome(allocate(verifier, plugin, [device_id]))
+                expect(error is None, f"an answer for {device_id!r} after requests that failed", str(error))
+
+
+class ServesManyPods(Rule):
+    id, level, facts = "ALO-16", Level.MUST, ("3.37", "3.48", "8.11")
+    title = f"{PODS} pods that start at once, as after a boot, get their devices within {WINDOW:g} s"
+    why = (
+        "The kubelet admits pods one after the other and waits for each Allocate. It waits 30 s for PreStartContainer; "
+        "behind a lock the last of the pods is too late."
+    )
+    fix = "Hold no lock while you wait for hardware, files or other programs; do slow work before devices are listed."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            ids = (plugin.ids * PODS)[:PODS]
+            seconds = await pace([_allocate(plugin, device_id) for device_id in ids], WINDOW)
+            expect(seconds <= WINDOW, f"{PODS} answers to Allocate within {WINDOW:g} s", f"they take {seconds:.0f} s")
+            if plugin.options.pre_start:
+                starts = [_start(plugin, device_id) for device_id in ids]
+                seconds = await pace(starts, _PRE_START_LIMIT)
+                expected = f"{PODS} answers to PreStartContainer within {_PRE_START_LIMIT:g} s"
+                expect(seconds <= _PRE_START_LIMIT, expected, f"they take {seconds:.0f} s")
+
+
+async def _allocate(plugin: RegisteredPlugin, device_id: str) -> None:
+    async with plugin.connect() as client:
+        await client.allocate_encoded([device_id])
+
+
+async def _start(plugin: RegisteredPlugin, device_id: str) -> None:
+    async with plugin.connect() as client:
+        await client.pre_start([device_id], WINDOW * 2)
+
+
+RULES: tuple[type[Rule], ...] = (AnswersAllDevices, FailureHoldsNothing, ServesManyPods)

@@ -1,0 +1,76 @@
+"""One cause gives one finding: crashes are errors, cascades are not checked, and the run goes on."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.conformance.verifying import small_plugin
+
+from plugwright.conformance import catalogue, runner
+from plugwright.conformance.program import Target
+from plugwright.conformance.rule import RuleStatus, Verdict
+from plugwright.conformance.session import TimeLimits
+from plugwright.conformance.verifier import VerifyOptions
+
+LIMITS = TimeLimits(start=60, register=60)
+BROKEN = str(Path(__file__).parent / "broken_plugin.py")
+
+
+def broken(defect: str) -> Target:
+    return Target((sys.executable, BROKEN, "--root", "{root}", "--defect", defect))
+
+
+async def verdicts(target: Target, *patterns: str) -> dict[str, Verdict]:
+    made = await runner.verify(target, catalogue.select(patterns), VerifyOptions(limits=LIMITS))
+    assert len({verdict.rule.id for verdict in made}) == len(made)
+    return {verdict.rule.id: verdict for verdict in made}
+
+
+async def test_a_crash_is_an_error_with_the_panic_and_the_last_output() -> None:
+    made = await verdicts(broken("panics-in-allocate"), "LST", "ALO", "ANS", "PRF")
+    findings = [rule for rule, verdict in made.items() if verdict.status.is_finding]
+    assert (findings, made["ALO-01"].status) == (["ALO-01"], RuleStatus.ERROR)
+    assert "panic: close of closed channel" in made["ALO-01"].seen
+    assert made["ALO-01"].output[-1] == "goroutine 41 [running]:"
+    assert made["ANS-04"].status is RuleStatus.NOT_CHECKED
+    assert made["ANS-04"].depends_on == "ALO-01"
+
+
+async def test_the_run_continues_with_a_new_program_after_a_crash() -> None:
+    made = await verdicts(broken("panics-in-allocate"), "ALO-01", "LST-10", "LST-12", "PRF-01")
+    passed = {rule for rule, verdict in made.items() if verdict.status is RuleStatus.PASS}
+    assert passed >= {"LST-10", "LST-12"}
+    assert RuleStatus.FAIL not in {verdict.status for verdict in made.values()}
+
+
+async def test_a_program_that_stops_listening_is_an_error_once() -> None:
+    made = await verdicts(broken("stops-listening"), "ALO-05", "ALO-08", "FLT-06", "FLT-08")
+    findings = {rule: verdict.status for rule, verdict in made.items() if verdict.status.is_finding}
+    assert findings == {"ALO-05": RuleStatus.ERROR}
+    assert made["FLT-08"].status is RuleStatus.PASS
+
+
+async def test_a_refused_device_is_one_failure_of_allocate() -> None:
+    made = await verdicts(broken("refuses-a-device"), "ALO-01", "ANS")
+    assert [rule for rule, verdict in made.items() if verdict.status.is_finding] == ["ALO-01"]
+    assert {verdict.depends_on for verdict in made.values() if verdict.rule.id.startswith("ANS")} == {"ALO-01", ""}
+    assert RuleStatus.PASS not in {verdict.status for rule, verdict in made.items() if rule != "ALO-01"}
+
+
+async def test_the_cause_is_reported_even_if_it_was_not_selected() -> None:
+    made = await verdicts(broken("refuses-a-device"), "ANS-04", "ANS-07")
+    assert (made["ANS-04"].status, made["ANS-04"].depends_on) == (RuleStatus.NOT_CHECKED, "ALO-01")
+    assert made["ALO-01"].status is RuleStatus.FAIL
+
+
+async def test_a_rule_that_explains_a_failed_registration_is_the_only_finding() -> None:
+    made = await verdicts(small_plugin("name-without-domain"), "REG", "LST", "ALO")
+    assert [rule for rule, verdict in made.items() if verdict.status.is_finding] == ["REG-03"]
+    assert (made["REG-01"].status, made["REG-01"].depends_on) == (RuleStatus.NOT_CHECKED, "REG-03")
+
+
+@pytest.mark.parametrize("pattern", ["LST", "ALO", "ANS", "PRF"])
+async def test_no_rule_about_devices_passes_without_devices(pattern: str) -> None:
+    made = await verdicts(broken("has-no-devices"), pattern)
+    about_devices = {rule for rule, verdict in made.items() if verdict.status is RuleStatus.PASS}
+    assert about_devices <= {"LST-01", "LST-02", "LST-09", "LST-10", "LST-11", "LST-13"}
