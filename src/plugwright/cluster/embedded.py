@@ -113,7 +113,8 @@ class EmbeddedCluster:
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
                 self._node_lifecycle = NodeLifecycleController(client, NodeLifecycleSettings(self.options.silence))
                 self._event_expiry = EventExpiry(self.store, self.options.now)
-                controllers = Scheduler(client), ControllerManager(client), self._node_lifecycle, self._event_expiry
+                scheduler = Scheduler(client, release=self.options.release)
+                controllers = scheduler, ControllerManager(client), self._node_lifecycle, self._event_expiry
                 for work in (*(controller.run() for controller in controllers), self._dispatch()):
                     stack.callback(tasks.create_task(work).cancel)
                 self._stack = stack.pop_all()

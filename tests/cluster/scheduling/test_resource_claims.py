@@ -1,4 +1,4 @@
-"""Claims in the embedded cluster: a pod waits until its claim is allocated, and runs with what a driver prepared."""
+"""Claims in the embedded cluster: allocated by the scheduler, prepared by a driver, freed after the pods."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from tests.cluster.embedding import Lab, embedded
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
 
-from plugwright.apiserver.kinds import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.protocol.dra import VERSIONS
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
@@ -22,17 +22,20 @@ async def with_driver(lab: Lab) -> AsyncIterator[ScriptedDriver]:
         yield driver
 
 
-def create_pod(lab: Lab, name: str, **claim: str) -> None:
-    lab.create(name, resourceClaims=[{"name": "dev", **claim}], containers=[{"name": "c", "image": "x", **USE}])
+def create_pod(lab: Lab, name: str, node: str = "", **claim: str) -> None:
+    where: dict[str, object] = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    containers = [{"name": "c", "image": "x", **USE}]
+    lab.create(name, resourceClaims=[{"name": "dev", **claim}], containers=containers, **where)
 
 
-def create_claim(lab: Lab, name: str) -> None:
-    content = {"metadata": {"name": name}, "spec": CLAIM_SPEC}
+def create_claim(lab: Lab, name: str, device_class: str = DRIVER) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": device_class}}
+    content = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
     lab.writer.create(ResourcePath(RESOURCE_CLAIMS, "default", name), content, "test")
 
 
 def allocate(lab: Lab, name: str, node: str = "node-1") -> None:
-    """Plays the scheduler."""
+    """Plays another scheduler."""
     result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": "gpu-0"}
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
@@ -53,33 +56,133 @@ async def waits(lab: Lab, name: str, words: str) -> None:
     await lab.cluster.until(lambda: words in message())
 
 
-async def test_a_pod_waits_for_the_allocation_of_its_claim_and_frees_it_in_the_end() -> None:
+def publish(lab: Lab, node: str = "node-1", devices: list[Object] | None = None, **spec: object) -> None:
+    """Plays the driver of a node; the class selects its devices."""
+    expression = f'device.driver == "{DRIVER}"'
+    path = ResourcePath(DEVICE_CLASSES, "", DRIVER)
+    if lab.store.get(path.key) is None:
+        content = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+        lab.writer.create(path, content, "test")
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    shown = {"driver": DRIVER, "pool": pool, "nodeName": node, "devices": devices or [{"name": "gpu-0"}], **spec}
+    lab.writer.create(ResourcePath(RESOURCE_SLICES, "", node), {"metadata": {"name": node}, "spec": shown}, "test")
+
+
+def devices_of(lab: Lab, name: str) -> list[str]:
+    allocation = ((claim(lab, name) or {}).get("status") or {}).get("allocation") or {"devices": {}}
+    return [result["device"] for result in allocation["devices"].get("results") or ()]
+
+
+async def test_a_claim_is_allocated_reserved_and_freed_after_its_pod() -> None:
     async with embedded() as lab, with_driver(lab) as driver:
         create_pod(lab, "p", resourceClaimName="one")
-        await waits(lab, "p", 'resourceclaim "one" not found')
+        await waits(lab, "p", '0/1 nodes are available: resourceclaim "one" not found.')
         create_claim(lab, "one")
-        await waits(lab, "p", "resourceclaim one is not allocated, and plugwright allocates none")
-        allocate(lab, "one")
+        await waits(lab, "p", "request gpu: device class gpu.example.com does not exist")
+        publish(lab)
         await lab.phase("p")
         assert len(driver.prepared) == 1
-        reserved = (claim(lab, "one") or {})["status"]["reservedFor"]
-        assert [consumer["name"] for consumer in reserved] == ["p"]
+        stored = claim(lab, "one") or {}
+        assert devices_of(lab, "one") == ["gpu-0"]
+        assert stored["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+        assert [consumer["name"] for consumer in stored["status"]["reservedFor"]] == ["p"]
         lab.delete("p")
         await lab.cluster.until(lambda: (claim(lab, "one") or {}).get("status") == {})
+        assert "finalizers" not in (claim(lab, "one") or {})["metadata"]
         assert len(driver.unprepared) == 1
         assert lab.pod("p") is None
 
 
+async def test_a_second_claim_waits_for_the_device_of_the_first() -> None:
+    message = (
+        "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, "
+        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
+    async with embedded() as lab, with_driver(lab):
+        publish(lab)
+        for name in ("one", "two"):
+            create_claim(lab, name)
+        create_pod(lab, "first", resourceClaimName="one")
+        await lab.phase("first")
+        create_pod(lab, "second", resourceClaimName="two")
+        await waits(lab, "second", message)
+        why = "no node has the devices: node-1: request gpu: 1 devices requested, at most 0 found together, "
+        assert lab.events("two") == [("FailedAllocation", f"{why}1 device already allocated")]
+        lab.delete("first")
+        await lab.phase("second")
+        assert (devices_of(lab, "one"), devices_of(lab, "two")) == ([], ["gpu-0"])
+
+
+async def test_pods_share_a_claim_until_the_last_of_them_ends() -> None:
+    async with embedded() as lab, with_driver(lab):
+        publish(lab)
+        create_claim(lab, "one")
+        for name in ("a", "b"):
+            create_pod(lab, name, resourceClaimName="one")
+            await lab.phase(name)
+        assert [consumer["name"] for consumer in (claim(lab, "one") or {})["status"]["reservedFor"]] == ["a", "b"]
+        lab.delete("a")
+        await lab.cluster.until(lambda: len((claim(lab, "one") or {})["status"]["reservedFor"]) == 1)
+        assert devices_of(lab, "one") == ["gpu-0"]
+        lab.writer.delete(ResourcePath(RESOURCE_CLAIMS, "default", "one"), DeleteOptions())
+        assert (claim(lab, "one") or {})["metadata"]["deletionTimestamp"]
+        lab.delete("b")
+        await lab.cluster.until(lambda: claim(lab, "one") is None)
+
+
+async def test_an_unused_claim_on_the_wrong_node_is_allocated_again() -> None:
+    async with embedded(nodes=2) as lab, with_driver(lab):
+        publish(lab)
+        create_claim(lab, "one")
+        allocate(lab, "one", "node-2")
+        create_pod(lab, "p", resourceClaimName="one", node="node-1")
+        await lab.phase("p")
+        assert (claim(lab, "one") or {})["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
+        assert any("deallocation of ResourceClaim completed" in text for _, text in lab.events("p"))
+
+
+async def test_an_invalid_class_stops_its_pods_alone() -> None:
+    async with embedded() as lab, with_driver(lab):
+        publish(lab, devices=[{"name": "gpu-0"}, {"name": "gpu-1"}])
+        selector = {"cel": {"expression": 'device.attributes["gpu.example.com"].nothing == 1'}}
+        content = {"metadata": {"name": "broken"}, "spec": {"selectors": [selector]}}
+        lab.writer.create(ResourcePath(DEVICE_CLASSES, "", "broken"), content, "test")
+        create_claim(lab, "bad", "broken")
+        create_claim(lab, "good")
+        create_pod(lab, "p", resourceClaimName="bad")
+        await waits(lab, "p", 'running "DynamicResources" filter plugin: ')
+        assert "no such key: nothing" in lab.status("p")["conditions"][0]["message"]
+        assert lab.status("p")["conditions"][0]["reason"] == "SchedulerError"
+        create_pod(lab, "q", resourceClaimName="good")
+        await lab.phase("q")
+
+
+async def test_a_pool_with_a_missing_counter_set_is_named_on_the_claim() -> None:
+    device = {"name": "gpu-0", "consumesCounters": [{"counterSet": "none", "counters": {"memory": {"value": "1Gi"}}}]}
+    async with embedded() as lab:
+        publish(lab, devices=[device])
+        create_claim(lab, "one")
+        create_pod(lab, "p", resourceClaimName="one")
+        await waits(lab, "p", "1 invalid resource pools were encountered")
+        assert "counter set none not found" in lab.events("one")[0][1]
+
+
 async def test_a_template_makes_a_claim_that_goes_with_its_pod() -> None:
     async with embedded() as lab, with_driver(lab):
-        template = {"metadata": {"name": "t"}, "spec": {"spec": CLAIM_SPEC}}
-        lab.writer.create(ResourcePath(RESOURCE_CLAIM_TEMPLATES, "default", "t"), template, "test")
+        publish(lab)
         create_pod(lab, "p", resourceClaimTemplateName="t")
-        await waits(lab, "p", "is not allocated")
-        (generated,) = lab.store.objects(RESOURCE_CLAIMS.qualified)
-        assert generated["metadata"]["annotations"] == {"resource.kubernetes.io/pod-claim-name": "dev"}
-        allocate(lab, generated["metadata"]["name"])
+        missing = 'resource claim template "t": resourceclaimtemplate.resource.k8s.io "t" not found'
+        event = ("FailedResourceClaimCreation", f"PodResourceClaim dev: {missing}")
+        await lab.cluster.until(lambda: event in lab.events("p"))
+        labels = {"labels": {"team": "a"}, "annotations": {"note": "kept"}}
+        template = {"metadata": {"name": "t"}, "spec": {"metadata": labels, "spec": CLAIM_SPEC}}
+        lab.writer.create(ResourcePath(RESOURCE_CLAIM_TEMPLATES, "default", "t"), template, "test")
         await lab.phase("p")
+        (generated,) = lab.store.objects(RESOURCE_CLAIMS.qualified)
+        metadata = generated["metadata"]
+        assert metadata["annotations"] == {"note": "kept", "resource.kubernetes.io/pod-claim-name": "dev"}
+        assert metadata["labels"] == {"team": "a"}
+        assert metadata["name"].startswith("p-dev-")
         lab.delete("p")
         await lab.cluster.until(lambda: not lab.store.objects(RESOURCE_CLAIMS.qualified))
 

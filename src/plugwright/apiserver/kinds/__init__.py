@@ -5,6 +5,7 @@ A kind with few rules of its own is a `Kind` in `simple`; one with many has a mo
 
 from plugwright.apiserver.kinds.config_maps import CONFIG_MAPS, SECRETS
 from plugwright.apiserver.kinds.dynamic_resources import (
+    DEVICE_CLASSES,
     DYNAMIC_RESOURCE_KINDS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -19,6 +20,7 @@ from plugwright.apiserver.kinds.simple import EVENTS, LEASES, NAMESPACES, SERVIC
 
 __all__ = [
     "CONFIG_MAPS",
+    "DEVICE_CLASSES",
     "EVENTS",
     "KINDS",
     "LEASES",

@@ -9,7 +9,7 @@ from plugwright.apiserver.kinds.kind import Kind
 from plugwright.apiserver.printers import AGE, NAME, Column
 from plugwright.apiserver.store import Object
 
-__all__ = ["DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES"]
+__all__ = ["DEVICE_CLASSES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES"]
 
 _GROUP = "resource.k8s.io"
 
@@ -108,18 +108,15 @@ RESOURCE_CLAIM_TEMPLATES = Kind(
     validate_update=claim_validation.validate_update,
 )
 
-DYNAMIC_RESOURCE_KINDS = (
-    RESOURCE_SLICES,
-    RESOURCE_CLAIMS,
-    RESOURCE_CLAIM_TEMPLATES,
-    Kind(
-        plural="deviceclasses",
-        name="DeviceClass",
-        group=_GROUP,
-        namespaced=False,
-        prepare_for_create=_with_first_generation,
-        prepare_for_update=_with_generation,
-        returns_deleted_object=True,
-        validate=claim_validation.validate_class,
-    ),
+DEVICE_CLASSES = Kind(
+    plural="deviceclasses",
+    name="DeviceClass",
+    group=_GROUP,
+    namespaced=False,
+    prepare_for_create=_with_first_generation,
+    prepare_for_update=_with_generation,
+    returns_deleted_object=True,
+    validate=claim_validation.validate_class,
 )
+
+DYNAMIC_RESOURCE_KINDS = (RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)

@@ -1,7 +1,7 @@
-"""The controllers of the controller manager that follow the store: garbage collection, namespaces, pod GC, taints.
+"""The controllers of the controller manager that follow the store: garbage, namespaces, pod GC, taints, claims.
 
 One reader of the changes for all of them. A controller whose write fails reads everything again after a second. The
-node lifecycle controller runs by the clock, in `node_lifecycle`; claims are the scheduler's.
+node lifecycle controller runs by the clock, in `node_lifecycle`.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from plugwright.apiserver.store import Change
 from plugwright.cluster.controllers.garbage_collector import GarbageCollector
 from plugwright.cluster.controllers.namespace_controller import NamespaceController
 from plugwright.cluster.controllers.pod_gc import PodGarbageCollector
+from plugwright.cluster.controllers.resource_claim_controller import ResourceClaimController
 from plugwright.cluster.controllers.taint_eviction import TaintEvictionController
 from plugwright.cluster.events import MALFORMED, ClusterClient
 from plugwright.errors import ClusterError, Expired
@@ -47,6 +48,7 @@ class ControllerManager:
             NamespaceController(client),
             PodGarbageCollector(client),
             TaintEvictionController(client),
+            ResourceClaimController(client),
         ]
         self._retries: dict[int, datetime] = {}  # when a controller that failed reads everything again
         self._revision = 0

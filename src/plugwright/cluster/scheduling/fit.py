@@ -5,7 +5,7 @@ kubelet's. `scheduler` keeps the `NodeInfo`s up to date; nothing is written here
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from plugwright.apiserver.store import Object
@@ -24,11 +24,13 @@ __all__ = [
     "free_share",
     "has_preferences",
     "missing_volume_claim_message",
+    "rejected_message",
     "rejection",
     "select_node",
 ]
 
 NO_NODES = "no nodes available to schedule pods"
+_NO_CLAIMS = "no new claims to deallocate"
 
 _PODS = "pods"
 _SYSTEM = "linux"  # of every emulated node
@@ -37,7 +39,8 @@ _NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
-_TAINT_WEIGHT, _AFFINITY_WEIGHT = 3, 2
+_TAINT_WEIGHT, _AFFINITY_WEIGHT, _CLAIM_WEIGHT = 3, 2, 2
+_ALL_ASKED = 100  # nodes
 _CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # by the kubelet, before extended resources
 
 Rejection = tuple[str, str]  # reason and message, as in the pod's status
@@ -95,22 +98,42 @@ def _no_failure(_node: NodeInfo) -> FilterFailure | None:
     return None
 
 
+def _no_score(_node: NodeInfo) -> int:
+    return 0
+
+
 def select_node(
     request: PodRequest,
-    nodes: Iterable[NodeInfo],
+    nodes: Collection[NodeInfo],
     further: Callable[[NodeInfo], FilterFailure | None] = _no_failure,
+    claim_score: Callable[[NodeInfo], int] | None = None,
 ) -> tuple[NodeInfo | None, dict[str, FilterFailure]]:
-    """The best node, or None and every node's failure, by its name; `further` rules are asked last."""
-    failures, feasible = {}, []
+    """The best node, or None and every node's failure, by its name; `further` rules are asked last.
+
+    Up to a hundred nodes are all asked, as in the real scheduler. In larger clusters the best node that passes is
+    taken without asking those below it, unless scores depend on each other.
+    """
+    failures: dict[str, FilterFailure] = {}
+    feasible = []
     for node in nodes:
-        failure = filter_failure(request, node) or further(node)
-        if failure is None:
-            feasible.append(node)
-        else:
+        if failure := filter_failure(request, node):
             failures[node.name] = failure
-    if not feasible:
+        else:
+            feasible.append(node)
+    asks_all = len(nodes) <= _ALL_ASKED or claim_score or any(has_preferences(request, node) for node in feasible)
+    if not asks_all:
+        feasible.sort(key=lambda node: (-free_share(request, node), node.order))
+    passed = []
+    for node in feasible:
+        if failure := further(node):
+            failures[node.name] = failure
+            continue
+        if not asks_all:
+            return node, {}
+        passed.append(node)
+    if not passed:
         return None, failures
-    return _highest_score(request, feasible), {}
+    return _highest_score(request, passed, claim_score or _no_score), {}
 
 
 def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
@@ -135,8 +158,15 @@ def missing_volume_claim_message(name: str, nodes: int) -> str:
     return f"0/{nodes} nodes are available: {text}. not found" if nodes else NO_NODES
 
 
-def failed_scheduling_message(failures: Collection[FilterFailure]) -> str:
-    """The message of `FailedScheduling`, as the real scheduler composes it."""
+def rejected_message(reason: str, nodes: int) -> str:
+    """The message of `FailedScheduling` for a pod that no node is tried for."""
+    available = f"0/{nodes} nodes are available:"
+    preemption = f"{available} {nodes} Preemption is not helpful for scheduling."
+    return f"{available} {reason}. {_NO_CLAIMS}, preemption: {preemption}" if nodes else NO_NODES
+
+
+def failed_scheduling_message(failures: Collection[FilterFailure], claims: str = "") -> str:
+    """The message of `FailedScheduling`, as the real scheduler composes it; `claims` is what became of the claims."""
     if not failures:
         return NO_NODES
     reasons = Counter(reason for failure in failures for reason in failure.reasons)
@@ -149,8 +179,7 @@ def failed_scheduling_message(failures: Collection[FilterFailure]) -> str:
     )
     available = f"0/{len(failures)} nodes are available:"
     return (
-        f"{available} {_histogram(reasons)}. "
-        f"no new claims to deallocate, preemption: {available} {_histogram(+preemption)}."
+        f"{available} {_histogram(reasons)}. {claims or _NO_CLAIMS}, preemption: {available} {_histogram(+preemption)}."
     )
 
 
@@ -213,17 +242,19 @@ def _insufficient(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
     return FilterFailure((*reasons, *(f"Insufficient {name}" for name in missing)), unresolvable)
 
 
-def _highest_score(request: PodRequest, nodes: list[NodeInfo]) -> NodeInfo:
-    """Scores PreferNoSchedule taints, preferred affinity and free CPU and memory; of equals the first by name."""
+def _highest_score(request: PodRequest, nodes: list[NodeInfo], claim_score: Callable[[NodeInfo], int]) -> NodeInfo:
+    """Scores taints, preferred affinity, alternatives of claims, free CPU and memory; of equals the first by name."""
     taints = [sum(_is_avoided(request, taint) for taint in node.taints) for node in nodes]
     preferences = [request.affinity.score(node.name, node.labels) for node in nodes]
-    most_taints, highest_preference = max(taints), max(preferences)
+    alternatives = [claim_score(node) for node in nodes]
+    most_taints, highest_preference, best_alternative = max(taints), max(preferences), max(alternatives)
     highest = -1.0
     best: list[NodeInfo] = []
-    for node, avoided, preference in zip(nodes, taints, preferences, strict=True):
+    for node, avoided, preference, alternative in zip(nodes, taints, preferences, alternatives, strict=True):
         score = free_share(request, node)
         score += _TAINT_WEIGHT * 100 * (1 - avoided / most_taints) if most_taints else 0
         score += _AFFINITY_WEIGHT * 100 * preference / highest_preference if highest_preference else 0
+        score += _CLAIM_WEIGHT * 100 * alternative / best_alternative if best_alternative else 0
         if score > highest:
             highest, best = score, [node]
         elif score == highest:

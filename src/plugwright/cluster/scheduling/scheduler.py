@@ -9,17 +9,18 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from plugwright.apiserver import pod_fields
-from plugwright.apiserver.kinds import NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from plugwright.apiserver import KUBERNETES_VERSION, pod_fields
+from plugwright.apiserver.kinds import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
-from plugwright.cluster.scheduling import fit, pod_filters
+from plugwright.cluster.scheduling import claim_explanation, fit, pod_filters
+from plugwright.cluster.scheduling.allocated_devices import claim_names
+from plugwright.cluster.scheduling.dynamic_resources import ClaimsRejected, DynamicResources, PodClaims
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
 from plugwright.cluster.scheduling.node_ranking import NodeRankings
 from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
 from plugwright.cluster.scheduling.pod_request import PodRequest
-from plugwright.cluster.scheduling.resource_claims import ClaimController, ClaimPlacement
 from plugwright.cluster.scheduling.scheduling_queue import SchedulingQueue
 from plugwright.errors import ClusterError, Expired, StatusError
 
@@ -29,17 +30,20 @@ logger = logging.getLogger(__name__)
 
 _NAME = "default-scheduler"
 _MANAGER = "kube-scheduler"
+_UNSCHEDULABLE = "Unschedulable"
 _FINISHED = ("Succeeded", "Failed")
-_CLAIM_KINDS = (RESOURCE_CLAIMS.qualified, RESOURCE_CLAIM_TEMPLATES.qualified)
+_CLAIM_KINDS = (DEVICE_CLASSES.qualified, RESOURCE_CLAIMS.qualified, RESOURCE_SLICES.qualified)
 _CHANGED_BY_ANOTHER = (404, 409)
-_NO_CLAIM = FilterFailure(("resourceclaim not available on the node",))
+_EXPLAINED_NODES = 5  # in the event of a claim that no node can satisfy
 
 
 class Scheduler:
-    def __init__(self, client: ClusterClient, queue: SchedulingQueue | None = None) -> None:
+    def __init__(
+        self, client: ClusterClient, queue: SchedulingQueue | None = None, release: str = KUBERNETES_VERSION
+    ) -> None:
         self._client = client
         self._recorder = EventRecorder(client, EventSource(_NAME, series=True, manager=_MANAGER))
-        self._claims = ClaimController(client)
+        self._claims = DynamicResources(client, release)
         self._queue = queue or SchedulingQueue()
         self._nodes: dict[str, NodeInfo] = {}
         self._rankings = NodeRankings()
@@ -65,6 +69,7 @@ class Scheduler:
         self._revision = store.revision
         for known in (self._nodes, self._rankings, self._bound, self._anti_affine, self._queue):
             known.clear()
+        self._claims.list()
         for node in store.objects(NODES.qualified):
             self._update_node(node["metadata"]["name"], node)
         for pod in sorted(store.objects(PODS.qualified), key=_creation_order):
@@ -87,11 +92,27 @@ class Scheduler:
         elif change.key.kind == PODS.qualified:
             if deleted:
                 self._remove_pod(change.key)
-                self._release_claims(change.object)
             else:
                 self._update_pod(change.key, change.object)
+                if change.key in self._queue.unschedulable and _has_new_claims(change):
+                    self._queue.retry([change.key])
         elif change.key.kind in _CLAIM_KINDS:
-            self._queue.retry([key for key, request in self._queue.unschedulable.items() if request.has_claims])
+            self._update_claims(change)
+
+    def _update_claims(self, change: Change) -> None:
+        """A claim that is not deallocated concerns the pods that use it; everything else all pods with claims."""
+        try:
+            self._claims.apply(change)
+        except MALFORMED as error:
+            logger.warning("object is malformed", extra={"object": change.key.name, "error": repr(error)})
+        waiting = [key for key, request in self._queue.unschedulable.items() if request.has_claims]
+        if change.key.kind == RESOURCE_CLAIMS.qualified and not _is_deallocated(change):
+            waiting = [key for key in waiting if self._uses_claim(key, change.key)]
+        self._queue.retry(waiting)
+
+    def _uses_claim(self, key: ObjectKey, claim: ObjectKey) -> bool:
+        pod = self._client.store.get(key) if key.namespace == claim.namespace else None
+        return pod is not None and any(name == claim.name for _, name in claim_names(pod))
 
     def _update_node(self, name: str, node: Object | None) -> None:
         before = self._nodes.pop(name, None)
@@ -120,7 +141,6 @@ class Scheduler:
         try:
             if pod.get("status", {}).get("phase") in _FINISHED:
                 self._remove_pod(key)
-                self._release_claims(pod)
             elif node := pod["spec"].get("nodeName"):
                 self._queue.remove(key)
                 self._update_bound(key, node, pod)
@@ -174,23 +194,12 @@ class Scheduler:
         unschedulable = self._queue.unschedulable
         return [key for key, request in unschedulable.items() if fit.filter_failure(request, node) is None]
 
-    def _release_claims(self, pod: Object) -> None:
-        try:
-            self._claims.release(pod)
-        except ClusterError as error:
-            logger.warning("resource claims are not released", extra={"pod": _key(pod).name, "error": str(error)})
-
     def _schedule(self, key: ObjectKey, request: PodRequest, now: float) -> None:
         pod = self._client.store.get(key)
         if pod is None or pod["spec"].get("nodeName"):
             return
         try:
-            node, message = self._placement(pod, request)
-            if node is None:
-                self._queue.add_unschedulable(key, request)
-                self._report_unschedulable(key, pod, message)
-            else:
-                self._bind(key, pod, node, request)
+            self._place(key, pod, request)
         except ClusterError as error:
             self._queue.remove(key)
             if not _is_changed_by_another(error):
@@ -199,7 +208,28 @@ class Scheduler:
         except MALFORMED:
             _log_malformed(key)
 
-    def _placement(self, pod: Object, request: PodRequest) -> tuple[NodeInfo | None, str]:
+    def _place(self, key: ObjectKey, pod: Object, request: PodRequest) -> None:
+        """Binds the pod, or reports why it has to wait."""
+        try:
+            claims = self._claims.pre_filter(pod) if request.has_claims and not request.not_emulated else PodClaims()
+            node, message = self._placement(pod, request, claims)
+        except ClaimsRejected as rejected:
+            self._queue.add_unschedulable(key, request)
+            if rejected.message:  # else the pod waits for the generation of its claims
+                text = (
+                    rejected.message if rejected.is_error else fit.rejected_message(rejected.message, len(self._nodes))
+                )
+                self._report_unschedulable(key, pod, text, "SchedulerError" if rejected.is_error else _UNSCHEDULABLE)
+            return
+        if node is None:
+            self._queue.add_unschedulable(key, request)
+            self._report_unschedulable(key, pod, message)
+            self._explain(claims)
+        else:
+            self._bind(key, pod, node, claims)
+            self._add_bound(key, node.name, request)
+
+    def _placement(self, pod: Object, request: PodRequest, claims: PodClaims) -> tuple[NodeInfo | None, str]:
         """The node for a pod, or why it has none."""
         if request.not_emulated:
             return None, request.not_emulated
@@ -208,22 +238,31 @@ class Scheduler:
         has_rules = request.has_claims or request.pods.has_rules or self._anti_affine
         if not has_rules and (best := self._rankings.best(request, self._nodes)):
             return best, ""
-        claims = self._claims.placement(pod) if request.has_claims else ClaimPlacement()
-        if claims.problem:
-            return None, claims.problem
-        node, failures = fit.select_node(request, self._nodes.values(), self._further_filter(request, claims))
+        score = (lambda node: claims.score(node.name)) if claims.has_alternatives else None
+        further = self._further_filter(request, claims)
+        node, failures = fit.select_node(request, self._nodes.values(), further, score)
         if node is None and self._would_preempt(request, failures):
             return None, f"plugwright does not emulate preemption; {pod_fields.ADVICE}"
-        return node, fit.failed_scheduling_message(failures.values())
+        deallocated = self._claims.post_filter(claims, pod) if node is None and request.has_claims else ""
+        return node, fit.failed_scheduling_message(failures.values(), deallocated)
 
-    def _further_filter(self, request: PodRequest, claims: ClaimPlacement) -> NodeFilter:
+    def _further_filter(self, request: PodRequest, claims: PodClaims) -> NodeFilter:
         placed = self._bound if request.pods.has_rules else self._anti_affine
         of_pods = pod_filters.pod_filter(request, self._nodes, placed.values(), self._namespace_labels)
 
         def failure(node: NodeInfo) -> FilterFailure | None:
-            return of_pods(node) or (None if claims.allows(node.name, node.labels) else _NO_CLAIM)
+            return of_pods(node) or self._claims.filter(claims, node)
 
         return failure
+
+    def _explain(self, claims: PodClaims) -> None:
+        """Records on each unallocated claim why the nodes that were asked have no devices for it."""
+        nodes = sorted(claims.refusals)[:_EXPLAINED_NODES]
+        reasons = [(node, claims.reasons(node)) for node in nodes]
+        for claim in claims.unallocated if nodes else ():
+            name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+            text = claim_explanation.explanation(name, reasons, len(claims.refusals))
+            self._recorder.record(claim, EventRecord("FailedAllocation", text[:1024], "Warning", action="Allocating"))
 
     def _would_preempt(self, request: PodRequest, failures: Mapping[str, FilterFailure]) -> bool:
         """Whether pods of a lower priority are on a node that might take the pod without them."""
@@ -238,15 +277,13 @@ class Scheduler:
         namespace = self._client.store.get(ObjectKey(NAMESPACES.qualified, "", name))
         return ((namespace or {}).get("metadata") or {}).get("labels") or {}
 
-    def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, request: PodRequest) -> None:
-        if request.has_claims:
-            self._claims.reserve(pod)
+    def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, claims: PodClaims) -> None:
+        self._claims.bind(claims, pod, node.name)
         self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
-        self._add_bound(key, node.name, request)
         text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"
         self._recorder.record(pod, EventRecord("Scheduled", text, action="Binding"))
 
-    def _report_unschedulable(self, key: ObjectKey, pod: Object, message: str) -> None:
+    def _report_unschedulable(self, key: ObjectKey, pod: Object, message: str, reason: str = _UNSCHEDULABLE) -> None:
         self._recorder.record(pod, EventRecord("FailedScheduling", message, "Warning", action="Scheduling"))
         known = (pod.get("status") or {}).get("conditions") or ()
         conditions = {condition["type"]: condition for condition in known}
@@ -260,7 +297,7 @@ class Scheduler:
             "status": "False",
             "lastProbeTime": None,
             "lastTransitionTime": since,
-            "reason": "Unschedulable",
+            "reason": reason,
             "message": message,
         }
 
@@ -281,6 +318,19 @@ def _creation_order(pod: Object) -> tuple[str, str, str]:
 
 def _is_ours(pod: Object) -> bool:
     return pod["spec"].get("schedulerName", _NAME) == _NAME and not pod["spec"].get("schedulingGates")
+
+
+def _has_new_claims(change: Change) -> bool:
+    before, now = (change.before or {}).get("status") or {}, change.object.get("status") or {}
+    return before.get("resourceClaimStatuses") != now.get("resourceClaimStatuses")
+
+
+def _is_deallocated(change: Change) -> bool:
+    """Whether the change of a claim frees devices."""
+    before, now = (change.before or {}).get("status") or {}, change.object.get("status") or {}
+    if change.type == "DELETED":
+        return bool(now.get("allocation"))
+    return bool(before.get("allocation")) and before.get("allocation") != now.get("allocation")
 
 
 def _is_changed_by_another(error: ClusterError) -> bool:

@@ -1,0 +1,92 @@
+"""The slices, classes and allocated claims of the cluster, kept up to date for the allocator change by change."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from plugwright.allocator import AllocatedState, ClaimAllocator, DeviceId, features_of
+from plugwright.apiserver.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.store import Change, Object, ObjectKey, ObjectReader
+
+__all__ = ["AllocatedDevices", "claim_names", "is_reserved_for"]
+
+
+class AllocatedDevices:
+    """Owns the allocator of a cluster; `list` reads everything, `apply` one change."""
+
+    def __init__(self, release: str) -> None:
+        self._features = features_of(release)
+        self._allocations: dict[ObjectKey, Object] = {}
+        self._holders: Counter[DeviceId] = Counter()  # claims with the whole device: more than one only by hand
+        self.allocator = ClaimAllocator(self._features, (), ())
+
+    def list(self, store: ObjectReader) -> None:
+        slices, classes = store.objects(RESOURCE_SLICES.qualified), store.objects(DEVICE_CLASSES.qualified)
+        self.allocator = ClaimAllocator(self._features, slices, classes)
+        self._allocations.clear()
+        self._holders.clear()
+        for claim in store.objects(RESOURCE_CLAIMS.qualified):
+            metadata = claim["metadata"]
+            key = ObjectKey(RESOURCE_CLAIMS.qualified, metadata["namespace"], metadata["name"])
+            self._set_allocation(key, _allocation(claim))
+
+    def apply(self, change: Change) -> None:
+        name, content = change.key.name, None if change.type == "DELETED" else change.object
+        if change.key.kind == RESOURCE_CLAIMS.qualified:
+            self._set_allocation(change.key, _allocation(content))
+        elif change.key.kind == RESOURCE_SLICES.qualified:
+            if content is None:
+                self.allocator.slices.remove(name)
+            else:
+                self.allocator.slices.put(content)
+        elif change.key.kind == DEVICE_CLASSES.qualified:
+            if content is None:
+                self.allocator.classes.pop(name, None)
+            else:
+                self.allocator.classes[name] = content
+
+    def _set_allocation(self, key: ObjectKey, allocation: Object | None) -> None:
+        before, allocated = self._allocations.pop(key, None), self.allocator.allocated
+        if allocation:
+            self._allocations[key] = allocation
+        if before == allocation:
+            return
+        self._holders.subtract(_exclusive_devices(before))
+        self._holders.update(_exclusive_devices(allocation))
+        if any(self._holders[device] for device in _exclusive_devices(before)):
+            allocated = self.allocator.allocated = AllocatedState()
+            for kept in self._allocations.values():
+                allocated.add(kept)
+        else:
+            allocated.remove(before)
+            allocated.add(allocation)
+
+
+def claim_names(pod: Object) -> Iterator[tuple[Object, str]]:
+    """Each entry of the pod's `resourceClaims` with the claim's name, empty if it is not generated yet."""
+    generated = {
+        entry["name"]: entry.get("resourceClaimName") or ""
+        for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    for entry in pod["spec"].get("resourceClaims") or ():
+        if entry.get("resourceClaimName"):
+            yield entry, entry["resourceClaimName"]
+        elif generated.get(entry["name"]) or entry["name"] not in generated:
+            yield entry, generated.get(entry["name"], "")
+
+
+def is_reserved_for(claim: Object, pod: Object) -> bool:
+    consumers = (claim.get("status") or {}).get("reservedFor") or ()
+    return any(consumer["uid"] == pod["metadata"]["uid"] for consumer in consumers)
+
+
+def _allocation(claim: Object | None) -> Object | None:
+    return ((claim or {}).get("status") or {}).get("allocation") or None
+
+
+def _exclusive_devices(allocation: Object | None) -> list[DeviceId]:
+    results = ((allocation or {}).get("devices") or {}).get("results") or ()
+    return [
+        (result["driver"], result["pool"], result["device"])
+        for result in results
+        if not result.get("adminAccess") and not result.get("shareID")
+    ]
