@@ -20,6 +20,7 @@ from plugwright.apiserver.clock import Clock
 from plugwright.apiserver.database import Database
 from plugwright.apiserver.errors import bad_request
 from plugwright.apiserver.kinds import (
+    DEVICE_CLASSES,
     EVENTS,
     NAMESPACES,
     NODES,
@@ -42,8 +43,9 @@ from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.errors import ConfigError, Expired, StatusError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.daemon import Daemon, DriverFactory
+from plugwright.sdk.daemon import Daemon, DriverFactory, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.system.concurrency import single_error
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
@@ -98,7 +100,7 @@ class EmbeddedCluster:
         self.options = options or ClusterOptions()
         self.token = self.options.token or secrets.token_urlsafe(32)
         self.nodes: dict[str, EmulatedNode] = {}
-        self._running = RunningNodes(self.options.drivers)
+        self._running = RunningNodes(self._driver if self.options.drivers else None)
         self._stack = AsyncExitStack()
         self._revision = 0
 
@@ -207,6 +209,17 @@ class EmbeddedCluster:
             identity = NodeIdentity(f"node-{index + 1}", index, options.shape, host, options.release)
             self.nodes[identity.name] = EmulatedNode(client, identity, root / identity.name, settings)
         await self._running.start(self.nodes, options.plugins, stack)
+
+    def _driver(self, runtime: ResourceRuntime) -> ResourceDriver | None:
+        """The driver of a resource, and the DeviceClass of its devices unless there is one."""
+        driver = self.options.drivers(runtime) if self.options.drivers else None
+        if driver is not None:
+            path = ResourcePath(DEVICE_CLASSES, "", driver.name)
+            selector = {"cel": {"expression": f'device.driver == "{driver.name}"'}}
+            spec = {"selectors": [selector], "extendedResourceName": runtime.resource}
+            if self.store.get(path.key) is None:
+                self.writer.create(path, {"metadata": {"name": driver.name}, "spec": spec}, "plugwright")
+        return driver
 
     async def _dispatch(self) -> None:
         """Passes changes on to the nodes and the controller: one reader of the store for all of them."""

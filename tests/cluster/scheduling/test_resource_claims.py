@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from tests.cluster.embedding import Lab, embedded
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
@@ -23,7 +24,7 @@ async def with_driver(lab: Lab) -> AsyncIterator[ScriptedDriver]:
 
 
 def create_pod(lab: Lab, name: str, node: str = "", **claim: str) -> None:
-    where: dict[str, object] = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
     containers = [{"name": "c", "image": "x", **USE}]
     lab.create(name, resourceClaims=[{"name": "dev", **claim}], containers=containers, **where)
 

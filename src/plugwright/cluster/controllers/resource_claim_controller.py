@@ -13,7 +13,7 @@ from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling.allocated_devices import claim_names, is_reserved_for
-from plugwright.cluster.scheduling.dynamic_resources import FINALIZER
+from plugwright.cluster.scheduling.claim_filter import FINALIZER
 from plugwright.errors import NotFound, StatusError
 
 __all__ = ["ResourceClaimController"]

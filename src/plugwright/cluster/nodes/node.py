@@ -19,6 +19,7 @@ from plugwright.apiserver.one_node import NodeResources
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Object
 from plugwright.cluster import container_logs
+from plugwright.cluster.cdi_devices import with_node_cdi_devices
 from plugwright.cluster.container_logs import ContainerLogs, LogName
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
 from plugwright.cluster.nodes import node_status
@@ -129,7 +130,8 @@ class EmulatedNode:
         pod = next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
         if pod is None or not pod.state(container).starts:
             return ""
-        return container_logs.options_text(self.kubelet.granted(pod, container))
+        granted = with_node_cdi_devices(self.kubelet.granted(pod, container), self.kubelet.paths.root)
+        return container_logs.options_text(granted)
 
     def read_log(self, stored: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
         """As `log`, in pieces and, followed, until the container ends."""

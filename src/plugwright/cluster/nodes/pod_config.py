@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from plugwright.apiserver.kinds import NODES
 from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.cluster.cdi_devices import with_node_cdi_devices
 from plugwright.cluster.nodes.container_env import PodFacts, StoreConfigSource, container_environment
 from plugwright.cluster.nodes.node_context import NodeContext
 from plugwright.cluster.nodes.pod_processes import Launch
@@ -43,7 +44,8 @@ class PodConfig:
         if not command:
             raise ContainerWaiting(name, "CreateContainerError", _NO_COMMAND)
         await self.context.kubelet.restart_container(pod, name)
-        granted = self.context.kubelet.granted(pod, name)
+        kubelet = self.context.kubelet
+        granted = with_node_cdi_devices(kubelet.granted(pod, name), kubelet.paths.root)
         message = volumes.termination_log(self.stored, name, attempt)
         paths = volumes.mounts(self.stored, container)
         if path := container.get("terminationMessagePath"):

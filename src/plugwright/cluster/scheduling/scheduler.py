@@ -16,7 +16,7 @@ from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling import claim_explanation, fit, pod_filters
 from plugwright.cluster.scheduling.allocated_devices import claim_names
-from plugwright.cluster.scheduling.dynamic_resources import ClaimsRejected, DynamicResources, PodClaims
+from plugwright.cluster.scheduling.claim_filter import ClaimsRejected, DynamicResources, ClaimsOfPod
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
 from plugwright.cluster.scheduling.node_ranking import NodeRankings
 from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
@@ -211,7 +211,7 @@ class Scheduler:
     def _place(self, key: ObjectKey, pod: Object, request: PodRequest) -> None:
         """Binds the pod, or reports why it has to wait."""
         try:
-            claims = self._claims.pre_filter(pod) if request.has_claims and not request.not_emulated else PodClaims()
+            claims = self._claims.pre_filter(pod) if request.has_claims and not request.not_emulated else ClaimsOfPod()
             node, message = self._placement(pod, request, claims)
         except ClaimsRejected as rejected:
             self._queue.add_unschedulable(key, request)
@@ -229,7 +229,7 @@ class Scheduler:
             self._bind(key, pod, node, claims)
             self._add_bound(key, node.name, request)
 
-    def _placement(self, pod: Object, request: PodRequest, claims: PodClaims) -> tuple[NodeInfo | None, str]:
+    def _placement(self, pod: Object, request: PodRequest, claims: ClaimsOfPod) -> tuple[NodeInfo | None, str]:
         """The node for a pod, or why it has none."""
         if request.not_emulated:
             return None, request.not_emulated
@@ -246,7 +246,7 @@ class Scheduler:
         deallocated = self._claims.post_filter(claims, pod) if node is None and request.has_claims else ""
         return node, fit.failed_scheduling_message(failures.values(), deallocated)
 
-    def _further_filter(self, request: PodRequest, claims: PodClaims) -> NodeFilter:
+    def _further_filter(self, request: PodRequest, claims: ClaimsOfPod) -> NodeFilter:
         placed = self._bound if request.pods.has_rules else self._anti_affine
         of_pods = pod_filters.pod_filter(request, self._nodes, placed.values(), self._namespace_labels)
 
@@ -255,7 +255,7 @@ class Scheduler:
 
         return failure
 
-    def _explain(self, claims: PodClaims) -> None:
+    def _explain(self, claims: ClaimsOfPod) -> None:
         """Records on each unallocated claim why the nodes that were asked have no devices for it."""
         nodes = sorted(claims.refusals)[:_EXPLAINED_NODES]
         reasons = [(node, claims.reasons(node)) for node in nodes]
@@ -277,7 +277,7 @@ class Scheduler:
         namespace = self._client.store.get(ObjectKey(NAMESPACES.qualified, "", name))
         return ((namespace or {}).get("metadata") or {}).get("labels") or {}
 
-    def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, claims: PodClaims) -> None:
+    def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, claims: ClaimsOfPod) -> None:
         self._claims.bind(claims, pod, node.name)
         self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
         text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from plugwright.cluster.standalone.cdi_devices import apply_cdi_devices
+from plugwright.cluster.cdi_devices import apply_cdi_devices
 from plugwright.cluster.standalone.pod_changes import Claim, PodChanges, PodSource
 from plugwright.cluster.standalone.pod_claims import PodClaims
 from plugwright.errors import ConfigError, KubeletError, PodRefused

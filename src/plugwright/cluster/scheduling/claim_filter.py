@@ -20,7 +20,7 @@ from plugwright.cluster.scheduling.allocated_devices import AllocatedDevices, cl
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
 from plugwright.errors import AllocationAborted, FeatureUnsupported
 
-__all__ = ["FINALIZER", "ClaimsRejected", "DynamicResources", "PodClaims"]
+__all__ = ["FINALIZER", "ClaimsRejected", "DynamicResources", "ClaimsOfPod"]
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -40,7 +40,7 @@ class ClaimsRejected(Exception):
 
 
 @dataclass(slots=True)
-class PodClaims:
+class ClaimsOfPod:
     """The claims of a pod in one scheduling cycle."""
 
     allocated: list[tuple[Object, tuple[NodeSelectorTerm, ...]]] = field(default_factory=list)
@@ -84,9 +84,9 @@ class DynamicResources:
     def apply(self, change: Change) -> None:
         self._devices.apply(change)
 
-    def pre_filter(self, pod: Object) -> PodClaims:
+    def pre_filter(self, pod: Object) -> ClaimsOfPod:
         """Reads the claims of the pod. Raises `ClaimsRejected`."""
-        claims = PodClaims()
+        claims = ClaimsOfPod()
         for claim in self._claims_of(pod):
             status = claim.get("status") or {}
             if not status.get("allocation"):
@@ -103,7 +103,7 @@ class DynamicResources:
                 claims.pending = self._devices.allocator.pending(claims.unallocated)
         return claims
 
-    def filter(self, claims: PodClaims, node: NodeInfo) -> FilterFailure | None:
+    def filter(self, claims: ClaimsOfPod, node: NodeInfo) -> FilterFailure | None:
         """Whether the node can use the claims; remembers the devices that it would give. Raises `ClaimsRejected`."""
         unavailable = {
             claim["metadata"]["name"]: claim
@@ -115,7 +115,7 @@ class DynamicResources:
             return failure
         return _NOT_AVAILABLE if unavailable else None
 
-    def post_filter(self, claims: PodClaims, pod: Object) -> str:
+    def post_filter(self, claims: ClaimsOfPod, pod: Object) -> str:
         """Deallocates a claim that only this pod could use, for the next attempt; the message for the event."""
         for claim in claims.unavailable.values():
             consumers = (claim.get("status") or {}).get("reservedFor") or ()
@@ -124,7 +124,7 @@ class DynamicResources:
                 return "deallocation of ResourceClaim completed"
         return "still not schedulable"
 
-    def bind(self, claims: PodClaims, pod: Object, node: str) -> None:
+    def bind(self, claims: ClaimsOfPod, pod: Object, node: str) -> None:
         """Writes the allocations of the node and the reservation of the pod."""
         metadata = pod["metadata"]
         consumer = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
@@ -164,7 +164,7 @@ class DynamicResources:
                 if entry["deviceClassName"] not in self._devices.allocator.classes:
                     raise ClaimsRejected(f"request {name}: device class {entry['deviceClassName']} does not exist")
 
-    def _allocate(self, claims: PodClaims, pending: PendingClaims, node: NodeInfo) -> FilterFailure | None:
+    def _allocate(self, claims: ClaimsOfPod, pending: PendingClaims, node: NodeInfo) -> FilterFailure | None:
         with _as_rejection():
             try:
                 outcome = pending.allocate({"metadata": {"name": node.name, "labels": node.labels}})

@@ -1,15 +1,16 @@
-"""The CDI devices of a container that runs as a local process: their edits, as a container runtime would make them."""
+"""The CDI devices of a container without a runtime: their edits, as a container runtime would make them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from plugwright.errors import InvalidValue
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.protocol.messages import DeviceSpec, MountSpec
 from plugwright.sdk.cdi import ContainerEdits
 from plugwright.sdk.cdi.resolution import edits_for
 
-__all__ = ["apply_cdi_devices"]
+__all__ = ["apply_cdi_devices", "with_node_cdi_devices"]
 
 
 def apply_cdi_devices(
@@ -35,6 +36,14 @@ def apply_cdi_devices(
         granted, env={**granted.env, **env}, mounts=(*granted.mounts, *mounts), nodes=(*granted.nodes, *nodes)
     )
     return applied, sorted({text for edits in all_edits for text in _not_applied(edits)})
+
+
+def with_node_cdi_devices(granted: RunContainerOptions, kubelet_root: Path) -> RunContainerOptions:
+    """The options with those of CDI devices whose spec is in the emulated node's directory; other names stay names."""
+    try:
+        return apply_cdi_devices(granted, [kubelet_root / "cdi"])[0]
+    except InvalidValue:
+        return granted
 
 
 def _not_applied(edits: ContainerEdits) -> Iterator[str]:

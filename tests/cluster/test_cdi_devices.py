@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.cluster.standalone.cdi_devices import apply_cdi_devices
+from plugwright.cluster.cdi_devices import apply_cdi_devices
 from plugwright.errors import InvalidValue
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.protocol.messages import DeviceSpec, MountSpec
