@@ -27,7 +27,7 @@ $(READY): pyproject.toml uv.lock
 	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras
 	@touch $@
 
-demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one fails, the stale resource goes
+demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=6] [ARGS='-k watcher']

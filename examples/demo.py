@@ -1,4 +1,4 @@
-"""`make demo`: a device from its plugin to a pod and back, on the one-process cluster of `plugwright up`.
+"""`make demo`: devices from their plugin to a pod and back, by count and by claims, on the cluster of `plugwright up`.
 
 Every step prints a line and a command to look at it with, and is checked through the cluster's HTTP API; the exit code
 is 0 only if all of them happened.
@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightkube import Client, KubeConfig
+from lightkube import Client, KubeConfig, codecs
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.models.core_v1 import Container, PodSpec, ResourceRequirements
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
@@ -27,6 +28,38 @@ resources:
   - name: mock/gpu
     mock: {count: 10, model: Mock-A100, memory: 40Gi, numa: 2, links: pairs, nodes: true, facts: %s}
 """
+CLAIMS_CONFIG = """\
+resources:
+  - name: demo/gpu
+    serve: dra
+    mock: {count: 4, model: Mock-H200, memory: 141Gi, numa: 2}
+"""
+CLAIM = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: NAME, namespace: default}
+spec:
+  devices:
+    requests:
+      - name: gpus
+        exactly:
+          deviceClassName: gpu.demo
+          count: 2
+          selectors: [{cel: {expression: 'device.capacity["gpu.demo"].memory.compareTo(quantity("MEMORY")) >= 0'}}]
+    constraints:
+      - matchAttribute: gpu.demo/model
+      - matchAttribute: resource.kubernetes.io/numaNode
+"""
+POD_WITH_CLAIM = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: default}
+spec:
+  resourceClaims: [{name: gpus, resourceClaimName: NAME}]
+  containers: [{name: main, image: demo, resources: {claims: [{name: gpus}]}}]
+"""
+ResourceClaim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+ResourceSlice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
 # A real kubelet has ten seconds between status updates and keeps a resource for five minutes after its plugin has gone.
 SHORT_TIMES = ("--heartbeat", "1s", "--plugin-grace", "3s")
 LIMIT = 20  # seconds; only a demo that fails waits that long
@@ -41,13 +74,16 @@ def main() -> None:
         with cluster(root, environment) as facts:
             environment["KUBECONFIG"] = facts["kubeconfig"]
             with Client(KubeConfig.from_file(facts["kubeconfig"]), namespace="default") as api:
-                devices(Demo(api, facts, root, environment))
+                demo = Demo(api, facts, root, environment)
+                devices(demo)
+                claims(demo)
         step("SIGTERM, as Ctrl-C: the cluster has ended and left nothing behind", f"ls {facts['state']}")
         left = [
             path for path in map(Path, (facts["kubeconfig"], facts["control"], node_directory(facts))) if path.exists()
         ]
         expect(not left, f"left behind: {left}")
-    print(f"\nAll of it was seen to happen, in {time.monotonic() - began:.0f} seconds.  Next:  plugwright up")
+    print(f"\nAll steps verified in {time.monotonic() - began:.0f} seconds. A cluster of your own:\n")
+    print(shlex.join([relative(Path(sys.executable).with_name("plugwright")), "up"]))
 
 
 class Demo:
@@ -85,9 +121,20 @@ class Demo:
                 return version
         sys.exit(f"demo: {name} was not seen within {LIMIT} s: {words}")
 
-    def plugwright(self, *arguments: str) -> None:
-        print(f"    $ plugwright {shlex.join(arguments)}", flush=True)
-        done = subprocess.run(command(*arguments), env=self.environment, check=False)
+    def until_claim(self, name: str, fact: Callable[[Any], bool], words: str) -> Any:
+        return self._until(ResourceClaim, name, fact, words)
+
+    def until_tainted(self, device: str, *, tainted: bool) -> None:
+        """Returns when the slice of the node shows the device with a taint, or without."""
+        for _, found in self.api.watch(ResourceSlice, server_timeout=LIMIT):
+            shown = {entry["name"]: bool(entry.get("taints")) for entry in found.spec.get("devices") or ()}
+            if shown.get(device) is tainted:
+                return
+        sys.exit(f"demo: the taint of {device} was not seen to be {tainted} within {LIMIT} s")
+
+    def plugwright(self, *arguments: str, **variables: str) -> None:
+        print(dim(f"    $ plugwright {shlex.join(arguments)}"), flush=True)
+        done = subprocess.run(command(*arguments), env={**self.environment, **variables}, check=False)
         expect(done.returncode == 0, f"plugwright {arguments[0]} failed")
 
 
@@ -143,24 +190,86 @@ def fail_and_recover(demo: Demo, device_id: str) -> None:
     step("It recovered: 10 of 10, and Healthy in the pod's status", "kubectl get pod two -o yaml")
 
 
+def claims(demo: Demo) -> None:
+    """The GPUs of the cluster's own file, which pods get by claims."""
+    step(
+        "Four more GPUs are served by claims, from the cluster's own file:", "kubectl get deviceclasses,resourceslices"
+    )
+    print(CLAIMS_CONFIG)
+    print(CLAIM.replace("NAME", "pair").replace("MEMORY", "40Gi"))
+    given = allocate_pair(demo, "pair", "40Gi")
+    step(
+        "A claim: two GPUs of one model, at least 40 GiB each, on one NUMA node",
+        "kubectl get resourceclaim pair -o yaml",
+    )
+    lines = [line.rstrip() for line in demo.api.log("pair") if "VISIBLE" in line]
+    expect(len(lines) == 1 and all(device in lines[0] for device in given), f"expected {given}, got {lines}")
+    print(f"    {lines[0]}")
+    create_claim(demo, "huge", "200Gi")
+    message = demo.until_event("huge", "FailedScheduling")
+    expect("1 cannot allocate all claims" in message, message)
+    why = demo.until_event("huge", "FailedAllocation")
+    expect("excluded by a selector" in why, why)
+    step(f"A claim for 200 GiB fits nowhere: {message.partition('.')[0]}", "kubectl describe resourceclaim huge")
+    print(f"    {why}")
+    taint_and_recover(demo, given)
+
+
+def taint_and_recover(demo: Demo, given: list[str]) -> None:
+    slices = [found.spec for found in demo.api.list(ResourceSlice)]
+    free = next(entry["name"] for spec in slices for entry in spec["devices"] if entry["name"] not in given)
+    variables = {"PLUGWRIGHT_CONTROL_SOCKET": demo.facts["nodes"]["node-1"]["control_socket"]}
+    demo.plugwright("mock", "fail", free, "--reason", "fell off the bus", **variables)
+    demo.until_tainted(free, tainted=True)
+    create_claim(demo, "second", "40Gi")
+    why = demo.until_event("second", "FailedAllocation")
+    expect("1 device tainted" in why, why)
+    step("A free GPU failed and is tainted, so the next pair has to wait:", "kubectl get resourceslices -o yaml")
+    print(f"    {why}")
+    demo.plugwright("mock", "recover", free, **variables)
+    demo.until_pod("second", is_running, "Running")
+    step("It recovered, the taint is gone, and the pod runs", "kubectl get pods,resourceclaims")
+
+
+def allocate_pair(demo: Demo, name: str, memory: str) -> list[str]:
+    """The devices that the claim gets, once its pod runs."""
+    create_claim(demo, name, memory)
+    demo.until_pod(name, is_running, "Running")
+    claim = demo.until_claim(name, lambda claim: bool((claim.status or {}).get("allocation")), "allocated")
+    results = claim.status["allocation"]["devices"]["results"]
+    expect(len(results) == 2, f"expected two devices, got {results}")
+    return [result["device"] for result in results]
+
+
+def create_claim(demo: Demo, name: str, memory: str) -> None:
+    """A claim and the pod that uses it."""
+    text = f"{CLAIM}---\n{POD_WITH_CLAIM}".replace("NAME", name).replace("MEMORY", memory)
+    for content in codecs.load_all_yaml(text):
+        demo.api.create(content)
+
+
 @contextmanager
 def cluster(root: Path, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Runs `plugwright up` while inside, as a process of its own."""
     environment = {**environment, "XDG_RUNTIME_DIR": str(root)}
+    file = root / "claims.yaml"
+    file.write_text(CLAIMS_CONFIG)
     began = time.monotonic()
-    with subprocess.Popen(
-        command("up", "--bare", *SHORT_TIMES, "-o", "json"), stdout=subprocess.PIPE, env=environment
-    ) as up:
+    log, arguments = root / "up.log", command("up", "-c", str(file), *SHORT_TIMES, "-o", "json")
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, env=environment) as up,
+    ):
         assert up.stdout is not None
         line = up.stdout.readline()
-        expect(bool(line), "the cluster did not start")
+        expect(bool(line), f"the cluster did not start: {log.read_text()}")
         facts = json.loads(line)
         step(f"A cluster, after {time.monotonic() - began:.1f} s: API server, scheduler, one node", facts["server"])
         try:
             yield facts
         finally:
             up.terminate()
-    expect(up.returncode == 0, "the cluster did not end with 0")
+    expect(up.returncode == 0, f"the cluster did not end with 0: {log.read_text()}")
 
 
 @contextmanager
@@ -208,7 +317,22 @@ def command(*arguments: str) -> list[str]:
 
 
 def step(text: str, look: str) -> None:
-    print(f"\n▸ {text}\n    look at: {look}", flush=True)
+    print(f"\n{coloured('1;32', '▸')} {coloured('1', text)}\n{dim(f'    look at: {look}')}", flush=True)
+
+
+def dim(text: str) -> str:
+    return coloured("36", text)
+
+
+def coloured(code: str, text: str) -> str:
+    """On a terminal, unless NO_COLOR is set."""
+    is_plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if is_plain else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def relative(path: Path) -> str:
+    """As short as it can be typed here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def expect(fact: bool, error: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,10 @@ def test_the_demo_ends_well() -> None:
         [sys.executable, "examples/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert demo.returncode == 0, demo.stderr
-    assert "All of it was seen to happen" in demo.stdout
+    assert "All steps verified" in demo.stdout
+    last = shlex.split(demo.stdout.splitlines()[-1])
+    help_text = subprocess.run([*last, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert help_text.startswith("Usage: plugwright up")
 
 
 def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from plugwright.cluster.scheduling.allocated_devices import AllocatedDevices, cl
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
 from plugwright.errors import AllocationAborted, FeatureUnsupported
 
-__all__ = ["FINALIZER", "ClaimsRejected", "DynamicResources", "ClaimsOfPod"]
+__all__ = ["FINALIZER", "ClaimsOfPod", "ClaimsRejected", "DynamicResources"]
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 

@@ -16,7 +16,7 @@ from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling import claim_explanation, fit, pod_filters
 from plugwright.cluster.scheduling.allocated_devices import claim_names
-from plugwright.cluster.scheduling.claim_filter import ClaimsRejected, DynamicResources, ClaimsOfPod
+from plugwright.cluster.scheduling.claim_filter import ClaimsOfPod, ClaimsRejected, DynamicResources
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
 from plugwright.cluster.scheduling.node_ranking import NodeRankings
 from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
