@@ -140,7 +140,7 @@ POD_FIELDS = (
     _emulated("priority", "of the class; pods with a higher one are scheduled first. Preemption is not emulated"),
     _emulated("priorityClassName", "the class must exist; without one, a class that is the default gives the priority"),
     _emulated("readinessGates", "as on a real cluster"),
-    _emulated("resourceClaims", "from claim to release, but nothing allocates: write `status.allocation`"),
+    _emulated("resourceClaims", "allocated, reserved, prepared by DRA drivers, and freed after the pod"),
     _emulated("resources", "requests of the pod count instead of its containers'; limits are not enforced"),
     _no_effect("restartPolicy", "containers end, and start again, with `--run` alone"),
     _refused("runtimeClassName", "there are no RuntimeClasses: refused in the words of a real cluster"),

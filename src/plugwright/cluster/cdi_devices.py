@@ -7,7 +7,7 @@ from pathlib import Path
 from plugwright.errors import InvalidValue
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.protocol.messages import DeviceSpec, MountSpec
-from plugwright.sdk.cdi import ContainerEdits
+from plugwright.sdk.cdi import DYNAMIC, STATIC, ContainerEdits
 from plugwright.sdk.cdi.resolution import edits_for
 
 __all__ = ["apply_cdi_devices", "with_node_cdi_devices"]
@@ -39,9 +39,9 @@ def apply_cdi_devices(
 
 
 def with_node_cdi_devices(granted: RunContainerOptions, kubelet_root: Path) -> RunContainerOptions:
-    """The options with those of CDI devices whose spec is in the emulated node's directory; other names stay names."""
+    """The options with those of CDI devices with a spec in the node's directory or on this machine; others stay names."""
     try:
-        return apply_cdi_devices(granted, [kubelet_root / "cdi"])[0]
+        return apply_cdi_devices(granted, [STATIC, DYNAMIC, kubelet_root / "cdi"])[0]
     except InvalidValue:
         return granted
 
