@@ -29,8 +29,8 @@ def create_pod(lab: Lab, name: str, node: str = "", **claim: str) -> None:
     lab.create(name, resourceClaims=[{"name": "dev", **claim}], containers=containers, **where)
 
 
-def create_claim(lab: Lab, name: str, device_class: str = DRIVER) -> None:
-    request = {"name": "gpu", "exactly": {"deviceClassName": device_class}}
+def create_claim(lab: Lab, name: str, device_class: str = DRIVER, **exactly: object) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": device_class, **exactly}}
     content = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
     lab.writer.create(ResourcePath(RESOURCE_CLAIMS, "default", name), content, "test")
 
@@ -166,6 +166,31 @@ async def test_a_pool_with_a_missing_counter_set_is_named_on_the_claim() -> None
         create_pod(lab, "p", resourceClaimName="one")
         await waits(lab, "p", "1 invalid resource pools were encountered")
         assert "counter set none not found" in lab.events("one")[0][1]
+
+
+async def test_a_noexecute_taint_of_a_device_evicts_its_pods_unless_they_tolerate_it() -> None:
+    taint = {"key": "example.com/broken", "effect": "NoExecute"}
+
+    def taint_all(published: Object) -> Object:
+        devices = [{**device, "taints": [taint]} for device in published["spec"]["devices"]]
+        return {**published, "spec": {**published["spec"], "devices": devices}}
+
+    async with embedded() as lab, with_driver(lab):
+        publish(lab, devices=[{"name": "gpu-0"}, {"name": "gpu-1"}])
+        create_claim(lab, "evicted")
+        create_claim(lab, "tolerated", tolerations=[{"key": "example.com/broken", "operator": "Exists"}])
+        for name in ("evicted", "tolerated"):
+            create_pod(lab, name, resourceClaimName=name)
+            await lab.phase(name)
+        lab.writer.change(ResourcePath(RESOURCE_SLICES, "", "node-1"), taint_all, "test")
+        await lab.cluster.until(lambda: lab.pod("evicted") is None)
+        await lab.cluster.until(lambda: devices_of(lab, "evicted") == [])
+        event = ("DeviceTaintManagerEviction", "Marking for deletion Pod default/evicted")
+        assert event in lab.events("evicted")
+        assert lab.status("tolerated")["phase"] == "Running"
+        create_pod(lab, "again", resourceClaimName="evicted")
+        await waits(lab, "again", "1 cannot allocate all claims")
+        assert "1 device tainted" in lab.events("evicted")[-1][1]
 
 
 async def test_a_template_makes_a_claim_that_goes_with_its_pod() -> None:

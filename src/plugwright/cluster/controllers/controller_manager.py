@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from plugwright.apiserver.store import Change
+from plugwright.cluster.controllers.device_taint_eviction import DeviceTaintEvictionController
 from plugwright.cluster.controllers.garbage_collector import GarbageCollector
 from plugwright.cluster.controllers.namespace_controller import NamespaceController
 from plugwright.cluster.controllers.pod_gc import PodGarbageCollector
@@ -49,6 +50,7 @@ class ControllerManager:
             PodGarbageCollector(client),
             TaintEvictionController(client),
             ResourceClaimController(client),
+            DeviceTaintEvictionController(client),
         ]
         self._retries: dict[int, datetime] = {}  # when a controller that failed reads everything again
         self._revision = 0
