@@ -52,6 +52,7 @@ class PodRequest:
     preempts: bool = True
     system: str = ""  # linux or windows
     not_emulated: str = ""  # the message for a pod that no emulated node can treat right
+    claims: frozenset[str] = frozenset()  # the ResourceClaims that it names, without generated ones
 
     @classmethod
     def of(cls, pod: Object) -> "PodRequest":
@@ -69,6 +70,7 @@ class PodRequest:
             spec.get("preemptionPolicy") != "Never",
             str((spec.get("os") or {}).get("name") or ""),
             pod_fields.not_emulated(spec),
+            frozenset(str(entry.get("resourceClaimName") or "") for entry in spec.get("resourceClaims") or ()),
         )
 
 

@@ -7,7 +7,7 @@ from all pods again.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from plugwright.apiserver import KUBERNETES_VERSION, pod_fields
 from plugwright.apiserver.kinds import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -15,7 +15,6 @@ from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.scheduling import claim_explanation, fit, pod_filters
-from plugwright.cluster.scheduling.allocated_devices import claim_names
 from plugwright.cluster.scheduling.claim_filter import ClaimsOfPod, ClaimsRejected, DynamicResources
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
 from plugwright.cluster.scheduling.node_ranking import NodeRankings
@@ -105,14 +104,22 @@ class Scheduler:
             self._claims.apply(change)
         except MALFORMED as error:
             logger.warning("object is malformed", extra={"object": change.key.name, "error": repr(error)})
-        waiting = [key for key, request in self._queue.unschedulable.items() if request.has_claims]
         if change.key.kind == RESOURCE_CLAIMS.qualified and not _is_deallocated(change):
-            waiting = [key for key in waiting if self._uses_claim(key, change.key)]
-        self._queue.retry(waiting)
+            self._queue.retry(list(self._users_of(change)))
+        else:
+            self._queue.retry([key for key, request in self._queue.unschedulable.items() if request.has_claims])
 
-    def _uses_claim(self, key: ObjectKey, claim: ObjectKey) -> bool:
-        pod = self._client.store.get(key) if key.namespace == claim.namespace else None
-        return pod is not None and any(name == claim.name for _, name in claim_names(pod))
+    def _users_of(self, change: Change) -> Iterator[ObjectKey]:
+        """The unschedulable pods that use a claim: its owner, or those that name it."""
+        waiting, namespace = self._queue.unschedulable, change.key.namespace
+        owners = change.object["metadata"].get("ownerReferences") or ()
+        pods = [ObjectKey(PODS.qualified, namespace, owner["name"]) for owner in owners if owner["kind"] == "Pod"]
+        if pods:
+            yield from (key for key in pods if key in waiting)
+            return
+        for key, request in waiting.items():
+            if key.namespace == namespace and change.key.name in request.claims:
+                yield key
 
     def _update_node(self, name: str, node: Object | None) -> None:
         before = self._nodes.pop(name, None)
