@@ -19,6 +19,8 @@ from tests.protocol.held_devices import serve_held_devices
 from plugwright import ConfigError, Device, Plugin, Settings, serving
 from plugwright.cli.main import cli
 from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.protocol import checkpoint
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import LogWriter
@@ -55,6 +57,12 @@ class OnePod:
         return [HeldDevice("mock/gpu", self._device_id, "default", "g4", container) for container in ("a", "b")]
 
 
+def record_holder(kubelet: ObservedKubelet, device_id: str) -> None:
+    """Has the kubelet's checkpoint name a container that holds the device."""
+    entry = PodDevicesEntry("1-2", "a", "mock/gpu", {1: (device_id,)}, b"")
+    kubelet.paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {"mock/gpu": ()})))
+
+
 async def test_text_shows_each_device_with_health_and_reason(
     kubelet: ObservedKubelet, controlled: Settings, node: Node
 ) -> None:
@@ -62,6 +70,7 @@ async def test_text_shows_each_device_with_health_and_reason(
         one_of_two_failed(kubelet, controlled) as (_, first, second),
         serve_held_devices(OnePod(second), kubelet.paths.pod_resources_socket),
     ):
+        record_holder(kubelet, second)
         done = await node.ask("status")
     assert (done.code, done.err) == (0, "")
     head, columns, *devices = [line.split() for line in done.out.splitlines()]
@@ -108,7 +117,8 @@ async def test_json_is_a_node_report(kubelet: ObservedKubelet, controlled: Setti
 async def test_without_the_kubelets_answer_there_is_no_column_of_pods_but_the_reason(
     kubelet: ObservedKubelet, controlled: Settings, node: Node
 ) -> None:
-    async with one_of_two_failed(kubelet, controlled):
+    async with one_of_two_failed(kubelet, controlled) as (_, _, second):
+        record_holder(kubelet, second)
         kubelet.paths.pod_resources_socket.unlink()
         done = await node.ask("status")
     first, _, _, columns, *_ = done.out.splitlines()
