@@ -46,6 +46,7 @@ ELSEWHERE: Mapping[str, str] = {
     "GrpcError": _WIRE,
     "HeadersTooLarge": _WIRE,
     "HpackError": _WIRE,
+    "ClaimsRejected": "never leaves cluster.scheduling: carries the event that a waiting pod gets",
     "NewerVersion": "raised by a StateFormat to its StateFile, which makes a StateFileNewer of it",
     "StreamFault": _WIRE,
     "TimeLimitExceeded": "never leaves plugins.nvidia.topology: ends an exact search, and a faster one answers",

@@ -26,6 +26,11 @@ CLASSES: Mapping[str, str] = {
 APIS: Mapping[str, str] = {
     # "API" alone could mean the choice between the kubelet's two, a client, the server, or the kubelet's endpoint
     "ApiClient": "a client of any Kubernetes API server",
+    "ApiFaults": "faults of the API server of a driver under test",
+    "EnduresSlowApiServer": "a rule about the API server",
+    "OutlivesApiServer": "a rule about the API server",
+    "StartsWithoutApiServer": "a rule about the API server",
+    "UnpreparesWithoutApiServer": "a rule about the API server",
     "_ApiServer": "the server of the API server in memory",
 }
 STEMS: Mapping[str, str] = {

@@ -5,10 +5,10 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from plugwright.conformance.checker import Checker
 from plugwright.conformance.dra.driver_verifier import DriverVerifier
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Rule, Verdict
+from plugwright.conformance.rule_checker import Checker
 from plugwright.conformance.verifier import Verifier, VerifyOptions
 
 __all__ = ["run", "verdicts", "verify"]

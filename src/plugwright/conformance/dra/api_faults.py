@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from plugwright.apiserver.server import Application
 from plugwright.kube.answers import Document
 from plugwright.system.latest import Latest
 
@@ -12,7 +13,6 @@ __all__ = ["ApiFaults"]
 
 _TEXTS = {410: "Expired", 429: "TooManyRequests", 500: "InternalError"}
 Send = Callable[[Document], Awaitable[None]]
-Application = Callable[..., Awaitable[None]]
 
 
 class ApiFaults:

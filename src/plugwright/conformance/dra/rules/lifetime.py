@@ -97,7 +97,7 @@ class ClaimsLeaveNoMemory(DriverRule):
         expect(not grown.leaks_memory, "memory that stops growing", seen)
 
 
-class OutlivesKubelet(DriverRule):
+class DriverOutlivesKubelet(DriverRule):
     id, level, facts = "DRG-12", Level.MUST, ("11.6", "11.8")
     title = "The driver waits for a kubelet that is away, and can be found when it is back"
     why = "A kubelet is down for minutes in an upgrade; no claim could be prepared until the driver is restarted."
@@ -166,5 +166,5 @@ class SurvivesUpdate(DriverRule):
 
 
 LEAK_RULES: tuple[type[Rule], ...] = (ClaimsLeaveNoDescriptor, ClaimsLeaveNoThread, ClaimsLeaveNoMemory)
-AWAY_RULES: tuple[type[Rule], ...] = (OutlivesKubelet,)
+AWAY_RULES: tuple[type[Rule], ...] = (DriverOutlivesKubelet,)
 UPDATE_RULES: tuple[type[Rule], ...] = (SurvivesUpdate,)

@@ -168,7 +168,7 @@ class PartialFailureHoldsNothing(DriverRule):
                 await prepared(session, driver, other)
 
 
-class ServesManyPods(DriverRule):
+class PreparesManyPods(DriverRule):
     id, level, facts = "PRP-25", Level.MUST, ("11.11",)
     title = f"The claims of {PODS} pods that start at once, as after a boot, are prepared within {WINDOW:g} s"
     why = "The kubelet gives up on each call after 45 s and tries again later; behind a lock the last pods never start."
@@ -246,5 +246,5 @@ class UnpreparesAllClaims(DriverRule):
                 await _expect_free(verifier, session, driver, devices)
 
 
-PREPARE_RULES: tuple[type[Rule], ...] = (PreparesSeveral, PartialFailureHoldsNothing, ServesManyPods)
+PREPARE_RULES: tuple[type[Rule], ...] = (PreparesSeveral, PartialFailureHoldsNothing, PreparesManyPods)
 UNPREPARE_RULES: tuple[type[Rule], ...] = (UnpreparesAllDevices, UnpreparesAllClaims)
