@@ -1,4 +1,4 @@
-"""`plugwright manifest`: what the chart says, without Helm."""
+"""`plugwright manifest`: the objects of the chart, without Helm."""
 
 from pathlib import Path
 
@@ -138,6 +138,34 @@ def test_a_plugin_of_ones_own_may_serve_claims() -> None:
     assert pod["containers"][0]["args"][:3] == ["run", "npu:Npu", "--serve=dra"]
     paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
     assert {"/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/var/run/cdi"} <= set(paths)
+
+
+def test_each_manifest_is_a_release_that_shares_the_directory_of_the_node() -> None:
+    pod = printed("--plugin", "npu:Npu", "--name", "npu", "--namespace", "devices")["DaemonSet"]["spec"]["template"][
+        "spec"
+    ]
+    container = pod["containers"][0]
+    assert {"--release=devices/npu", "--node-dir=/var/lib/plugwright-node"} <= set(container["args"])
+    assert {"name": "node", "mountPath": "/var/lib/plugwright-node"} in container["volumeMounts"]
+    [node] = [volume for volume in pod["volumes"] if volume["name"] == "node"]
+    assert node["hostPath"]["path"] == "/var/lib/plugwright"
+
+
+@pytest.mark.parametrize("flags", [(), ("--serve", "dra", "--resource", "example.com/npu")])
+def test_a_directory_that_the_daemon_writes_is_mounted_once(flags: tuple[str, ...]) -> None:
+    paths = ("/var/run/cdi", "/var/lib/kubelet/plugins")
+    named = [flag for path in paths for flag in ("--host-path", path)]
+    pod = printed("--plugin", "npu:Npu", *named, *flags)["DaemonSet"]["spec"]["template"]["spec"]
+    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] in paths]
+    assert sorted(mount["mountPath"] for mount in mounts) == sorted(paths)
+    assert not any(mount.get("readOnly") for mount in mounts)
+
+
+def test_the_cdi_directory_of_the_file_is_mounted(path: Path) -> None:
+    path.write_text(f"{FILE}host: {{cdi: /etc/cdi}}\n")
+    pod = printed("-c", path)["DaemonSet"]["spec"]["template"]["spec"]
+    assert {"name": "cdi", "mountPath": "/etc/cdi"} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "cdi", "hostPath": {"path": "/etc/cdi", "type": "DirectoryOrCreate"}} in pod["volumes"]
 
 
 def test_a_plugin_and_a_file_are_not_served_together(path: Path) -> None:

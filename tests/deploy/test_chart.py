@@ -132,9 +132,13 @@ def test_it_sees_only_the_directories_it_works_in() -> None:
     (pod,) = pods("mock")
     paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
     kubelet = Path("/var/lib/kubelet")
-    assert paths == [str(kubelet / "device-plugins"), str(kubelet / "pod-resources"), "/var/lib/plugwright"]
+    assert paths == [
+        *(str(kubelet / name) for name in ("device-plugins", "plugins_registry", "plugins")),
+        *("/var/run/cdi", str(kubelet / "pod-resources")),
+        *("/var/lib/plugwright", "/var/lib/plugwright"),  # of the release, and of the node
+    ]
     writable = [mount["name"] for mount in pod["containers"][0]["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == ["device-plugins", "state", "run"]
+    assert writable == ["device-plugins", "plugins-registry", "plugins", "cdi", "state", "node", "run"]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -28,6 +28,16 @@ def test_a_kubelet_that_restarts_does_not_take_it_along() -> None:
         assert setting(tie) == []
 
 
+def test_it_may_write_where_plugins_and_claims_of_the_node_are() -> None:
+    kubelet = "/var/lib/kubelet"
+    (paths,) = setting("ReadWritePaths")
+    # A kubelet with another --root-dir has only the first of them here.
+    optional = [f"-{path}" for path in (f"{kubelet}/plugins", f"{kubelet}/plugins_registry", "/var/run/cdi")]
+    assert paths.split() == [f"{kubelet}/device-plugins", *optional]
+    assert setting("ExecStartPre") == ["-+/bin/mkdir -p -m 755 /var/run/cdi"]  # /run is empty after a boot
+    assert setting("StateDirectory") == ["plugwright"]  # --state-dir, and --node-dir
+
+
 def test_systemd_hears_from_the_daemon_itself() -> None:
     assert setting("Type") == ["notify"]
     assert setting("NotifyAccess") == ["main"]

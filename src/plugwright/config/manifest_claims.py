@@ -1,4 +1,4 @@
-"""The manifests' part for resources that are served by claims: rights, policies, classes, directories.
+"""The objects for resources served by claims: RBAC rules, admission policies and device classes.
 
 They equal those of the chart, in deploy/helm/plugwright/templates/dra.yaml, which explains them.
 """
@@ -15,7 +15,7 @@ from plugwright.model import Resource
 from plugwright.sdk.driver_names import driver_domain, driver_name
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["Served", "extend_pod", "objects", "served_by_claims"]
+__all__ = ["Served", "objects", "served_by_claims"]
 
 Manifest = dict[str, Any]
 
@@ -38,7 +38,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 def served_by_claims(file: ConfigFile) -> list[Served]:
-    """Sorted as the chart does: by the driver's name, and `*` if it is not known."""
+    """Sorted as the chart sorts them: by the driver's name, or by `*` and the domain if the name is unknown."""
     served = [
         Served(entry.name, entry.serve.api, driver_of(entry), driver_domain(entry.name))
         for entry in file.resources
@@ -67,21 +67,6 @@ def objects(served: Sequence[Served], namespace: str, account: str, labels: dict
         *(_policy(f"{name}-{subject}", labels, spec) for subject, spec in policies.items()),
         *(_device_class(one, labels) for one in served if one.driver),
     ]
-
-
-def extend_pod(pod: Manifest, kubelet: str) -> None:
-    """The token of its account, its own names, and the kubelet's directories of DRA drivers."""
-    pod["automountServiceAccountToken"] = True
-    container = pod["containers"][0]
-    container["env"] = [_field("NODE_NAME", "spec.nodeName"), _field("POD_UID", "metadata.uid")]
-    after = [mount["name"] for mount in container["volumeMounts"]].index("device-plugins") + 1
-    for name, directory, kind in (
-        ("plugins", "plugins", "DirectoryOrCreate"),
-        ("plugins-registry", "plugins_registry", "Directory"),
-    ):
-        path = f"{kubelet}/{directory}"
-        container["volumeMounts"].insert(after, {"name": name, "mountPath": path})
-        pod["volumes"].insert(after, {"name": name, "hostPath": {"path": path, "type": kind}})
 
 
 def _rules(drivers: Sequence[str], has_moves: bool) -> list[Manifest]:
@@ -173,7 +158,3 @@ def _device_class(one: Served, labels: dict[str, str]) -> Manifest:
 
 def _object(version: str, kind: str, name: str, labels: dict[str, str]) -> Manifest:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}}
-
-
-def _field(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -1,7 +1,6 @@
 """The manifests that run the daemon on every node, for clusters without Helm.
 
-They equal the chart in deploy/helm with its default values, whose values.yaml explains each of them; a test compares
-the two. The directories that devices need are mounted as the chart mounts them.
+They equal the chart in deploy/helm with its default values, which its values.yaml explains; a test compares the two.
 """
 
 from collections.abc import Sequence
@@ -22,6 +21,8 @@ __all__ = ["SYSTEM", "TAKEN", "DaemonTarget", "Manifest", "PluginTarget", "for_f
 _NAME = "plugwright"
 _KUBELET = "/var/lib/kubelet"
 _CDI = "/var/run/cdi"
+_STATE = "/var/lib/plugwright"
+_NODE = "/var/lib/plugwright-node"  # in the container, where the state directory has the usual path
 SYSTEM = ("/dev", "/proc", "/sys", "/usr")  # exist on every node
 TAKEN = ("/", "/etc", "/opt", "/proc", "/run", "/tmp", "/usr", "/var", "/var/lib", "/var/run")  # in the container
 # Asks the daemon over its socket whether it is ready, and waits for it; imports as little of Python as possible.
@@ -47,7 +48,7 @@ sys.exit(not answer.startswith(b'{"ok"'))
 
 
 class DaemonTarget(msgspec.Struct, frozen=True):
-    """Where the objects go and what they are called; an empty `image` is plugwright's own."""
+    """Namespace, name and image of the daemon; an empty `image` is plugwright's own."""
 
     namespace: str
     name: str = _NAME
@@ -66,8 +67,13 @@ class DaemonTarget(msgspec.Struct, frozen=True):
         return {**self.selector, "app.kubernetes.io/version": __version__}
 
     @property
+    def release(self) -> str:
+        """The owner of the served resources on a node."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def cluster_name(self) -> str:
-        """The name of cluster-wide objects: two namespaces may have daemons of one name."""
+        """The name of cluster-wide objects: two namespaces may contain daemons with the same name."""
         return f"{self.namespace}-{self.name}"
 
     @property
@@ -85,7 +91,7 @@ class PluginTarget(msgspec.Struct, frozen=True):
 
 
 def for_file(text: str, file: ConfigFile, target: DaemonTarget) -> list[Manifest]:
-    """The objects for an operator's file; `text` goes into the ConfigMap as it is."""
+    """The objects for an operator's file; the ConfigMap contains `text` unchanged."""
     served = manifest_claims.served_by_claims(file)
     extras = any(entry.family.extras for entry in file.resources)
     mounts = _host_mounts(file)
@@ -95,20 +101,24 @@ def for_file(text: str, file: ConfigFile, target: DaemonTarget) -> list[Manifest
     pod = daemon_set["spec"]["template"]["spec"]
     pod["containers"][0]["volumeMounts"].insert(0, {"name": "config", "mountPath": "/etc/plugwright", "readOnly": True})
     pod["volumes"].insert(0, {"name": "config", "configMap": {"name": target.name}})
+    _mount_cdi(pod, file.host.cdi, mounts)
     return _objects(target, daemon_set, mounts, served, [_config_map(target, text)])
 
 
 def for_plugin(plugin: PluginTarget, target: DaemonTarget) -> list[Manifest]:
     """The same objects for a plugin in the image, which needs no file."""
     daemon_set = _daemon_set(target, f"{_NAME}:{__version__}")
-    arguments = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
+    pod = daemon_set["spec"]["template"]["spec"]
+    arguments = pod["containers"][0]["args"]
     arguments.insert(1, plugin.plugin)
-    mounts = [HostDirectory(path) for path in plugin.host_paths]
+    mounted = {_CDI, *(mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"])}
+    mounts = [HostDirectory(path) for path in plugin.host_paths if path not in mounted]
     served = []
     if plugin.serve is not ServeMode.DEVICE_PLUGIN:
         arguments.insert(2, f"--serve={plugin.serve.value}")
         served = [Served.of(resource, plugin.serve) for resource in sorted(set(plugin.resources))]
         mounts.append(HostDirectory(_CDI, written=True))
+    _mount_cdi(pod, _CDI, mounts)
     return _objects(target, daemon_set, mounts, served, [])
 
 
@@ -120,8 +130,7 @@ def _objects(
     config: Sequence[Manifest],
 ) -> list[Manifest]:
     pod = daemon_set["spec"]["template"]["spec"]
-    if served:
-        manifest_claims.extend_pod(pod, _KUBELET)
+    pod["automountServiceAccountToken"] = bool(served)
     _mount(pod, mounts)
     return [
         *([] if _is_built_in(target.namespace) else [_namespace_object(target.namespace)]),
@@ -146,6 +155,15 @@ def _host_mounts(file: ConfigFile) -> list[HostDirectory]:
                 )
             mounts.append(needed)
     return mounts
+
+
+def _mount_cdi(pod: Manifest, cdi: str, mounts: Sequence[HostDirectory]) -> None:
+    """Mounts the CDI directory for claims of an earlier configuration, unless `mounts` contains it for this one."""
+    if cdi in {mount.mount_path or mount.path for mount in mounts}:
+        return
+    after = [volume["name"] for volume in pod["volumes"]].index("plugins") + 1
+    pod["containers"][0]["volumeMounts"].insert(after, {"name": "cdi", "mountPath": cdi})
+    pod["volumes"].insert(after, _host_path("cdi", cdi, "DirectoryOrCreate"))
 
 
 def _mount(pod: Manifest, mounts: Sequence[HostDirectory]) -> None:
@@ -215,23 +233,23 @@ def _daemon_set(target: DaemonTarget, default_image: str) -> Manifest:
 def _pod(target: DaemonTarget, image: str) -> Manifest:
     return {
         "serviceAccountName": target.name,
-        "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "priorityClassName": target.cluster_name,
         "terminationGracePeriodSeconds": 10,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {"kubernetes.io/os": "linux"},
-        "containers": [_container(target.name, image)],
+        "containers": [_container(target, image)],
         "volumes": _volumes(target.name),
     }
 
 
-def _container(name: str, image: str) -> Manifest:
+def _container(target: DaemonTarget, image: str) -> Manifest:
     return {
-        "name": name,
+        "name": target.name,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "args": _arguments(),
+        "args": _arguments(target.release),
+        "env": [_field("NODE_NAME", "spec.nodeName"), _field("POD_UID", "metadata.uid")],
         "readinessProbe": {
             "exec": {"command": ["python", "-IS", "-c", _READY]},
             "periodSeconds": 60,
@@ -251,12 +269,14 @@ def _container(name: str, image: str) -> Manifest:
     }
 
 
-def _arguments() -> list[str]:
+def _arguments(release: str) -> list[str]:
     return [
         "run",
         f"--kubelet-dir={_KUBELET}",
         f"--device-plugins-dir={_KUBELET}/device-plugins",
         "--registration=direct",
+        f"--release={release}",
+        f"--node-dir={_NODE}",
         "--log-format=json",
         "--log-level=info",
         "--watchdog=30",
@@ -266,21 +286,32 @@ def _arguments() -> list[str]:
 def _mounts() -> list[Manifest]:
     return [
         {"name": "device-plugins", "mountPath": f"{_KUBELET}/device-plugins"},
+        # Also if no resource is served by claims: claims of an earlier configuration may still hold devices.
+        {"name": "plugins-registry", "mountPath": f"{_KUBELET}/plugins_registry"},
+        {"name": "plugins", "mountPath": f"{_KUBELET}/plugins"},
         {"name": "pod-resources", "mountPath": f"{_KUBELET}/pod-resources", "readOnly": True},
-        {"name": "state", "mountPath": "/var/lib/plugwright"},
+        {"name": "state", "mountPath": _STATE},
+        {"name": "node", "mountPath": _NODE},
         {"name": "run", "mountPath": "/run/plugwright"},
     ]
 
 
 def _volumes(name: str) -> list[Manifest]:
-    state = "/var/lib/plugwright" if name == _NAME else f"/var/lib/plugwright-{name}"  # two daemons share no state
+    state = _STATE if name == _NAME else f"{_STATE}-{name}"
     return [
         _host_path("device-plugins", f"{_KUBELET}/device-plugins", "Directory"),
+        _host_path("plugins-registry", f"{_KUBELET}/plugins_registry", "DirectoryOrCreate"),
+        _host_path("plugins", f"{_KUBELET}/plugins", "DirectoryOrCreate"),
         _host_path("pod-resources", f"{_KUBELET}/pod-resources", "Directory"),
         _host_path("state", state, "DirectoryOrCreate"),
+        _host_path("node", _STATE, "DirectoryOrCreate"),  # the same for all releases on the node
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
     ]
 
 
 def _host_path(name: str, path: str, kind: str) -> Manifest:
     return {"name": name, "hostPath": {"path": path, "type": kind}}
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
