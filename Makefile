@@ -58,8 +58,8 @@ build/allocator-oracle/1.37: $(wildcard tests/allocator/oracle/*)
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
 	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
 
-search: $(READY) ## 200,000 steps of a model of the node, looking for a device with two holders: [STEPS=1000000]
-	@PLUGWRIGHT_SEARCH_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest -q --timeout 3600 tests/sdk/holdings/test_search.py $(ARGS)
+search: $(READY) ## 2,000,000 steps of a model of the node, looking for a device with two holders: [STEPS=200000]
+	@PLUGWRIGHT_SEARCH_STEPS=$(or $(STEPS),2000000) $(BIN)/python -m pytest -q --timeout 3600 tests/sdk/holdings/test_search.py $(ARGS)
 
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
 	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),4) $(ARGS)

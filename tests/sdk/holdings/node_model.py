@@ -58,6 +58,7 @@ class Node:
         self.holders: list[Holder] = []  # running pods and prepared claims: the truth
         self.records: dict[Name, list[Holder]] = {}  # the kubelet's, of ended pods too
         self.in_use: set[Name] = set()
+        self.forgotten: set[Name] = set()  # held, but free for the kubelet, which was listed while it allocated (3.58)
         self.open: list[Holder] = []  # Allocate has been called and has not returned
         self.lists: dict[str, dict[str, Device]] = {}  # healthy devices by resource, as the kubelet has them
         self.checkpoint: dict[Name, tuple[PodRecord, ...]] = {}
@@ -96,6 +97,7 @@ class Node:
             return
         self.trace[-1] += f" {name}"
         self.book.begin_allocate(resource, [device.id])
+        self.forgotten.discard(name)
         self.in_use.add(name)
         self.open.append(Holder(name, device))
 
@@ -121,7 +123,7 @@ class Node:
             for name, holders in self.records.items()
             if (kept := [holder for holder in holders if holder in self.holders])
         }
-        self.in_use = set(self.records) | {holder.name for holder in self.open}
+        self.in_use = (set(self.records) | {holder.name for holder in self.open}) - self.forgotten
 
     def foreign_list(self) -> None:
         """Somebody else calls List: what is being allocated is no longer in use (3.58)."""
@@ -169,6 +171,7 @@ class Node:
         known = records if self.has_claim_files or is_listed else list(book.claims)
         book.take_claims(known, are_complete=self.has_claim_files)
         if is_listed:
+            self.forgotten |= {holder.name for holder in self.open}
             self.foreign_list()
             book.take_pods(dict.fromkeys(self.records, ("default", "pod")))
             self.write_checkpoint()
@@ -191,13 +194,17 @@ class Node:
             self.write_checkpoint()
 
     def prepare(self) -> None:
-        """A driver publishes nothing while the checkpoint is unreadable, nor what a pod holds under the same name."""
-        book = self.book
+        """A driver publishes nothing while the checkpoint is unreadable, nor what a pod holds under the same name.
+
+        The scheduler gives no device to two claims: it knows the allocations of all claims from the API server.
+        """
+        book, allocated = self.book, {holder.name for holder in self.holders if holder.is_claim}
         if book is None or HoldingSource.CHECKPOINT in book.missing:
             return
         for resource, (api, devices) in self.config.items():
             closed = book.closed(resource, {device.id: device for device in devices})
-            free = [device for device in devices if device.id not in closed and (resource, device.id) not in book.held]
+            taken = book.held | allocated
+            free = [device for device in devices if device.id not in closed and (resource, device.id) not in taken]
             if api is DRA and free:
                 device = self.random.choice(free)
                 self.holders.append(Holder((resource, device.id), device, is_claim=True))

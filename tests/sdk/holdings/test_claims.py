@@ -139,9 +139,11 @@ async def test_a_resource_that_left_claims_waits_until_they_are_accounted_for(
     devices = {key: Device(key) for key in IDS}
     dra = ServedResource(ServeMode.DRA, DRIVER, is_arbitrated=True)
     before = Ledger(settings)
-    await before.start({RESOURCE: dra}, [])
+    async with pod_resources.serve(Kubelet(has_pod=False), paths.pod_resources_socket):
+        await before.start({RESOURCE: dra}, [])
     before.offer(RESOURCE, devices, dra)
     before.closed(RESOURCE, devices)
+    assert before.offers is not None
     await before.memory.write(before.offers)
     after = Ledger(settings)
     await after.start({RESOURCE: PLUGIN}, [])

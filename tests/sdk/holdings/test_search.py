@@ -1,6 +1,6 @@
 """A search for two exclusive holders of one physical device, and its control: without any one guard it finds them.
 
-PLUGWRIGHT_SEARCH_STEPS sets the number of steps; `make search` makes 200,000.
+PLUGWRIGHT_SEARCH_STEPS sets the number of steps; `make search` makes 2,000,000.
 """
 
 import os
@@ -14,7 +14,7 @@ from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.overlaps import HoldIndex, Name, Offer, conflicting
 from plugwright.sdk.holdings.records import Memory
 
-STEPS = int(os.environ.get("PLUGWRIGHT_SEARCH_STEPS", "300"))
+STEPS = int(os.environ.get("PLUGWRIGHT_SEARCH_STEPS", "20000"))
 CONTROL = 30_000  # steps within which a missing guard must be found
 
 

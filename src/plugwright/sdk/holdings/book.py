@@ -182,8 +182,8 @@ class Book:
                     found[device_id] = closed
         if plain is None:
             self._settled_apis[resource] = served.api
-            if not self._is_held_by_other_api(resource, served.api):
-                self._apis[resource] = served.api, served.driver
+            is_mixed = self._is_held_by_other_api(resource, served.api)
+            self._apis[resource] = ServeMode.BOTH if is_mixed else served.api, served.driver
         return found
 
     @property
@@ -225,7 +225,10 @@ class Book:
         return {*self.stored, *self.pods, *self.allocated, *self._claimed}
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> Memory | None:
+        """None while it is lost: one that is written before all sources were read would hide the loss."""
+        if self._is_lost:
+            return None
         return Memory(dict(self._apis), tuple(self._remembered[name] for name in sorted(self._remembered)))
 
     @property
@@ -277,7 +280,7 @@ class Book:
                 self._remembered[name] = offer
 
     def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
-        """While it is, the memory keeps the API under which the devices are held."""
+        """While it is, the memory names both APIs: a later run may not take either for unchanged."""
         if api is ServeMode.BOTH:
             return False
         held = self._claimed if api is ServeMode.DEVICE_PLUGIN else {*self.stored, *self.pods, *self.allocated}

@@ -135,8 +135,8 @@ class Ledger:
         return found
 
     @property
-    def offers(self) -> Memory:
-        """How devices are offered, as the next run is to know it."""
+    def offers(self) -> Memory | None:
+        """How devices are offered, as the next run is to know it; None while an earlier memory is lost."""
         return self._book.memory
 
     @property
@@ -250,8 +250,9 @@ class Ledger:
 
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
-            if self._is_loaded:
-                await self.memory.write(self.offers)
+            offers = self.offers
+            if self._is_loaded and offers is not None:
+                await self.memory.write(offers)
 
     async def _read(self, *, list_pods: bool) -> None:
         await self._read_files()
