@@ -3,6 +3,7 @@
 No device is given to two pods, the pods of before end cleanly, and their devices are then given out again.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from tests.kubernetes.shipping import Release
 from tests.kubernetes.waiting import until
 
 DEVICES = 4
-END = 150  # seconds: a driver registers 35 s after its start, and a kubelet tries again after up to 90
+END = 240  # seconds: a ConfigMap may arrive after 75, a driver registers 35 later, and a kubelet retries after up to 90
 PLUGIN, DRA, BOTH = "device-plugin", "dra", "both"
+LETTERS = {PLUGIN: "p", DRA: "d", BOTH: "b"}  # in names: no two tests share files on the node
 ESSENTIAL = [
     pytest.param(DRA, PLUGIN, "rollback", marks=pytest.mark.essential),
     pytest.param(BOTH, PLUGIN, "upgrade", marks=pytest.mark.essential),
@@ -51,10 +53,22 @@ class Node:
         ]
 
     def served(self, api: str) -> None:
+        """Returns when the devices of `api` are published, and no others, and the daemon is ready.
+
+        A pod whose claim the kubelet prepares before the driver is registered waits for up to 90 s.
+        """
+        self.arrived()
+        wanted = {PLUGIN: 0, DRA: DEVICES, BOTH: 2}[api]
+        until("devices are published", lambda: len(self.claims.devices()) == wanted, END, last=self.release.logs)
+        until("the daemon is ready", self.is_ready, END, last=self.release.logs)
+
+    def is_ready(self) -> bool:
+        return bool(json.loads(self.release.plugwright("status", "--output=json"))["daemon"]["ready"])
+
+    def arrived(self) -> None:
+        """Has a changed ConfigMap mounted early; the rest of the time belongs to the waits that follow."""
         self.release.rolled_out()
-        if api != PLUGIN:
-            wanted = DEVICES if api == DRA else 2
-            until("devices are published", lambda: len(self.claims.devices()) >= wanted, last=self.release.logs)
+        self.release.sync()
 
     def create(self, kind: str, *names: str) -> list[Pod]:
         if kind == "claim":
@@ -72,7 +86,7 @@ class Node:
 @pytest.fixture
 def node(request: pytest.FixtureRequest, cluster: Cluster, helm: Path, images: None, pods: Pods) -> Iterator[Node]:
     before, after, how = (request.getfixturevalue(name) for name in ("before", "after", "how"))
-    name = f"{before[0]}-{after[0]}-{how[:2]}"
+    name = f"{LETTERS[before]}-{LETTERS[after]}-{how[:2]}"
     release = Release(cluster, helm, f"plugwright-{name}")
     found = Node(release, cluster, pods, name)
     yield found
@@ -99,7 +113,7 @@ def test_a_change_of_serve_gives_no_device_twice_and_pods_end(node: Node, before
     assert len(set(held)) == len(holders)
 
     release.rollback() if how == "rollback" else release.upgrade(*node.values(after))
-    release.rolled_out()
+    node.arrived()
     sides = {PLUGIN: ["name"] * 4, DRA: ["claim"] * 4, BOTH: ["name", "name", "claim", "claim"]}[after]
     takers = [pod for number, kind in enumerate(sides) for pod in node.create(kind, f"taker-{number}")]
     least = DEVICES - len(holders) if after != BOTH else 1

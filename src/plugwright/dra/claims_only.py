@@ -4,13 +4,16 @@ A node may come from `serve: both` or from the device plugin API while pods hold
 checkpoint is read when the driver starts, and a device in it is published when its pod has ended. While the checkpoint
 cannot be read, no device is published. None of this is on the path of a claim.
 
+The kubelet does not write its checkpoint when it frees a device (3.60), only after a device list or an Allocate (4.31).
+Pod-resources cannot replace it, because `List` omits the devices of init containers (6.6). So while only the checkpoint
+names the holder of a device, the resource is registered with the device plugin API as well, with all devices Unhealthy.
+
 During a rolling update the daemon before may still place devices. Until it ends, this one publishes the devices that
 the split file of the other gives to claims; then the file is removed, because it would be outdated from then on.
 """
 
 import asyncio
 import logging
-import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
@@ -25,7 +28,8 @@ from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
-from plugwright.system.latest import Signal
+from plugwright.system.concurrency import Backoff, first
+from plugwright.system.latest import Latest, Signal
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
@@ -35,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _DISK_LIMIT = 5.0  # seconds
 _INTERVAL = 2.0  # seconds between two readings while a pod holds a device
+_LONGEST_INTERVAL = 30.0  # seconds, while the checkpoint is written again for each reading
 _STORED = "a pod that the kubelet's checkpoint has"
 _UNREAD = "it is not known yet which devices pods hold through the device plugin API"
 
@@ -49,6 +54,8 @@ class ClaimsOnly:
         self._lock = PlacementLock(paths.lock)
         self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
         self._interval = min(_INTERVAL, runtime.settings.timeouts.holders)
+        self._rewrites = Backoff(self._interval, _LONGEST_INTERVAL)
+        self._is_unlisted = Latest(False)  # whether only the checkpoint names the holder of a device
         self._held: Mapping[str, str] | None = None  # the pod of each device; None while that is not known
         self._followed: Mapping[str, DeviceState] = {}  # as another process places devices
         self._problems = LogOnce(logger)
@@ -97,11 +104,26 @@ class ClaimsOnly:
     async def run(self) -> None:
         """Runs forever; when no pod holds a device any more, it only keeps the lock."""
         try:
-            while True:
-                settled = await self._is_settled()
-                await asyncio.sleep(math.inf if settled else self._interval)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read_until_settled())
+                group.create_task(self._register_while_unlisted())
         finally:
             self._lock.close()
+
+    async def _read_until_settled(self) -> None:
+        while True:
+            if await self._is_settled():
+                return
+            await asyncio.sleep(self._rewrites.delay() if self._is_unlisted.value else self._interval)
+
+    async def _register_while_unlisted(self) -> None:
+        """Gives the kubelet device lists to write its checkpoint after."""
+        while True:
+            await self._is_unlisted.until(bool)
+            await first(self._runtime.registration.run(), self._until_listed())
+
+    async def _until_listed(self) -> None:
+        await self._is_unlisted.until(lambda is_unlisted: not is_unlisted)
 
     async def _is_settled(self) -> bool:
         """Reads again what is not known, and what pods still hold; whether nothing is left to wait for."""
@@ -116,6 +138,7 @@ class ClaimsOnly:
         self._set_problem("")
         if held != self._held:
             self._held, self._followed = held, {}
+            self._rewrites.reset()
             self.changed.notify()
         return not held
 
@@ -146,6 +169,11 @@ class ClaimsOnly:
                 pods = await holders.pods() if stored else {}
             return {key: pods.get(key, _STORED) for key in stored}
         pods = await holders.pods()
+        self._is_unlisted.publish_if_changed(any(key in stored and key not in pods for key in self._held))
+        if self._is_unlisted.value:
+            await holders.rewritten()
+            stored = await holders.stored()
+            self._is_unlisted.publish_if_changed(any(key in stored and key not in pods for key in self._held))
         return {key: pods.get(key, _STORED) for key in self._held if key in pods or key in stored}
 
     def _placed(self, device_id: str) -> tuple[DeviceState, ServeMode, str]:
