@@ -100,7 +100,8 @@ async def verdict_of(
     short = TimeLimits(start=start, register=4, prompt=1, call=4, end=3, republish=4)
     for limits in (short, replace(PATIENT, start=start)):
         options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, dra=dra)
-        [verdict] = await runner.verify(target, [catalogue.find(rule)], options)
+        made = await runner.verify(target, [catalogue.find(rule)], options)
+        [verdict] = [verdict for verdict in made if verdict.rule.id == rule]  # another one may be named as its cause
         if verdict.status in _BROKEN:
             break
     return verdict
