@@ -44,6 +44,11 @@ class RefusesDevice(SmallPlugin):
             raise PeerRefused("INTERNAL", f"open /dev/{IDS[-1]}: no such device")
 
 
+class RefusesEveryDevice(SmallPlugin):
+    def check(self, ids: Sequence[str]) -> None:
+        raise PeerRefused("INTERNAL", "open /dev/parts: no such device")
+
+
 class HasNoDevices(SmallPlugin):
     def devices(self) -> list[pb.Device]:
         return []
@@ -53,6 +58,7 @@ DEFECTS = {
     "panics-in-allocate": PanicsInAllocate,
     "stops-listening": StopsListening,
     "refuses-a-device": RefusesDevice,
+    "refuses-every-device": RefusesEveryDevice,
     "has-no-devices": HasNoDevices,
 }
 

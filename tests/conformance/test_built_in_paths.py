@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conformance.plugin import HOST_NODES
 from tests.conformance.verifying import driver_options, small_driver
 
 from plugwright.conformance import catalogue, namespace, program, runner
@@ -102,8 +103,8 @@ async def test_a_bound_file_is_seen_by_the_program(root: Path, tmp_path: Path) -
 
 
 async def test_the_whole_of_dev_can_be_replaced(tmp_path: Path) -> None:
-    for name in ("null", "zero", "urandom"):
-        (tmp_path / name).touch()
+    for path in (*HOST_NODES.values(), "/dev/urandom"):
+        (tmp_path / Path(path).name).touch()
     bind = Mount(tmp_path, Path("/dev"))
     target = Target((*PLUGIN[:-1], "{root}"), binds=(bind,))
     verdicts = await runner.verify(target, catalogue.select(["REG-01", "ANS-01"]), VerifyOptions(limits=LIMITS))

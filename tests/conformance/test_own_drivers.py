@@ -19,17 +19,21 @@ from plugwright.conformance.rule import RuleStatus
 
 VERSIONS = [f"1.{minor}" for minor in range(34, 38)]
 KUBELET = os.environ.get("PLUGWRIGHT_VERIFY_KUBELET", "")
-# What cannot be asked of the devices of each: counters, exclusive devices, shares.
-COUNTERS, EXCLUSIVE = {"SLC-08", "SLC-09"}, {"PRP-13", "PRP-14", "PRP-15", "PRP-19", "DST-01"}
-SHARES = {"PRP-20", "PRP-21"}
+# What cannot be asked of the devices of each: counters, exclusive devices, shares, devices that one claim has together.
+COUNTERS, EXCLUSIVE = {"SLC-08", "SLC-09"}, {"PRP-13", "PRP-14", "PRP-15", "PRP-19", "DST-01", "DST-07"}
+SHARES = {"PRP-20", "PRP-21", "CDI-06"}
+TOGETHER = {"PRP-23", "PRP-24", "PRP-25", "UNP-05", "UNP-06"}
 CONFIGURED = {
     "mock": ("name: example.com/part, mock: {count: 4, nodes: true, model: A100, memory: 40Gi}", COUNTERS | SHARES),
     "generic": ("name: example.com/null, paths: [/dev/null, /dev/zero, /dev/full]", COUNTERS | SHARES),
     "nvidia": ("name: nvidia.com/gpu, nvidia: {simulate: hgx-h100}", COUNTERS | SHARES),
-    "nvidia with MIG devices": ("name: nvidia.com/gpu, nvidia: {simulate: hgx-h100-mig, mig: single}", SHARES),
+    "nvidia with MIG devices": (
+        "name: nvidia.com/gpu, nvidia: {simulate: hgx-h100-mig, mig: single}",
+        SHARES | TOGETHER,
+    ),
     "nvidia with shares": (
         "name: nvidia.com/gpu, nvidia: {simulate: hgx-h100, share: {by: time-slicing, replicas: 4}}",
-        COUNTERS | EXCLUSIVE,
+        COUNTERS | EXCLUSIVE | TOGETHER,
     ),
 }
 QUICK = ["DRG-01", "SLC-05", "SLC-11", "PRP-01", "PRP-05", "UNP-04", "CDI-02"]

@@ -30,6 +30,7 @@ FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
 PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
 _SLOW_START = 15.0  # where a start must fail
 _BROKEN = (RuleStatus.FAIL, RuleStatus.WARNING)
+_NOT_KEPT = (*_BROKEN, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
 
 
 def small_plugin(mutant: str = "", *flags: str) -> Target:
@@ -65,11 +66,11 @@ def host_root(directory: Path) -> Path:
 
 
 def broken_rules(verdicts: Iterable[Verdict], but: Collection[str]) -> list[str]:
-    """What was expected and seen where a rule failed or warned; `but` are those that need a quiet machine."""
+    """What was expected and seen if a rule is not kept or not checked; `but` are those that need a quiet machine."""
     return [
-        f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
+        f"{verdict.rule.id} {verdict.status}: expected {verdict.expected}, seen {verdict.seen}"
         for verdict in verdicts
-        if verdict.status in _BROKEN and verdict.rule.id not in but
+        if verdict.status in _NOT_KEPT and verdict.rule.id not in but
     ]
 
 
@@ -99,7 +100,8 @@ async def verdict_of(
     short = TimeLimits(start=start, register=4, prompt=1, call=4, end=3, republish=4)
     for limits in (short, replace(PATIENT, start=start)):
         options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, dra=dra)
-        [verdict] = await runner.verify(target, [catalogue.find(rule)], options)
+        made = await runner.verify(target, [catalogue.find(rule)], options)
+        [verdict] = [verdict for verdict in made if verdict.rule.id == rule]  # another one may be named as its cause
         if verdict.status in _BROKEN:
             break
     return verdict

@@ -83,7 +83,7 @@ class AnsweredDevices:
     """The answer to Allocate for every healthy device by itself, or the error, by resource and id."""
 
     answers: dict[str, dict[str, AllocateResponse]]
-    errors: dict[str, dict[str, str]]
+    errors: dict[str, dict[str, PlugwrightError]]
 
     def of(self, resource: str) -> dict[str, AllocateResponse]:
         return self.answers.get(resource, {})
@@ -101,15 +101,21 @@ async def answered_devices(verifier: Verifier) -> AnsweredDevices:
                 except PeerGone:
                     raise
                 except PlugwrightError as error:
-                    errors[device_id] = str(error)
+                    errors[device_id] = error
                 else:
                     answers.update((device_id, messages.decode(response)) for response in encoded[:1])
     return found
 
 
 async def answers(verifier: Verifier, plugin: RegisteredPlugin) -> list[tuple[str, AllocateResponse]]:
-    """The answer for each healthy device by itself, without those that are refused."""
-    found = (await verifier.remembered(answered_devices)).of(plugin.resource)
+    """The answer for each healthy device by itself, without those that are refused.
+
+    If all of them are, the first error is raised: it is the finding of the rule about Allocate, not of this one.
+    """
+    known = await verifier.remembered(answered_devices)
+    found = known.of(plugin.resource)
+    for error in [] if found else known.errors.get(plugin.resource, {}).values():
+        raise error
     if not found:
         raise RuleNotApplicable(f"Allocate of {plugin.resource} is never answered")
     return list(found.items())

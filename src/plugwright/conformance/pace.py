@@ -17,7 +17,8 @@ async def pace(calls: Sequence[Coroutine[object, object, object]], limit: float)
     Calls that wait for each other end at intervals, from which the end of the last is known. Raises what a call raises.
     """
     began = time.monotonic()
-    running = {asyncio.ensure_future(call) for call in calls}
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    running = set(tasks)
     ends: list[float] = []
     try:
         while running:
@@ -35,7 +36,7 @@ async def pace(calls: Sequence[Coroutine[object, object, object]], limit: float)
     finally:
         for call in running:
             call.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def estimate(ends: Sequence[float], calls: int) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 
 from plugwright.conformance.asking import (
     UNKNOWN_ID,
@@ -15,7 +16,7 @@ from plugwright.conformance.asking import (
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import RuleNotApplicable
+from plugwright.errors import PeerRefused, RuleNotApplicable
 from plugwright.protocol.messages import AllocateResponse
 
 __all__ = ["RULES"]
@@ -189,8 +190,8 @@ class AnswersConcurrently(Rule):
         for plugin in await with_devices(verifier):
             ids = (plugin.ids * _CONCURRENT)[:_CONCURRENT]
             alone = {device_id: await allocate(verifier, plugin, [device_id]) for device_id in dict.fromkeys(ids)}
-            together = await asyncio.gather(*(allocate(verifier, plugin, [device_id]) for device_id in ids))
-            wrong = [device_id for device_id, answer in zip(ids, together, strict=True) if answer != alone[device_id]]
+            together = await asyncio.gather(*(_answer_or_refusal(verifier, plugin, device_id) for device_id in ids))
+            wrong = _mixed_up(alone, list(zip(ids, together, strict=True)))
             expect(
                 not wrong, "the same answers as one after the other", f"others for {', '.join(map(repr, wrong[:3]))}"
             )
@@ -279,6 +280,33 @@ class RefusesUnknownStart(Rule):
 async def _pre_start(verifier: Verifier, plugin: RegisteredPlugin, ids: list[str]) -> None:
     async with plugin.connect() as client:
         await client.pre_start(ids, _PRE_START_LIMIT)
+
+
+async def _answer_or_refusal(
+    verifier: Verifier, plugin: RegisteredPlugin, device_id: str
+) -> list[AllocateResponse] | PeerRefused:
+    try:
+        return await allocate(verifier, plugin, [device_id])
+    except PeerRefused as error:
+        return error
+
+
+def _mixed_up(
+    alone: Mapping[str, list[AllocateResponse]], together: Sequence[tuple[str, list[AllocateResponse] | PeerRefused]]
+) -> list[str]:
+    """The devices whose answer is another one than alone.
+
+    A plugin may refuse a device while another call for it is open: no kubelet has two. One of them must be answered.
+    """
+    answered = {device_id for device_id, answer in together if not isinstance(answer, PeerRefused)}
+    for device_id, answer in together:
+        if isinstance(answer, PeerRefused) and device_id not in answered:
+            raise answer
+    return [
+        device_id
+        for device_id, answer in together
+        if not isinstance(answer, PeerRefused) and answer != alone[device_id]
+    ]
 
 
 async def _seconds(verifier: Verifier, plugin: RegisteredPlugin) -> float:

@@ -9,9 +9,9 @@ from plugwright.conformance.dra.claim_calls import (
     REQUEST,
     ClaimAllocation,
     allocated,
+    expect_refused,
     prepare,
     prepared,
-    refusal,
     unprepare,
 )
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
@@ -161,7 +161,7 @@ class PartialFailureHoldsNothing(DriverRule):
     ) -> None:
         others = [ClaimAllocation([device]) for device in free]
         async with allocated(session, driver, ClaimAllocation(wanted), *others) as [claim, *next_ones]:
-            await refusal(session, driver, claim, "a claim with a device that cannot be prepared")
+            await expect_refused(session, driver, claim, "a claim with a device that cannot be prepared")
             names = [name for name in cdi_devices(spec_directories(verifier, session)) if claim.uid in name]
             expect(not names, "no CDI spec of a claim that failed", some(names))
             for other in next_ones:
