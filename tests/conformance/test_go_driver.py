@@ -35,7 +35,6 @@ MUTANTS = {
     "refuses-unknown-end": "UNP-03",
     "writes-no-spec": "CDI-02",
     "leaves-spec": "CDI-05",
-    "same-cdi-name": "CDI-06",
     "forgets-claims": "DST-01",
     "trusts-checkpoint": "DST-03",
     "dies-of-damage": "DST-04",

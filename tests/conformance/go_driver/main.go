@@ -157,9 +157,6 @@ func (d *driver) check(uid types.UID, wanted held) error {
 }
 
 func cdiName(uid types.UID, one held) string {
-	if is("same-cdi-name") {
-		return one.Device
-	}
 	return fmt.Sprintf("%s-%s", uid, one.Device)
 }
 
