@@ -35,6 +35,10 @@ class Kubectl:
     def every(self, kind: str, *arguments: str) -> list[Object]:
         return list(json.loads(self("get", kind, "--output=json", *arguments))["items"])
 
+    def end_clean_ups(self) -> None:
+        """Ends what releases of earlier tests clean up with, for a test that compares all pods of the node."""
+        self("delete", "cronjobs,jobs", "--all", "--all-namespaces", "--cascade=foreground", "--wait", "--timeout=60s")
+
     def create(self, *objects: Object) -> None:
         self("create", "--filename=-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 

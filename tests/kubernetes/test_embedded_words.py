@@ -136,6 +136,7 @@ async def play_to_ours() -> dict[str, Seen]:
 def test_the_embedded_cluster_says_what_the_real_one_says(
     cluster: Cluster, plugins: Plugins, node: Node, pods: Pods
 ) -> None:
+    cluster.kubectl.end_clean_ups()
     plugins.run({"mock/gpu": {"count": 10}})
     node.shows("mock/gpu", capacity=10, allocatable=10)
     real, ours = play_to_the_real_one(cluster), asyncio.run(play_to_ours())

@@ -84,6 +84,7 @@ def test_every_known_difference_is_documented() -> None:
 
 @pytest.mark.essential
 def test_one_session_prints_the_same_on_both(cluster: Cluster, plugins: Plugins, node: Node, tmp_path: Path) -> None:
+    cluster.kubectl.end_clean_ups()
     plugins.run({RESOURCE: {"count": 10}})
     node.shows(RESOURCE, 10, 10)
     they = real(cluster)
