@@ -360,7 +360,9 @@ class RealClaims:
         return bool(statuses) and all("running" in container["state"] for container in statuses)
 
     def _failures(self, name: str) -> list[str]:
-        return [plain(event["message"]) for event in self._events(name) if event["reason"] == _FAILED]
+        """Without those of a kubelet that the API server did not know to have the pod yet: it tries again."""
+        failed = [event["message"] for event in self._events(name) if event["reason"] == _FAILED]
+        return [plain(message) for message in failed if "no relationship found between node" not in message]
 
     def _events(self, name: str) -> list[Object]:
         return self._cluster.kubectl.every("events", f"--field-selector=involvedObject.name={name}")
