@@ -5,7 +5,6 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from plugwright.apiserver.server import Application
 from plugwright.kube.answers import Document
 from plugwright.system.latest import Latest
 
@@ -13,6 +12,7 @@ __all__ = ["ApiFaults"]
 
 _TEXTS = {410: "Expired", 429: "TooManyRequests", 500: "InternalError"}
 Send = Callable[[Document], Awaitable[None]]
+Served = Callable[..., Awaitable[None]]  # an ASGI application
 
 
 class ApiFaults:
@@ -51,7 +51,7 @@ class ApiFaults:
         self._watch_end.set()
         self._watch_end = asyncio.Event()
 
-    async def answer(self, application: Application, scope: Document, receive: object, send: Send) -> None:
+    async def answer(self, application: Served, scope: Document, receive: object, send: Send) -> None:
         if self._delay:
             self._delayed.set()
             await asyncio.sleep(self._delay)
@@ -62,7 +62,7 @@ class ApiFaults:
         else:
             await application(scope, receive, send)
 
-    async def _watch(self, application: Application, scope: Document, receive: object, send: Send) -> None:
+    async def _watch(self, application: Served, scope: Document, receive: object, send: Send) -> None:
         started = asyncio.Event()
 
         async def sent(message: Document) -> None:
