@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 __all__ = [
-    "API_VERSION",
-    "KIND",
     "ConfigReport",
     "CordonReport",
     "DaemonReport",
@@ -31,9 +29,6 @@ __all__ = [
     "UnknownReport",
     "timestamp",
 ]
-
-API_VERSION = "plugwright.dev/v1alpha1"
-KIND = "NodeReport"
 
 Json: TypeAlias = Any  # whatever JSON has
 
