@@ -61,6 +61,15 @@ def lines(gates: list[Gate], makefile: str) -> Iterator[str]:
     yield "\nnot part of this run:"
     for name, about in targets_not_run(gates, makefile).items():
         yield f"  make {name:22} {about}"
+    yield f"\n{_totals(gates, ran)}"
+
+
+def _totals(gates: list[Gate], ran: set[str]) -> str:
+    """The result of all gates in one line, each test counted once; a test that failed in any gate has failed."""
+    sessions = [session for gate in gates for session in gate.sessions]
+    failed = {test for session in sessions for test in session.failed}
+    not_run = {test for session in sessions for test in session.not_run} - ran
+    return f"{len(ran - failed)} passed, {len(failed)} failed, {len(not_run)} skipped"
 
 
 def _gate_lines(gate: Gate) -> Iterator[str]:

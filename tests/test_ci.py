@@ -108,6 +108,7 @@ def test_the_summary_lists_tests_that_no_gate_ran_with_reasons_and_each_gates_ti
     assert "test: 1 tests: no helm" in lines
     assert "test-kubernetes 1.37.0: 1 tests: deselected by -m x" in lines
     assert "t.py::test_b" in lines[lines.index("run in reduced size, in full size with --full: 1 tests") :]
+    assert lines[-1] == "2 passed, 1 failed, 2 skipped"
 
 
 def test_the_summary_names_the_targets_that_ci_leaves_out() -> None:
