@@ -1,8 +1,4 @@
-"""`plugwright dev`: a plugin under development beside an emulated kubelet, started again whenever its file is saved.
-
-The plugin is a process of its own, as in production. A save that cannot be loaded is shown and changes nothing: the
-plugin that runs goes on. The kubelet, and what pods hold, outlive every reload.
-"""
+"""`plugwright dev`: a plugin under development beside an emulated kubelet, restarted whenever its file is saved."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,7 +21,7 @@ __all__ = ["dev"]
 _SHARED = ("version", "numa", "policy", "scope", "folder", "starts", "cdi_dirs")
 _EXAMPLES = """\b
 Examples:
-  plugwright dev tape.py                            save the file, and the plugin starts again
+  plugwright dev tape.py                            a pod requests one device; save the file to try again
   plugwright dev tape.py:Tape pod.yaml --run        with a pod whose command runs as a local process
 """
 
@@ -35,19 +31,28 @@ Examples:
 @click.argument("pods", metavar="[POD.yaml]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--root", type=click.Path(path_type=Path, file_okay=False),
               help="Directory of the emulated kubelet, kept afterwards.  [default: a temporary one]")  # fmt: skip
-def dev(target: str, pods: tuple[Path, ...], root: Path | None, **values: Any) -> None:
-    """Run a plugin beside an emulated kubelet, and start it again whenever its file is saved.
+@click.option("--request", "requests", type=click.IntRange(min=0), default=1, show_default=True, metavar="COUNT",
+              help="Devices of each resource that a pod requests if no pods are given; 0 for no pod.")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Show every call of each reload, not only its result.")
+def dev(target: str, pods: tuple[Path, ...], root: Path | None, requests: int, verbose: bool, **values: Any) -> None:
+    """Run a plugin beside an emulated kubelet, and restart it whenever its file is saved.
 
-    The output has every call, state change and finding as it happens, and the plugin's own lines. A save that cannot be
-    loaded is shown, and the plugin before it goes on. Neither root nor a cluster is needed. Ctrl-C ends all of it.
+    Without POD.yaml, a pod requests one device of each resource, so that allocate() is called. After each save, that
+    pod and all pods that were refused or have ended are submitted again.
+
+    The output shows every call, state change and finding as it happens, and the plugin's own output. A save that cannot
+    be loaded is reported, and the previous version keeps running. Neither root nor a cluster is needed. Ctrl-C stops
+    the plugin and the kubelet.
     """
     file = Path(target.partition(":")[0])
-    if not file.is_file() or file.suffix != ".py":
-        raise ConfigError(f"plugin must be FILE.py or FILE.py:CLASS, got {target!r}, which is no such file")
+    if file.suffix != ".py":
+        raise ConfigError(f"plugin must be FILE.py or FILE.py:CLASS, got {target!r}")
+    if not file.is_file():
+        raise ConfigError(f"no such file: {file}")
     logs.configure("human", "warning")
     with nullcontext(root) if root is not None else _temporary_root() as directory:
         options = kubelet_options(pods, directory, values)
-        development = Development(target, file, directory, view.show_text)
+        development = Development(target, file, directory, view.show_text, requests, verbose)
         development.run(options, lambda kubelet: click.echo("\n".join(_start_lines(kubelet, development))))
 
 
@@ -64,8 +69,8 @@ def _start_lines(kubelet: Kubelet, development: Development) -> list[str]:
     directory = development.file.parent.absolute()
     return [
         f"{click.style(f'kubelet {kubelet.settings.version}', bold=True)} in {kubelet.paths.root}",
-        f"  plugin         {development.target}: started again when a .py file in {directory} is saved",
+        f"  plugin         {development.target}, restarted when a .py file in {directory} is saved",
         f"  status         plugwright status --control-socket {development.control}",
-        "Ctrl-C ends both.",
+        "Ctrl-C stops both.",
         "",
     ]

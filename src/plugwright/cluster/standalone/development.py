@@ -1,20 +1,23 @@
-"""A plugin under development beside an emulated kubelet, started again whenever its file is saved.
+"""A plugin under development beside an emulated kubelet, restarted whenever its file is saved.
 
-The plugin is a process of its own, as in production. A save that cannot be loaded is reported and changes nothing: the
-running plugin goes on. The kubelet, and the devices that pods hold, outlive every reload.
+The plugin is a separate process, as in production. A save that cannot be loaded is reported and changes nothing: the
+running plugin continues. The kubelet and the pods outlive every reload; pods that were refused or have ended are
+submitted again, and so is the pod that `dev` makes for each resource if it was given none.
 """
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.cluster.standalone.program import KubeletOptions, Show, emulate
-from plugwright.kubelet import Kubelet
-from plugwright.kubelet.events import StateChange
+from plugwright.cluster.standalone.program import KubeletOptions, PodRunner, Show, Shown, emulate
+from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
+from plugwright.kubelet.events import Call, StateChange
+from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.system import processes
 from plugwright.system.concurrency import single_error
@@ -24,6 +27,10 @@ __all__ = ["Development"]
 
 _STOP_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 _MAX_LINE = 2**20
+# Every reload makes the same calls and lines again; a reload is shown as one line instead.
+_RELOAD_CALLS = ("GetDevicePluginOptions", "ListAndWatch", "Register")
+_RELOAD_CHANGES = ("loaded", "registered", "stopped")
+_RELOAD_OUTPUT = re.compile(r"[\d:]+ info +(starting|registered|stopped)(  |$)")
 
 
 @dataclass(slots=True)
@@ -34,8 +41,14 @@ class Development:
     file: Path
     root: Path
     show: Show
+    requests: int = 1  # devices of each resource that a pod of ours requests, unless the user gave pods
+    verbose: bool = False  # show every call of a reload
     _process: asyncio.subprocess.Process | None = None
     _saved: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _runner: PodRunner | None = None
+    _lists: dict[str, str] = field(default_factory=dict)  # the last list of each resource, in words
+    _loads: int = 0
+    _listed: set[str] = field(default_factory=set)  # resources listed since the last load
 
     @property
     def control(self) -> Path:
@@ -55,10 +68,59 @@ class Development:
             begin(kubelet)
             ready.set()
 
+        def attach(runner: PodRunner) -> None:
+            self._runner = runner
+
+        if options.pods or options.folder is not None:
+            self.requests = 0
         async with asyncio.TaskGroup() as tasks:
-            working = tasks.create_task(self._follow_saves(ready))
-            await emulate(options, self.show, begun)
-            working.cancel()
+            lists: asyncio.Queue[str] = asyncio.Queue()  # resources, as the kubelet gets their first list after a load
+
+            def show(event: Shown, granted: RunContainerOptions | None) -> None:
+                self._on_event(event, granted, lists)
+
+            working = [tasks.create_task(self._follow_saves(ready)), tasks.create_task(self._submit_pods(lists))]
+            await emulate(options, show, begun, attach)
+            for task in working:
+                task.cancel()
+
+    def _on_event(self, event: Shown, granted: RunContainerOptions | None, lists: asyncio.Queue[str]) -> None:
+        """Shows the event, or only the result of a reload; notices the first list of each resource after a load."""
+        first_list = isinstance(event, StateChange) and event.kind == "list" and event.about not in self._listed
+        if isinstance(event, StateChange) and first_list:
+            before, self._lists[event.about] = self._lists.get(event.about), event.text
+            self._listed.add(event.about)
+            lists.put_nowait(event.about)
+            if self._loads > 1 and not self.verbose:
+                change = ", as before" if before == event.text else f" (was: {before})" if before else ""
+                event = StateChange("reloaded", self.target, f"{event.about}: {event.text}{change}")
+        elif self._is_routine(event):
+            return
+        self.show(event, granted)
+
+    def _is_routine(self, event: Shown) -> bool:
+        """Whether the event happens in the same way at each reload."""
+        if self.verbose or self._loads < 2:
+            return False
+        if isinstance(event, Call):
+            return event.method in _RELOAD_CALLS and event.outcome in ("OK", "open")
+        if isinstance(event, StateChange):
+            return event.kind in _RELOAD_CHANGES
+        return isinstance(event, Output) and event.about == "plugin" and bool(_RELOAD_OUTPUT.match(event.text))
+
+    async def _submit_pods(self, lists: asyncio.Queue[str]) -> None:
+        """Submits pods that had no chance with the plugin before, once the plugin has listed its devices."""
+        while True:
+            resource = await lists.get()
+            assert self._runner is not None
+            ours = f"dev {resource}"
+            again = self._runner.ended if self._loads > 1 else ()
+            if ours in self._runner.handles:
+                again = (*(handle for handle in again if handle != ours), ours)
+            elif self.requests:
+                self._runner.add(ours, _pod(resource, self.requests))
+            for handle in again:
+                await self._runner.resubmit(handle)
 
     async def _follow_saves(self, ready: asyncio.Event) -> None:
         """Starts the plugin, and again after each save that can be loaded; until cancelled."""
@@ -77,10 +139,12 @@ class Development:
     async def _reload(self, tasks: asyncio.TaskGroup) -> None:
         status, output = await processes.run([*self._command(), "--check"])
         if status:
-            kept = "the plugin before it goes on" if self._is_running else "save it again to start it"
+            kept = "the previous version keeps running" if self._is_running else "save it again to start it"
             lines = output.strip().splitlines() or [f"status {status}"]
             self._show(StateChange("not loaded", self.target, f"{lines[-1].removeprefix('plugwright: ')}; {kept}"))
             return
+        self._loads += 1
+        self._listed.clear()
         await self._stop()
         self._process = await asyncio.create_subprocess_exec(
             *self._command(),
@@ -91,7 +155,8 @@ class Development:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # Ctrl-C is ours: the plugin ends when the kubelet does
         )
-        self._show(StateChange("loaded", self.target, f"pid {self._process.pid}"))
+        if self._loads == 1 or self.verbose:
+            self._show(StateChange("loaded", self.target, f"pid {self._process.pid}"))
         tasks.create_task(self._follow(self._process))
 
     @property
@@ -107,7 +172,9 @@ class Development:
         assert process.stdout is not None
         with suppress(ValueError):  # a line of more than a megabyte
             async for line in process.stdout:
-                self._show(Output("plugin", line.decode(errors="replace").rstrip()))
+                output = Output("plugin", line.decode(errors="replace").rstrip())
+                if not self._is_routine(output):
+                    self._show(output)
         status = await process.wait()
         if process is self._process:  # it was not we who stopped it
             self._show(StateChange("ended", self.target, f"status {status}; save the file to start it again"))
@@ -129,8 +196,15 @@ class Development:
         ]
 
 
+def _pod(resource: str, count: int) -> PodSpec:
+    """A pod that requests devices of the resource, so that its plugin's allocate() is called."""
+    name = re.sub(r"[^a-z0-9]+", "-", resource.rpartition("/")[2].lower()).strip("-")
+    container = ContainerSpec("main", limits={resource: str(count)}, command=("sleep", "infinity"))
+    return PodSpec(f"dev-{name}", (container,))
+
+
 def _python_files(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Their times and sizes: what else changes in the directory is no reason to reload."""
+    """Modification times and sizes of the Python files; other changes in the directory cause no reload."""
     found = {}
     for path in sorted(directory.glob("*.py")):
         with suppress(OSError):  # an editor replaces files

@@ -64,8 +64,10 @@ def run(options: KubeletOptions, show: Show, begin: Begin) -> bool:
         raise single_error(group) from None
 
 
-async def emulate(options: KubeletOptions, show: Show, begin: Begin) -> bool:
-    """As `run`, in the caller's event loop."""
+async def emulate(
+    options: KubeletOptions, show: Show, begin: Begin, attach: Callable[["PodRunner"], None] | None = None
+) -> bool:
+    """As `run`, in the caller's event loop; `attach` gets the runner of the pods before the first one is added."""
     claims = PodClaims(options.node_name, served=options.api)
     for claim in options.claims:
         claims.put(claim)
@@ -77,6 +79,8 @@ async def emulate(options: KubeletOptions, show: Show, begin: Begin) -> bool:
         begin(kubelet, kubeconfig)
         async with asyncio.TaskGroup() as tasks:
             runner = PodRunner(kubelet, options, show, tasks, claims)
+            if attach is not None:
+                attach(runner)
             followers.create_task(runner.follow())  # ends with the kubelet, after the last event
             succeeded = await _run(runner, options, tasks)
     return succeeded and not (options.strict and kubelet.findings)
@@ -167,6 +171,26 @@ class PodRunner:
         spec = replace(pod, name=name, uid=str(uuid.uuid4()))
         self._keys[spec.uid] = spec.key
         self._pods[handle] = _PodTask(spec, self._tasks.create_task(self._run_pod(spec)))
+
+    async def resubmit(self, handle: str) -> None:
+        """Removes a pod and submits it again, as a new pod of the same name."""
+        spec = self._pods[handle].spec
+        await self.remove(handle)
+        self.add(handle, spec)
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        return tuple(self._pods)
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        """Handles of pods that were refused, or of which no container runs any more."""
+        return tuple(handle for handle, pod_task in self._pods.items() if self._has_ended(pod_task))
+
+    def _has_ended(self, pod_task: _PodTask) -> bool:
+        pod = self._find(pod_task.spec)
+        runs = pod is not None and any(container.running for container in pod.containers.values())
+        return pod_task.task.done() and not runs
 
     async def remove(self, handle: str) -> None:
         """Ends the processes of a pod, then removes it from the kubelet."""
