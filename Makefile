@@ -7,6 +7,10 @@ READY  := .venv/.ready
 PROTOS := $(sort $(wildcard tests/proto/*.proto))
 PROTOC  = $(BIN)/python -m grpc_tools.protoc -I . --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
+UV_PIN  = uv==$$(awk '/^name = "uv"/ {getline; gsub(/[^0-9.]/, ""); print}' uv.lock)
+# The interpreter's own pip saves the three seconds that a pip in .venv takes; Debian's python3 may have none.
+PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip --python $(BIN)/python" || \
+            { $(BIN)/python -m ensurepip >/dev/null && pip="$(BIN)/python -m pip"; }; } && $$pip
 # Tests start hundreds of processes: where byte code is not kept, each of them compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,9 +26,9 @@ $(READY): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "plugwright needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 1; }
 	@echo "setting up .venv"
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$$(awk '/^name = "uv"/ {getline; gsub(/[^0-9.]/, ""); print}' uv.lock)"
-	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv --without-pip .venv
+	@uv=$$(command -v uv) || { uv=$(BIN)/uv; $(PIP) install --quiet --disable-pip-version-check "$(UV_PIN)"; }; \
+	  $(UV) UV_PROJECT_ENVIRONMENT=.venv $$uv sync --quiet --frozen --all-extras
 	@touch $@
 
 demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go
