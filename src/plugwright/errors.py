@@ -76,7 +76,15 @@ class PlugwrightError(Exception):
 
 
 class ConfigError(PlugwrightError):
-    """A file, a flag or an environment variable has a value that cannot be used."""
+    """A file, a flag or an environment variable has a value that cannot be used.
+
+    `path` is the place of the mistake in a file, if known, and `key` the wrong key there. `others` are the messages of
+    further mistakes in the same file.
+    """
+
+    def __init__(self, message: str, path: str = "", key: str = "", others: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.path, self.key, self.others = path, key, others
 
 
 class InvalidSetting(ConfigError):
@@ -84,10 +92,6 @@ class InvalidSetting(ConfigError):
 
     `path` is the setting below the resource, such as `usb[1].vendor`; if empty, the family's whole key is wrong.
     """
-
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class PathTooLong(ConfigError):

@@ -72,7 +72,7 @@ async def test_help_loads_no_command() -> None:
     done = await ended(python("-c", code))
     loaded = [name for name in done.out.splitlines()[-1].split() if name.startswith("plugwright.")]
     commands = {name.removeprefix("plugwright.cli.") for name in loaded if name.startswith("plugwright.cli.")}
-    assert commands == {"main", "failures"}
+    assert commands == {"main", "failures", "color"}
     assert "yaml" not in done.out.splitlines()[-1].split()
 
 

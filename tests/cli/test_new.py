@@ -68,7 +68,7 @@ def test_the_project_is_formatted_as_ours(project: Path) -> None:
 
 def test_the_plugin_is_one_that_run_serves(project: Path) -> None:
     checked = output(project, sys.executable, "-m", "plugwright", "run", "npu_card:NpuCard", "--check")
-    assert checked == "NpuCard: acme.example/npu, good\n"
+    assert checked == "NpuCard: acme.example/npu, valid\n"
 
 
 def test_everything_is_filled_in(project: Path) -> None:

@@ -39,12 +39,36 @@ def test_wide_rows_are_neither_wrapped_nor_cut_off(monkeypatch: pytest.MonkeyPat
     assert table_lines(["ID", "REASON"], [["x" * 300, reason]])[1] == f"{'x' * 300}  {reason.rstrip()}"
 
 
-def test_pipe_gets_plain_text_even_with_force_color(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+def test_pipe_gets_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["ID", "HEALTH"], [["gpu", ("Healthy", "green")]])
     assert capsys.readouterr().out == "ID   HEALTH\ngpu  Healthy\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_color"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "0"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": ""}, True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False),
+    ],
+)
+def test_commands_follow_force_color_and_no_color_in_a_pipe(variables: dict[str, str], has_color: bool) -> None:
+    program = (
+        "import sys, click; from plugwright.cli import main; from plugwright.cli.output import print_table\n"
+        "@main.cli.command()\n"
+        "def show(): click.secho('bold', bold=True); print_table(['HEALTH'], [[('Healthy', 'green')]])\n"
+        "main._MODULES['show'] = 'show'; main._LazyGroup.get_command = main.click.Group.get_command\n"
+        "sys.argv = ['plugwright', 'show']; main.main()"
+    )
+    environment = {"PATH": os.environ["PATH"], "TERM": "xterm", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60, check=True
+    )
+    expected = "\033[1mbold\033[0m\nHEALTH\n\033[32mHealthy\033[0m\n" if has_color else "bold\nHEALTH\nHealthy\n"
+    assert done.stdout == expected
 
 
 def test_terminal_gets_the_colour_of_a_cell() -> None:

@@ -83,7 +83,7 @@ def test_a_flag_wins_over_a_variable_over_the_default(
 
 
 def test_the_file_is_named_by_a_flag_or_a_variable(path: Path, tmp_path: Path) -> None:
-    assert run("--check", PLUGWRIGHT_CONFIG=str(path)).output == f"{path}: 1 resources, good\n"
+    assert run("--check", PLUGWRIGHT_CONFIG=str(path)).output == f"{path}: 1 resource, valid\n"
     assert run("--check", "-c", path, PLUGWRIGHT_CONFIG=str(tmp_path / "none")).exit_code == 0
 
 

@@ -67,12 +67,12 @@ async def test_a_plugin_that_cannot_be_loaded_is_one_line(target: str, line: str
 @pytest.mark.parametrize("target", ["tape.py", "tape.py:Tape"])
 async def test_a_plugin_is_checked_without_being_served(target: str, project: Path) -> None:
     done = await ended(python("-m", "plugwright", "run", project / target, "--check"))
-    assert (done.code, done.out) == (0, "Tape: example.com/tape, good\n")
+    assert (done.code, done.out) == (0, "Tape: example.com/tape, valid\n")
 
 
 async def test_a_file_that_calls_run_names_its_plugins(project: Path) -> None:
     done = await ended(python("-m", "plugwright", "run", project / "calling.py", "--check"))
-    assert done.out.splitlines() == ["Tape: example.com/tape, good", "Other: example.com/other, good"]
+    assert done.out.splitlines() == ["Tape: example.com/tape, valid", "Other: example.com/other, valid"]
 
 
 async def test_a_plugin_and_a_file_are_not_served_together(project: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_plugin_may_use_every_module_of_python(order: tuple[str, ...], p
     (project / "secure.py").write_text(f"import asyncio.sslproto, bz2, lzma, ssl\nassert asyncio.sslproto.ssl\n{TAPE}")
     arguments = [word.format(file=project / "secure.py") for word in order]
     done = await ended(python("-m", "plugwright", "run", *arguments))
-    assert (done.code, done.out) == (0, "Tape: example.com/tape, good\n"), done.err
+    assert (done.code, done.out) == (0, "Tape: example.com/tape, valid\n"), done.err
 
 
 async def test_serve_is_for_a_plugin_of_ones_own() -> None:

@@ -65,7 +65,7 @@ async def test_an_invalid_version_is_refused_with_its_hash_time_and_error(path: 
     assert state.refused is not None
     assert state.refused.sha256 == sha256(path)
     assert state.refused.since >= before.loaded
-    assert "plugwright.yaml:1: resources: expected a list, got a whole number" in state.refused.error
+    assert "plugwright.yaml:1: resources: expected a list, got the integer 7" in state.refused.error
     path.write_text(configuration(gpu={"count": 1}))
     assert await current.reload(take)
     assert current.state.value.refused is None

@@ -99,7 +99,7 @@ async def test_a_family_of_another_package_is_as_strict_as_our_own(packages: Pat
     ) == [
         ["a.b/c"],
         "file:4: resources[0].tape: unknown key 'vender': did you mean 'vendor'?",
-        "file:5: resources[0].tape.rewind: expected true or false, got a text",
+        'file:5: resources[0].tape.rewind: expected true or false, got the string "maybe"',
         "file:4: resources[0]: a resource must have one kind of device, got tape and usb",
         f"file:2: resources[0]: a resource must have one kind of device, got none; one of: {every}",
         "file:4: resources[0]: tape takes no key 'count' beside it",

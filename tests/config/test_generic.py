@@ -34,7 +34,7 @@ REFUSED = {
     "a path that leaves": ("paths: [/dev/../etc/shadow]", r":3: resources\[0\]\.paths: a path .* have no '\.\.'"),
     "an id without quotes": ("usb: {vendor: 0403}", r":3: resources\[0\]\.usb\.vendor: .* put it in quotes: \"0403\""),
     "an id that is none": ('usb: {vendor: "403"}', r":3: resources\[0\]\.usb: vendor must be four hexadecimal digits"),
-    "a count of none": ("paths: [/dev/a]\n    count: 0", r":4: resources\[0\]\.count: expected a whole number >= 1"),
+    "a count of none": ("paths: [/dev/a]\n    count: 0", r":4: resources\[0\]\.count: expected an integer >= 1"),
     "permissions of no kind": ("paths: [/dev/a]\n    permissions: rx", r":4: resources\[0\]\.permissions: "),
     "permissions twice": ("paths: [/dev/a]\n    permissions: rr", r":4: resources\[0\]\.permissions: permissions of"),
     "a template of no kind": ("paths: [/dev/a]\n    env: {A: '{pcy}'}", r":4: resources\[0\]\.env: .*\{pcy\}"),

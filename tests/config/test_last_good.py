@@ -11,7 +11,7 @@ from plugwright.config.reload import DaemonConfig
 from plugwright.errors import ConfigError
 
 GOOD = "resources: [{name: mock/gpu, mock: {count: 2}}]\n"
-ERROR = "plugwright.yaml:1: expected a mapping, got a text"
+ERROR = 'plugwright.yaml:1: expected a mapping, got the string "broken"'
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ WRONG_RESOURCE = {
     "no name": ("{mock: {}}", ": the key 'name' is missing"),
     "a number for a name": (
         "{name: 07, mock: {}}",
-        '.name: expected a text, got a whole number: put it in quotes: "07"',
+        '.name: expected a string, got the integer 07: put it in quotes: "07"',
     ),
     "a name without a domain": ("{name: gpu, mock: {}}", ".name: 'gpu' is not a resource name: it must have one '/'"),
     "a name of Kubernetes' own": ("{name: kubernetes.io/gpu, mock: {}}", ".name: 'kubernetes.io/gpu' is not a"),
@@ -89,14 +89,14 @@ WRONG_RESOURCE = {
 }
 WRONG_MOCK = {
     "an unknown key": ("modle: A", ": unknown key 'modle': did you mean 'model'?"),
-    "a text for a number": ("count: many", ".count: expected a whole number"),
-    "a fraction for a number": ("count: 1.5", ".count: expected a whole number"),
-    "a count below zero": ("count: -1", ".count: expected a whole number >= 0"),
-    "a count above the limit": ("count: 100001", ".count: expected a whole number <= 100000"),
+    "a text for a number": ("count: many", ".count: expected an integer"),
+    "a fraction for a number": ("count: 1.5", ".count: expected an integer"),
+    "a count below zero": ("count: -1", ".count: expected an integer >= 0"),
+    "a count above the limit": ("count: 100001", ".count: expected an integer <= 100000"),
     "a count beyond 64 bits": (f"count: {10**40}", ".count: "),
     "a count below 64 bits": (f"count: {-(10**40)}", ".count: "),
-    "too many NUMA nodes": ("numa: 65", ".numa: expected a whole number <= 64"),
-    "a number for a text": ("seed: 7", ".seed: expected a text, got a whole number"),
+    "too many NUMA nodes": ("numa: 65", ".numa: expected an integer <= 64"),
+    "a number for a text": ("seed: 7", ".seed: expected a string, got the integer 7"),
     "a text for a switch": ("nodes: maybe", ".nodes: expected true or false"),
     "a switch for a size": ("memory: true", ".memory: expected"),
     "a size of no unit": ("memory: 40Gx", ": a size must look like 40Gi, got '40Gx'"),
@@ -127,7 +127,7 @@ def refused(path: Path, text: str) -> str:
 def test_a_good_file_is_called_good(path: Path, text: str, count: int) -> None:
     path.write_text(text, encoding="utf-8")
     result = CliRunner().invoke(cli, ["run", "--check", "-c", str(path)], catch_exceptions=False)
-    assert (result.exit_code, result.output) == (0, f"{path}: {count} resources, good\n")
+    assert (result.exit_code, result.output) == (0, f"{path}: {count} resource{'' if count == 1 else 's'}, valid\n")
 
 
 @pytest.mark.parametrize(("text", "said"), MISSHAPEN.values(), ids=MISSHAPEN)

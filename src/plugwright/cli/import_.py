@@ -21,7 +21,7 @@ from plugwright.importers.source import ForeignConfig, ImportResult, ManifestCon
 from plugwright.importers.values import ImportNote, flag_value, parse_all
 from plugwright.model import Resource
 
-__all__ = ["import_"]
+__all__ = ["import_", "recognised_format"]
 
 _FORMATS = {
     "gdp": "generic_device_plugin",
@@ -103,8 +103,21 @@ def _names_below(directory: Path) -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in paths if len(path.parts) <= _SEARCH_DEPTH))
 
 
+def recognised_format(path: Path) -> str:
+    """The value of --from for another plugin's file; empty if the file is not clearly one."""
+    try:
+        names = _recognising(ForeignConfig(root=read_manifests(parse_all(*_read(str(path)))).file("")))
+    except ConfigError:
+        return ""
+    return names[0] if len(names) == 1 else ""
+
+
+def _recognising(source: ForeignConfig) -> list[str]:
+    return [name for name in _FORMATS if _module(name).recognises(source)]
+
+
 def _guess(source: ForeignConfig) -> str:
-    names = [name for name in _FORMATS if _module(name).recognises(source)]
+    names = _recognising(source)
     if len(names) != 1:
         raise click.UsageError(
             f"cannot tell which plugin this file belongs to; use --from: {', '.join(sorted(_FORMATS))}"

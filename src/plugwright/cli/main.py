@@ -9,6 +9,7 @@ from keyword import iskeyword
 
 import click
 
+from plugwright.cli.color import color_choice
 from plugwright.cli.failures import fail, failing_in_one_line
 from plugwright.version import __version__
 
@@ -18,6 +19,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "Serve devices": {
         "run": ("run", "Serve configured resources, or a plugin of your own."),
+        "check": ("check", "Check a configuration file and print every mistake."),
         "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
@@ -67,6 +69,18 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _MODULES and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            hint = "".join(
+                f" Did you mean {close!r}?" for close in get_close_matches(args[0], _MODULES, n=1, cutoff=0.5)
+            )
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _MODULES))
         for heading, commands in _COMMANDS.items():
@@ -91,7 +105,9 @@ def cli() -> None:
 def main() -> None:
     with failing_in_one_line():
         try:
-            code = cli.main(standalone_mode=False)  # the argument of `ctx.exit`; a command itself returns None
+            code = cli.main(
+                standalone_mode=False, color=color_choice()
+            )  # the argument of `ctx.exit`; a command itself returns None
             sys.exit(code if isinstance(code, int) else 0)
         except click.UsageError as error:
             error.show()

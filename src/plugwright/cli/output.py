@@ -1,8 +1,8 @@
 """Output of the commands: tables, ages, and YAML.
 
 Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
-or cut off at the width of a terminal, and in a pipe it is plain text without colour. Characters that a terminal would
-obey are shown as escapes.
+or cut off at the width of a terminal, and in a pipe it is plain text without colour, unless FORCE_COLOR is set.
+Characters that a terminal would obey are shown as escapes.
 """
 
 import sys
@@ -13,6 +13,7 @@ from typing import TypeAlias
 import click
 import yaml
 
+from plugwright.cli.color import color_choice
 from plugwright.text import escaped
 
 __all__ = ["Cell", "Dumper", "age", "print_table", "table_lines"]
@@ -45,7 +46,9 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(Text(escaped(_text(cell)), style="" if isinstance(cell, str) else cell[1]) for cell in row))
-    console = Console(file=StringIO(), width=_UNLIMITED, force_terminal=sys.stdout.isatty())
+    choice = color_choice()
+    has_color = sys.stdout.isatty() if choice is None else choice
+    console = Console(file=StringIO(), width=_UNLIMITED, force_terminal=has_color, no_color=not has_color)
     with console.capture() as capture:
         console.print(table)
     return [line.rstrip() for line in capture.get().splitlines()]

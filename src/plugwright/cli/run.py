@@ -22,7 +22,7 @@ from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import log_start, rediscover, run_until_stopped
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["run"]
+__all__ = ["run", "show_valid"]
 
 _PATH = UncheckedPath()
 _SOURCE_COLUMN = 60  # of --print-config; longer lines have their source where they end
@@ -89,7 +89,8 @@ def run(
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
     is refused with a log line, and the previous one stays in force, also over a restart.
 
-    Plugins of your own are named instead of a file: as MODULE:CLASS, as FILE.py:CLASS, or as FILE.py where it has one.
+    To serve a plugin of your own, name it instead of a file: MODULE:CLASS, FILE.py:CLASS, or FILE.py if it contains
+    one.
     """
     once, output, timeout, api = (values.pop(name) for name in ("once", "output", "timeout", "api"))
     if not once and (output or timeout):
@@ -112,10 +113,16 @@ def run(
     elif print_config:
         _print_effective(context, loaded, print_config)
     else:
-        click.echo(f"{path}: {len(loaded.file.resources)} resources, good")
-        for entry in loaded.file.resources:
-            if entry.is_template:
-                click.echo(f"{entry.name}: its names are decided by the machine: --once shows them")
+        show_valid(path, loaded)
+
+
+def show_valid(path: Path, loaded: Config) -> None:
+    """Prints that the file is valid, and which names of it only a node can tell."""
+    count = len(loaded.file.resources)
+    click.echo(f"{path}: {count} resource{'' if count == 1 else 's'}, valid")
+    for entry in loaded.file.resources:
+        if entry.is_template:
+            click.echo(f"{entry.name}: the machine's devices decide its names: `plugwright run --once` shows them")
 
 
 run.params[1:1] = [_option(CONFIG, "-c", "path")]
@@ -127,7 +134,7 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
         raise click.UsageError("plugins are served without a file: leave out --config and --print-config")
     if context.params["check"]:
         for plugin in _plugins(targets):
-            click.echo(f"{type(plugin).__name__}: {plugin.resource}, good")
+            click.echo(f"{type(plugin).__name__}: {plugin.resource}, valid")
         return
     settings = configured(values)
     with logs.failure_in_log():

@@ -28,8 +28,8 @@ _SIZE = 100_000
 _KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 _BAD_SCALARS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _WORDS = {
-    "int": "a whole number",
-    "str": "a text",
+    "int": "an integer",
+    "str": "a string",
     "bool": "true or false",
     "object": "a mapping",
     "array": "a list",
@@ -70,7 +70,8 @@ class Document(msgspec.Struct, frozen=True):
 
     def error(self, path: str, problem: str, key: str = "") -> ConfigError:
         shown = path.removeprefix("$").removeprefix(".")
-        return ConfigError(f"{self.name}:{self.line(path, key)}: {shown + ': ' if shown else ''}{problem}")
+        text = f"{self.name}:{self.line(path, key)}: {shown + ': ' if shown else ''}{problem}"
+        return ConfigError(text, path, key)
 
     def convert(self, kind: type[T], path: str = "$", content: object = None) -> T:
         """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line.
@@ -90,7 +91,9 @@ class Document(msgspec.Struct, frozen=True):
                 hint = hints.did_you_mean(unknown["key"], hints.keys_at(kind, inner))
                 raise self.error(full_path, f"unknown key '{unknown['key']}'{hint}", unknown["key"]) from error
             choices = hints.choices_at(kind, inner) if problem.startswith("Invalid enum value") else []
-            raise self.error(full_path, self._in_plain_words(problem, full_path, choices)) from error
+            missing = re.match(_MISSING, problem)
+            key = missing["key"] if missing else ""
+            raise self.error(full_path, self._in_plain_words(problem, full_path, choices), key) from error
 
     def _node(self, path: str) -> yaml.Node | None:
         node = self.root
@@ -111,6 +114,9 @@ class Document(msgspec.Struct, frozen=True):
         if pattern and pattern["pattern"] in _MEANINGS:
             return f"{_MEANINGS[pattern['pattern']]}, got {written!r}"
         plain = re.sub(_TYPES, lambda match: " or ".join(map(_WORDS.__getitem__, match[1].split(" | "))), problem)
+        if written:
+            plain = plain.replace("got a string", f'got the string "{written}"')
+            plain = plain.replace("got an integer", f"got the integer {written}")
         wrong = re.match(_WRONG_TYPE, problem)
         hint = f': put it in quotes: "{written}"' if wrong and "str" in wrong["expected"].split(" | ") else ""
         return plain[:1].lower() + plain[1:] + hint

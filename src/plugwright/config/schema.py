@@ -122,7 +122,7 @@ def _served(entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
     return plugin
 
 
-class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The file before the families of its resources are known."""
 
     resources: list[dict[str, Any]]
@@ -157,9 +157,14 @@ def digest(content: bytes) -> str:
 
 def read(name: str, text: str) -> Config:
     document = parse(name, text)
-    outline = document.convert(_Outline)
-    file = replace(resources_at(document, "$.resources", outline.resources, outline.host), cordons=outline.cordons)
-    _check_cordons(document, file)
+    try:
+        outline = document.convert(Outline)
+        file = replace(resources_at(document, "$.resources", outline.resources, outline.host), cordons=outline.cordons)
+        check_cordons(document, file)
+    except ConfigError as error:
+        from plugwright.config import mistakes  # loaded only for a mistake
+
+        raise mistakes.with_others(document, error) from error
     return Config(document, file)
 
 
@@ -167,10 +172,10 @@ def resources_at(
     document: Document, path: str, contents: Sequence[dict[str, Any]], host: HostSettings | None = None
 ) -> ConfigFile:
     """The list of resources at `path` of any file, checked as that of the operator's file is."""
-    entries = [_entry(document, f"{path}[{index}]", content) for index, content in enumerate(contents)]
+    entries = [resource_entry(document, f"{path}[{index}]", content) for index, content in enumerate(contents)]
     file = ConfigFile(entries, host or HostSettings())
     for index in range(len(entries)):
-        _check(document, path, file, index)
+        check_resource(document, path, file, index)
     return file
 
 
@@ -229,7 +234,7 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
         yield from _flat(f"{name}.{key}", getattr(value, attribute))
 
 
-def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEntry[Any]:
+def resource_entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEntry[Any]:
     registered = set(families.BUILT_IN)
     used = _used_families(document, path, content, registered)
     if not _known_keys(registered, used).issuperset(content):
@@ -303,7 +308,7 @@ def _default(option: msgspec.structs.FieldInfo) -> Any:
     return option.default
 
 
-def _check_cordons(document: Document, file: ConfigFile) -> None:
+def check_cordons(document: Document, file: ConfigFile) -> None:
     """A name that no resource has would cordon nothing, without an error. The names of templates are not known yet."""
     names = [entry.name for entry in file.resources]
     if any(entry.is_template for entry in file.resources):
@@ -314,7 +319,7 @@ def _check_cordons(document: Document, file: ConfigFile) -> None:
             raise document.error(f"$.cordons[{index}].resource", problem)
 
 
-def _check(document: Document, resources: str, file: ConfigFile, index: int) -> None:
+def check_resource(document: Document, resources: str, file: ConfigFile, index: int) -> None:
     """Refuses a resource whose settings have the right types and cannot be followed."""
     path, entry, earlier = f"{resources}[{index}]", file.resources[index], file.resources[:index]
     for other, same in enumerate(earlier):

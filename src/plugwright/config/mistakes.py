@@ -1,0 +1,103 @@
+"""All mistakes in the operator's file, not only the first one.
+
+Loaded only when a file has a mistake. A wrong key is left out and the rest is checked again, until nothing is wrong or
+the remaining mistakes may only be consequences of what was left out.
+"""
+
+import copy
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from plugwright.config import schema
+from plugwright.config.document import Document
+from plugwright.errors import ConfigError
+
+__all__ = ["with_others"]
+
+_MAX_MISTAKES = 20  # more are not collected
+_STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[\d+\]")
+
+
+def with_others(document: Document, first: ConfigError) -> ConfigError:
+    """The first mistake by line, with the messages of all others."""
+    found = {str(first): first} | {str(error): error for error in _mistakes(document)}
+    ordered = sorted(found.values(), key=lambda error: (document.line(error.path, error.key), str(error)))
+    head, *rest = ordered[:_MAX_MISTAKES]
+    return ConfigError(str(head), head.path, head.key, tuple(map(str, rest)))
+
+
+def _mistakes(document: Document) -> list[ConfigError]:
+    content = copy.deepcopy(document.content)
+    if not isinstance(content, dict):
+        return []
+    errors = _collect(content, "$", partial(document.convert, schema.Outline, "$", content))
+    resources = content.get("resources")
+    if not isinstance(resources, list) or not all(isinstance(resource, dict) for resource in resources):
+        return errors
+    for index, resource in enumerate(resources):
+        path = f"$.resources[{index}]"
+        errors += _collect(resource, path, partial(schema.resource_entry, document, path, resource))
+    return errors or _contradictions(document, content)
+
+
+def _collect(content: dict[str, Any], path: str, check: Callable[[], object]) -> list[ConfigError]:
+    """The mistakes of one mapping; removes wrong keys from `content`."""
+    errors: list[ConfigError] = []
+    removed: set[str] = set()
+    while len(errors) < _MAX_MISTAKES:
+        try:
+            check()
+        except ConfigError as error:
+            inner = error.path.removeprefix(path)
+            is_about_all = not inner and not error.key
+            if f"{inner}.{error.key}" in removed or (removed and is_about_all):
+                break  # missing because we removed it
+            errors.append(error)
+            wrong = _remove(content, inner, error.key)
+            if not wrong:
+                break
+            removed.add(wrong)
+        else:
+            break
+    return errors
+
+
+def _remove(content: dict[str, Any], inner: str, key: str) -> str:
+    """Removes the wrong value, or the list that contains it; returns the path of the removed key, or nothing."""
+    keys = []
+    for step in _STEP.finditer(f"{inner}.{key}" if key else inner):
+        if step["key"] is None:
+            break
+        keys.append(step["key"])
+    for name in keys[:-1]:
+        inside = content.get(name)
+        if not isinstance(inside, dict):
+            return ""
+        content = inside
+    if not keys or keys[-1] not in content:
+        return ""
+    del content[keys[-1]]
+    return "".join(f".{name}" for name in keys)
+
+
+def _contradictions(document: Document, content: dict[str, Any]) -> list[ConfigError]:
+    """Mistakes of a file whose types are right: settings that cannot be followed, and resources that conflict."""
+    outline = document.convert(schema.Outline)
+    errors = []
+    entries = [
+        schema.resource_entry(document, f"$.resources[{index}]", resource)
+        for index, resource in enumerate(content["resources"])
+    ]
+    file = schema.ConfigFile(entries, outline.host, outline.cordons)
+    for index in range(len(entries)):
+        try:
+            schema.check_resource(document, "$.resources", file, index)
+        except ConfigError as error:
+            errors.append(error)
+    try:
+        schema.check_cordons(document, file)
+    except ConfigError as error:
+        errors.append(error)
+    return errors
