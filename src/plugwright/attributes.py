@@ -10,6 +10,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
+import msgspec
+
 from plugwright.errors import InvalidValue
 from plugwright.frozen import FrozenValue, freeze, frozen
 from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN, checked_list
@@ -19,6 +21,7 @@ __all__ = [
     "NO_ATTRIBUTES",
     "NO_CAPACITY",
     "Capacity",
+    "ClaimReference",
     "Consumption",
     "CounterSet",
     "Quantity",
@@ -68,6 +71,15 @@ class Version(str):
                 f"got {_shown(text)}"
             )
         return super().__new__(cls, text)
+
+
+class ClaimReference(msgspec.Struct, frozen=True):
+    """The ResourceClaim that a device was allocated for, and the claim's request."""
+
+    uid: str
+    namespace: str
+    name: str
+    request: str
 
 
 @frozen()

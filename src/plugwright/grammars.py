@@ -19,7 +19,9 @@ __all__ = [
     "DNS_SUBDOMAIN",
     "PERMISSIONS",
     "broken_resource_rule",
+    "checked_flag",
     "checked_list",
+    "checked_mapping",
     "checked_path",
     "checked_text",
     "checked_texts",
@@ -53,6 +55,18 @@ def checked_path(what: str, path: object) -> str:
     if (".." in path and ".." in PurePosixPath(path).parts) or not path.isprintable():
         raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
     return path
+
+
+def checked_flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValue(f"{what} must be True or False, got {value!r}")
+    return value
+
+
+def checked_mapping(what: str, value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise InvalidValue(f"{what} must be a mapping, got {value!r}")
+    return value
 
 
 def checked_list(what: str, values: object) -> list[object]:

@@ -16,6 +16,7 @@ from plugwright.attributes import (
     NO_ATTRIBUTES,
     NO_CAPACITY,
     Capacity,
+    ClaimReference,
     Consumption,
     Quantity,
     checked_attributes,
@@ -28,7 +29,9 @@ from plugwright.grammars import (
     CDI_NAME,
     PERMISSIONS,
     broken_resource_rule,
+    checked_flag,
     checked_list,
+    checked_mapping,
     checked_path,
     checked_text,
     checked_texts,
@@ -80,8 +83,9 @@ class Device(FrozenValue):
     other kinds are for the plugin's own methods. `allow_multiple`: several claims may share the device, each with its
     part of the capacity. `consumes` is what it takes of counter sets that it has in common with other devices.
 
-    In allocate() and release() for a claim, `capacity` is what the claim was given, `share_id` names its part of a
-    device that several claims share, and `parameters` is its opaque configuration.
+    In allocate() and release() for a claim, `claim` names the claim and its request, `capacity` is the claim's part of
+    the capacity, `share_id` names its part of a device that several claims share, and `parameters` is its opaque
+    configuration. With `admin_access` the claim only observes the device, which another pod may hold.
 
     `physical` are names of the hardware behind it, such as a PCI address; a part of it is the whole's name, `/` and
     more. While a pod holds hardware under an id that is no longer offered, other devices with that hardware are
@@ -102,6 +106,8 @@ class Device(FrozenValue):
         "consumes",
         "parameters",
         "share_id",
+        "claim",
+        "admin_access",
     )
 
     id: str
@@ -117,6 +123,8 @@ class Device(FrozenValue):
     consumes: tuple[Consumption, ...]
     parameters: Mapping[str, object]
     share_id: str
+    claim: ClaimReference | None
+    admin_access: bool
 
     def __init__(
         self,
@@ -133,6 +141,8 @@ class Device(FrozenValue):
         consumes: Iterable[Consumption] = (),
         parameters: Mapping[str, object] = NO_ATTRIBUTES,
         share_id: str = "",
+        claim: ClaimReference | None = None,
+        admin_access: bool = False,
     ) -> None:
         _check_device_id(id)
         freeze(self, "id", id)
@@ -144,10 +154,12 @@ class Device(FrozenValue):
         freeze(self, "physical", _physical(id, physical))
         freeze(self, "sharing", sharing if sharing == "" else checked_text(f"sharing of {id!r}", sharing))
         freeze(self, "capacity", checked_capacity(id, capacity, self.attributes, allow_multiple))
-        freeze(self, "allow_multiple", _flag(f"allow_multiple of {id!r}", allow_multiple))
+        freeze(self, "allow_multiple", checked_flag(f"allow_multiple of {id!r}", allow_multiple))
         freeze(self, "consumes", () if consumes == () else checked_consumption(id, consumes))
-        freeze(self, "parameters", _parameters(id, parameters))
+        freeze(self, "parameters", checked_mapping(f"parameters of {id!r}", parameters))
         freeze(self, "share_id", share_id if share_id == "" else checked_text(f"share_id of {id!r}", share_id))
+        freeze(self, "claim", claim)
+        freeze(self, "admin_access", checked_flag(f"admin_access of {id!r}", admin_access))
 
     @property
     def healthy(self) -> bool:
@@ -173,7 +185,7 @@ class Mount(FrozenValue):
     def __init__(self, host_path: AnyPath, container_path: AnyPath = "", read_only: bool = False) -> None:
         freeze(self, "host_path", checked_path("mount's host path", host_path))
         freeze(self, "container_path", checked_path("mount's container path", container_path or host_path))
-        freeze(self, "read_only", _flag(f"read_only of {self.host_path}", read_only))
+        freeze(self, "read_only", checked_flag(f"read_only of {self.host_path}", read_only))
 
 
 @frozen()
@@ -332,18 +344,6 @@ def _physical(device_id: str, names: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(name, str) or not name:
             raise InvalidValue(f"physical names of {device_id!r} must be non-empty strings, got {name!r}")
     return tuple(str(name) for name in checked)
-
-
-def _flag(what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidValue(f"{what} must be True or False, got {value!r}")
-    return value
-
-
-def _parameters(device_id: str, parameters: object) -> Mapping[str, object]:
-    if not isinstance(parameters, Mapping):
-        raise InvalidValue(f"parameters of {device_id!r} must be a mapping, got {parameters!r}")
-    return parameters
 
 
 def _mounts(mounts: Iterable[Mount | AnyPath]) -> tuple[Mount, ...]:

@@ -140,6 +140,37 @@ async def test_a_monitor_gets_devices_that_others_hold(tmp_path: Path) -> None:
         assert len(kubelet.container(pod).nodes) == 2
 
 
+class Reset(Tape):
+    """Counts what is done to its devices."""
+
+    def __init__(self, admin_access_hooks: bool) -> None:
+        self.admin_access_hooks = admin_access_hooks
+        self.calls: list[tuple[str, bool]] = []
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        self.calls += [("allocate", device.admin_access) for device in devices]
+        return await super().allocate(devices)
+
+    async def pre_start(self, devices: Sequence[Device]) -> None:
+        self.calls += [("pre_start", device.admin_access) for device in devices]
+
+    async def release(self, devices: Sequence[Device]) -> None:
+        self.calls += [("release", device.admin_access) for device in devices]
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+async def test_a_monitor_disturbs_no_tenant_unless_the_plugin_wants_it(hooks: bool, tmp_path: Path) -> None:
+    plugin = Reset(hooks)
+    async with running(plugin, tmp_path, serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        assert plugin.calls == [("allocate", False), ("pre_start", False)]
+        plugin.calls.clear()
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1}, admin_access=True)]))
+        await kubelet.remove(pod)
+    seen = [("allocate", True), ("pre_start", True), ("release", True)]
+    assert plugin.calls == (seen if hooks else seen[:1])
+
+
 async def test_both_apis_serve_one_plugin_and_no_device_twice(tmp_path: Path) -> None:
     serve = ServeSettings(api=ServeMode.BOTH, split=Split(dra=1))
     async with running(Tape(), tmp_path, serve=serve) as kubelet:

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from plugwright.dra.device_taints.taint_budget import usual_effect
+from plugwright.dra.device_taints.taints import CORDONED, UNHEALTHY, Taint, TaintController
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime
@@ -26,8 +28,10 @@ class ClaimAdmission(Protocol):
 class PluginDevices:
     """Implements `claim_setup.DeviceAccess`; devices are known by their names in the slices."""
 
-    def __init__(self, runtime: ResourceRuntime, placement: ClaimAdmission) -> None:
-        self._runtime, self._placement = runtime, placement
+    def __init__(
+        self, runtime: ResourceRuntime, placement: ClaimAdmission, taints: TaintController | None = None
+    ) -> None:
+        self._runtime, self._placement, self._taints = runtime, placement, taints
         self.arriving = placement.arriving
         self._snapshot: Snapshot | None = None  # that `_by_name` was made of
         self._by_name: dict[str, Device] = {}
@@ -47,22 +51,36 @@ class PluginDevices:
             return device.reason
         return self._placement.refusal(device.id)
 
+    def failure_taints(self, device: Device) -> Sequence[Taint]:
+        published = self._taints.taints.value if self._taints is not None else None
+        found = [taint for taint in (published or {}).get(device.id, ()) if taint["key"] != CORDONED]
+        if found:
+            return found
+        # It has just failed: a taint will be published soon.
+        return ({"key": UNHEALTHY, "value": device.code, "effect": usual_effect(self._runtime.serve.taints)},)
+
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        """Also what comes before the start of a container: no kubelet asks a DRA driver for that."""
+        """Also calls pre_start(): a kubelet does not call a DRA driver before it starts a container.
+
+        Admin access looks at devices that others may hold: by default, nothing is done to them.
+        """
         plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
+        owned = [device for device in devices if not device.admin_access]
         # What a pod of the device plugin API had is given back first: its end may not have been noticed there yet.
-        await self._runtime.released_devices.release([device.id for device in devices])
+        await self._runtime.released_devices.release([device.id for device in owned])
         allocation: object = await self._runtime.calls.call("allocate", plugin.allocate, devices, limit=limits.allocate)
         if not isinstance(allocation, Allocation):
             raise InvalidValue(f"allocate() of {plugin.resource} must return an Allocation, got {allocation!r}")
-        if type(plugin).pre_start is not Plugin.pre_start:
-            await self._runtime.calls.call("pre_start", plugin.pre_start, devices, limit=limits.pre_start)
+        started = devices if plugin.admin_access_hooks else owned
+        if started and type(plugin).pre_start is not Plugin.pre_start:
+            await self._runtime.calls.call("pre_start", plugin.pre_start, started, limit=limits.pre_start)
         return allocation
 
     async def release(self, devices: Sequence[Device]) -> None:
         plugin, limit = self._runtime.service.plugin, self._runtime.settings.limits.allocate
-        if type(plugin).release is not Plugin.release:
-            await self._runtime.calls.call("release", plugin.release, devices, limit=limit)
+        ended = [device for device in devices if plugin.admin_access_hooks or not device.admin_access]
+        if ended and type(plugin).release is not Plugin.release:
+            await self._runtime.calls.call("release", plugin.release, ended, limit=limit)
 
     async def check_parameters(self, parameters: Mapping[str, object]) -> None:
         plugin, limit = self._runtime.service.plugin, self._runtime.settings.limits.prefer

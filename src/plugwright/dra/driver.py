@@ -158,7 +158,8 @@ class Driver:
         placement = self._wrap(self._placement(own, api, prepared))
         claim_status = ClaimStatus(api, self.name)
         host_root = Path(serve.host_root) if serve.host_root else None
-        setup = ClaimSetup(PluginDevices(runtime, placement), prepared, files, host_root)
+        taints = TaintController(runtime.inventory, serve.taints, (settings.state_dir or own.directory) / _TAINTS)
+        setup = ClaimSetup(PluginDevices(runtime, placement, taints), prepared, files, host_root)
         preparation = Preparation(AllocatedClaims(api, self.name, node), setup, claim_status.report)
         services = DriverServices(preparation, HealthService(runtime.inventory, node))
         return _DriverParts(
@@ -166,7 +167,7 @@ class Driver:
             api=api,
             prepared=prepared,
             placement=placement,
-            taints=TaintController(runtime.inventory, serve.taints, (settings.state_dir or own.directory) / _TAINTS),
+            taints=taints,
             publisher=SlicePublisher(api, self.name, node),
             preparation=preparation,
             claim_status=claim_status,

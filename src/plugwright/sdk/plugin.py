@@ -31,6 +31,9 @@ class Plugin:
     serve: ServeSettings = ServeSettings()
     """Through which API the devices are offered; set by run() and by the operator's file."""
 
+    admin_access_hooks: bool = False
+    """Whether pre_start() and release() are called for claims with admin access, whose devices others may hold."""
+
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.
 

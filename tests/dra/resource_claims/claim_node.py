@@ -107,6 +107,7 @@ class Drives:
     given: list[Device] = field(default_factory=list)
     released: list[Device] = field(default_factory=list)
     release_error: Exception | None = None
+    effect: str = "NoSchedule"  # of the taint of a device that failed
 
     @classmethod
     def on(cls, root: Path, count: int = 4) -> "Drives":
@@ -126,6 +127,9 @@ class Drives:
     def refusal(self, device: Device) -> str:
         return self.refusals.get(device.id, "")
 
+    def failure_taints(self, device: Device) -> list[Mapping[str, str]]:
+        return [{"key": "plugwright.dev/unhealthy", "value": device.code, "effect": self.effect}]
+
     async def arriving(self, names: Collection[str]) -> None:
         for name in names:
             if self.arrived is not None:
@@ -141,7 +145,7 @@ class Drives:
         )
 
     async def release(self, devices: Sequence[Device]) -> None:
-        self.released += devices
+        self.released += [device for device in devices if not device.admin_access]
         if self.release_error is not None:
             raise self.release_error
 

@@ -90,6 +90,9 @@ def test_consumed_capacity_that_is_no_quantity_is_refused() -> None:
         read(result(consumedCapacity={"memory": "many"}))
 
 
+TAINT = {"key": "plugwright.dev/unhealthy", "value": "lost", "effect": "NoSchedule"}
+
+
 @pytest.mark.parametrize(
     ("toleration", "tolerates"),
     [
@@ -110,7 +113,29 @@ def test_a_result_tolerates_taints_as_the_scheduler_reads_them(toleration: Toler
     }
     (device,) = read(result(tolerations=[entry])).results
     assert device.tolerations == (toleration,)
-    assert device.tolerates("plugwright.dev/unhealthy", "lost") is tolerates
+    assert device.tolerates(TAINT) is tolerates
+
+
+@pytest.mark.parametrize(
+    ("effect", "tolerated", "tolerates"),
+    [
+        ("NoExecute", "NoExecute", True),
+        ("NoExecute", "", True),
+        ("NoExecute", "NoSchedule", False),
+        ("NoSchedule", "NoExecute", False),
+        ("None", "NoExecute", True),
+    ],
+)
+def test_the_effect_of_the_taint_decides(effect: str, tolerated: str, tolerates: bool) -> None:
+    entry = {"key": "plugwright.dev/unhealthy", "operator": "Exists", "effect": tolerated}
+    (device,) = read(result(tolerations=[entry])).results
+    assert device.tolerates({**TAINT, "effect": effect}) is tolerates
+
+
+def test_a_taint_without_effect_on_claims_needs_no_toleration() -> None:
+    (device,) = read(result()).results
+    assert device.tolerates({**TAINT, "effect": "None"})
+    assert not device.tolerates(TAINT)
 
 
 def test_the_name_in_the_pod_is_that_of_the_annotation() -> None:

@@ -25,7 +25,7 @@ CLAIM = AllocatedClaim(
 STORED = PreparedClaim("u-1", "default", "one")
 DEVICES = {
     "st0": Device("st0", attributes={"model": "LTO-9", "slots": 4, "firmware": Version("1.2.3"), "worm": True}),
-    "st1": Device("st1", attributes={"own": object()}),
+    "st1": Device("st1", attributes={"own": object()}, numa=[1]),
     "st2": Device("st2"),
 }
 
@@ -50,11 +50,13 @@ def test_a_request_has_its_devices_with_their_attributes_in_each_version(metadat
     named = {"driver": "tape.example.com", "pool": "node-1"}
     attributes = {
         "firmware": {"version": "1.2.3"},
+        "id": {"string": "st0"},
         "model": {"string": "LTO-9"},
         "slots": {"int": 4},
         "worm": {"bool": True},
     }
-    devices = [{**named, "name": "st0", "attributes": attributes}, {**named, "name": "st1"}]
+    near = {"id": {"string": "st1"}, "resource.kubernetes.io/numaNode": {"int": 1}}
+    devices = [{**named, "name": "st0", "attributes": attributes}, {**named, "name": "st1", "attributes": near}]
     assert newest == {
         "kind": "DeviceMetadata",
         "apiVersion": "metadata.resource.k8s.io/v1beta1",

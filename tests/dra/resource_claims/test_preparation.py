@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.dra.resource_claims.claim_node import (
     uid_of,
 )
 
+from plugwright.attributes import ClaimReference
 from plugwright.errors import ClaimWaits, PeerRefused, PluginError, PluginFailed
 from plugwright.model import Allocation, Device, Mount
 from plugwright.protocol import dra
@@ -375,15 +377,79 @@ async def test_a_driver_that_fails_answers_all_the_same(node: ClaimNode, caplog:
     assert "claim not prepared" in caplog.text
 
 
-async def test_a_plugin_that_cannot_release_keeps_no_pod_from_ending(
-    node: ClaimNode, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_release_that_fails_is_an_error_and_the_device_stays_taken(hurried: ClaimNode) -> None:
+    hurried.api.put(document("one"), document("two"))
+    await hurried.prepare(claim("one"))
+    hurried.drives.release_error = PluginError("jammed")
+    assert await hurried.unprepare(claim("one")) == "jammed"
+    assert "device st0 is held by ResourceClaim default/one" in await hurried.prepare(claim("two"))
+    hurried.drives.release_error = None
+    assert await hurried.unprepare(claim("one")) == ""  # the kubelet tries again
+    assert hurried.leftovers() == []
+    assert [device.name for device in await hurried.prepare(claim("two"))] == ["st0"]
+
+
+@pytest.mark.parametrize("again", ["same process", "restart"])
+async def test_a_claim_that_was_unprepared_half_way_can_be_prepared_again(node: ClaimNode, again: str) -> None:
     node.api.put(document())
     await node.prepare(claim())
-    node.drives.release_error = PluginError("jammed")
-    assert await node.unprepare(claim()) == ""
+    (mount,) = edits(node, ONE).mounts
+    (spec,) = node.cdi_files()
+    spec.rename(spec.with_suffix(".away"))
+    (spec / "in the way").mkdir(parents=True)
+    assert "directory" in (await node.unprepare(claim())).lower()
+    shutil.rmtree(spec)
+    spec.with_suffix(".away").unlink()
+    shutil.rmtree(Path(mount.host_path).parents[1])
+    node = node if again == "same process" else node.restart()
+    assert [device.name for device in await node.prepare(claim())] == ["st0"]
+    assert len(node.cdi_files()) == 1
+    assert Path(edits(node, ONE).mounts[0].host_path).exists()
+
+
+async def test_files_of_a_prepared_claim_are_written_again(node: ClaimNode) -> None:
+    node.api.put(document())
+    await node.prepare(claim())
+    (mount,) = edits(node, ONE).mounts
+    shutil.rmtree(Path(mount.host_path).parents[1])
+    node.cdi_files()[0].unlink()
+    await node.prepare(claim())
+    assert node.drives.allocated == [["st0"]]  # the plugin is not called again
+    assert json.loads(Path(mount.host_path).read_text().splitlines()[0])["requests"][0]["name"] == "tape"
+    assert len(node.cdi_files()) == 1
+
+
+async def test_a_plugin_knows_the_claim_and_its_request_and_admin_access(node: ClaimNode) -> None:
+    node.api.put(document("one", result("st0", adminAccess=True), result("st1", "other")))
+    await node.prepare(claim("one"))
+    observed, given = node.drives.given
+    assert (observed.admin_access, given.admin_access) == (True, False)
+    assert observed.claim == ClaimReference(uid_of("one"), "default", "one", "tape")
+    assert given.claim == ClaimReference(uid_of("one"), "default", "one", "other")
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "None"])
+async def test_a_failed_device_is_refused_only_if_its_taint_keeps_claims_away(hurried: ClaimNode, effect: str) -> None:
+    hurried.drives.effect = effect
+    hurried.drives.add(Device("st0").unhealthy("made to fail"))
+    hurried.api.put(document())
+    answer = await hurried.prepare(claim())
+    if effect == "None":
+        assert [device.name for device in answer] == ["st0"]
+    else:
+        assert answer == "device st0 is Unhealthy: made to fail"
+
+
+async def test_the_longest_names_can_be_prepared(node: ClaimNode) -> None:
+    name, namespace = "n" * 253, "s" * 63
+    made = document(name, uid="u-1")
+    made["metadata"]["namespace"] = namespace
+    node.api.put(made)
+    assert [device.name for device in await node.prepare(claim(name, "u-1", namespace))] == ["st0"]
+    [found] = node.files.find()
+    assert (found.namespace, found.name) == (namespace, name)
+    assert await node.unprepare(claim(name, "u-1", namespace)) == ""
     assert node.leftovers() == []
-    assert "devices of a claim were not released by the plugin" in caplog.text
 
 
 async def test_a_device_that_is_gone_is_released_by_its_id(node: ClaimNode) -> None:
@@ -664,4 +730,4 @@ async def test_containers_are_told_of_their_devices(node: ClaimNode) -> None:  #
         "metadata.resource.k8s.io/v1alpha1",
     ]
     (device,) = objects[0]["requests"][0]["devices"]
-    assert device["attributes"] == {"model": {"string": "LTO-9"}, "slots": {"int": 4}}
+    assert device["attributes"] == {"model": {"string": "LTO-9"}, "slots": {"int": 4}, "id": {"string": "st0"}}

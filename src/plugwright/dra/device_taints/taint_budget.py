@@ -25,6 +25,7 @@ __all__ = [
     "TaintState",
     "decide",
     "evictions",
+    "usual_effect",
 ]
 
 HOUR = 3600.0
@@ -103,7 +104,7 @@ def decide(state: TaintState, observed: Observed, settings: TaintSettings, now: 
     until, held_back, granted = math.inf, {}, set()
     for device_id in sorted(observed.failed, key=lambda name: (_since(before.get(name), now), natural_order(name))):
         record = replace(before.get(device_id, TaintRecord()), since=_since(before.get(device_id), now))
-        effect = _usual_effect(settings)
+        effect = usual_effect(settings)
         verdict = _Verdict(effect)
         if settings.effect == NO_EXECUTE and observed.failed[device_id]:
             verdict = _verdict(record, settings, max(_free_at(spent, settings.budget), state.unknown_until), now)
@@ -133,7 +134,7 @@ def _verdict(record: TaintRecord, settings: TaintSettings, free_at: float, now: 
     return _Verdict(NO_EXECUTE)
 
 
-def _usual_effect(settings: TaintSettings) -> str:
+def usual_effect(settings: TaintSettings) -> str:
     return NO_SCHEDULE if settings.effect == NO_EXECUTE else settings.effect
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from plugwright.attributes import Capacity
+from plugwright.attributes import Capacity, ClaimReference
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim
 from plugwright.model import Allocation, Device
@@ -80,6 +80,9 @@ def devices_by_request(claim: AllocatedClaim, devices: Mapping[str, Device]) -> 
                 results[0].consumed if len(results) == 1 else _total(result.consumed for result in results),
                 results[-1].parameters,
                 results[0].share_id,
+            ).replace(
+                admin_access=results[0].admin_access,
+                claim=ClaimReference(claim.uid, claim.namespace, claim.name, request),
             )
             for name, results in by_name.items()
         ]

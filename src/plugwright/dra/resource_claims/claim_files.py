@@ -42,8 +42,13 @@ class ClaimFiles(msgspec.Struct, frozen=True):
             self._path(claim.uid).unlink(missing_ok=True)
         return made
 
-    def write_again(self, claim: PreparedClaim) -> None:
-        """The CDI file of a claim that is prepared, which may have been removed."""
+    def write_again(
+        self, claim: PreparedClaim, allocated: AllocatedClaim | None = None, devices: Mapping[str, Device] | None = None
+    ) -> None:
+        """The files of a claim that is prepared, which may have been removed; its metadata only if `allocated`."""
+        if self.metadata is not None and allocated is not None:
+            for request in sorted({device.request for device in claim.devices}):
+                self.metadata.write(allocated, request, devices or {})
         if claim.spec is not None:
             self.directory.write(cdi.from_plain(claim.spec), part=claim.uid)
 

@@ -4,7 +4,6 @@ When to try, and again, is `preparation`. Every method works inside a transactio
 is set up or undone at a time.
 """
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from plugwright.dra.device_taints import taints
+from plugwright.attributes import ClaimReference
 from plugwright.dra.resource_claims import claim_devices
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
@@ -32,8 +31,6 @@ from plugwright.sdk import cdi
 
 __all__ = ["ClaimSetup", "DeviceAccess", "PreparationSettings"]
 
-logger = logging.getLogger(__name__)
-
 
 class DeviceAccess(Protocol):
     """The plugin and its devices, which are known here by their names in the slice."""
@@ -42,6 +39,10 @@ class DeviceAccess(Protocol):
 
     def refusal(self, device: Device) -> str:
         """Why the device may not be given to a claim now, beside its health; empty if it may."""
+        ...
+
+    def failure_taints(self, device: Device) -> Sequence[Mapping[str, str]]:
+        """The taints that the slice has, or is about to have, for a device that is Unhealthy."""
         ...
 
     async def arriving(self, names: Collection[str]) -> None:
@@ -86,7 +87,7 @@ class ClaimSetup:
         if stored is not None and not _is_allocation(stored, claim):
             await self.undo(transaction, stored)  # allocated again, without an unprepare in between
         elif stored is not None and stored.is_ready(self.prepared.boot_id):
-            return await self.restore(transaction, stored)
+            return await self.restore(transaction, stored, claim)
         await self._check_parameters(claim)
         devices = {result.device: self._usable(result) for result in claim.results}
         started = self._started(transaction.claims, claim, devices)
@@ -95,9 +96,15 @@ class ClaimSetup:
         allocations = await self._allocate(claim, devices)
         return await transaction.run(partial(self._finish, transaction, started, (claim, allocations, devices)))
 
-    async def restore(self, transaction: ClaimTransaction, claim: PreparedClaim) -> PreparedClaim:
-        """A claim that is prepared, with the CDI file that may have vanished since."""
-        await transaction.run(partial(self.files.write_again, claim))
+    async def restore(
+        self, transaction: ClaimTransaction, claim: PreparedClaim, allocated: AllocatedClaim | None = None
+    ) -> PreparedClaim:
+        """A claim that is prepared, with the files that may have vanished since.
+
+        Metadata files need the `allocated` claim of the API server.
+        """
+        devices = {each.name: device for each in claim.devices if (device := self.devices.device(each.name))}
+        await transaction.run(partial(self.files.write_again, claim, allocated, devices))
         return await self.mark(transaction, claim, State.DONE)
 
     async def mark(self, transaction: ClaimTransaction, claim: PreparedClaim, state: State) -> PreparedClaim:
@@ -107,13 +114,15 @@ class ClaimSetup:
         return marked
 
     async def undo(self, transaction: ClaimTransaction, claim: PreparedClaim) -> None:
-        """Returns the devices and removes every trace. A plugin that fails is logged, and does not stop it."""
-        try:
-            if devices := [self._released(device) for device in claim.devices if not device.admin_access]:
-                await self.devices.release(devices)
-        except PluginError as error:
-            facts = {"claim": str(claim), "uid": claim.uid, "reason": str(error)}
-            logger.error("devices of a claim were not released by the plugin", extra=facts)
+        """Returns the devices and removes every trace.
+
+        If any step fails, the claim keeps its devices: it can be undone again, and set up again from the beginning.
+        """
+        if claim.uid in transaction.claims:
+            # On disk before anything is taken away: a claim that is half undone must not seem prepared.
+            claim = await self.mark(transaction, claim, State.STARTED)
+        if devices := [self._released(device, claim) for device in claim.devices]:
+            await self.devices.release(devices)
         await transaction.run(partial(self._remove, transaction, claim))
 
     def _remove(self, transaction: ClaimTransaction, claim: PreparedClaim) -> None:
@@ -138,10 +147,10 @@ class ClaimSetup:
         if device is None:
             raise ClaimWaits(f"device {result.device} is not on this node")
         if result.admin_access:
-            return device
+            return device  # it belongs to its tenant, whatever its health
         if refusal := self.devices.refusal(device):
             raise ClaimWaits(f"device {result.device} cannot be given to a claim: {refusal}")
-        if not device.healthy and not result.tolerates(taints.UNHEALTHY, device.code):
+        if not device.healthy and not all(map(result.tolerates, self.devices.failure_taints(device))):
             raise ClaimWaits(f"device {result.device} is Unhealthy: {device.reason}")
         return device
 
@@ -192,10 +201,12 @@ class ClaimSetup:
         transaction.put(done)
         return done
 
-    def _released(self, claimed: ClaimedDevice) -> Device:
+    def _released(self, claimed: ClaimedDevice, claim: PreparedClaim) -> Device:
         """As the plugin knows it; a device that is gone has nothing but its id."""
         device = self.devices.device(claimed.name) or Device(claimed.id)
-        return claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters, claimed.share_id)
+        given = claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters, claimed.share_id)
+        reference = ClaimReference(claim.uid, claim.namespace, claim.name, claimed.request)
+        return given.replace(claim=reference, admin_access=claimed.admin_access)
 
 
 def _is_allocation(stored: PreparedClaim, claim: AllocatedClaim) -> bool:

@@ -34,9 +34,9 @@ class Toleration(msgspec.Struct, frozen=True):
     value: str = ""
     effect: str = ""
 
-    def tolerates(self, key: str, value: str) -> bool:
-        """Whether a device with the taint `key` may be allocated all the same."""
-        if self.effect not in ("", "NoSchedule"):
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """Whether a device with this taint may be allocated all the same."""
+        if self.effect not in ("", effect):
             return False
         if self.operator == "Exists":
             return self.key in ("", key)
@@ -65,8 +65,10 @@ class AllocatedDevice(msgspec.Struct, frozen=True):
         """No other claim may have the device at the same time."""
         return not self.admin_access and not self.share_id
 
-    def tolerates(self, key: str, value: str) -> bool:
-        return any(toleration.tolerates(key, value) for toleration in self.tolerations)
+    def tolerates(self, taint: Mapping[str, str]) -> bool:
+        """Whether the claim may have a device with this taint; one with the effect None keeps no claim away."""
+        key, value, effect = taint["key"], taint.get("value", ""), taint["effect"]
+        return effect == "None" or any(each.tolerates(key, value, effect) for each in self.tolerations)
 
 
 class AllocatedClaim(msgspec.Struct, frozen=True):

@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
-from plugwright.attributes import Version, is_published
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice, is_uid
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim
+from plugwright.dra.resource_slices import slice_devices
 from plugwright.model import Device
 from plugwright.sdk import cdi
 from plugwright.system import files
+from plugwright.system.cpython import sha256
 
 __all__ = ["DeviceMetadata"]
 
@@ -30,6 +31,8 @@ _VERSIONS = ("v1beta1", "v1alpha1")
 _SUBDIRECTORY = "dra-device-metadata"
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _FILE = "metadata.json"
+_NAME_LIMIT = 255  # bytes of a file name
+_DIGITS = 16
 
 
 class DeviceMetadata(msgspec.Struct, frozen=True):
@@ -66,8 +69,10 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             documents = [document for document in _documents(directory) if is_uid(_uid(document))]
             devices = tuple(device for document in documents for device in _devices(document))
             if documents:
-                namespace, _, name = directory.name.partition("_")
-                yield PreparedClaim(_uid(documents[0]), namespace, name, devices=devices)
+                metadata = documents[0]["metadata"]
+                yield PreparedClaim(
+                    _uid(documents[0]), str(metadata.get("namespace")), str(metadata.get("name")), devices=devices
+                )
 
     def _requests(self, results: Sequence[AllocatedDevice], devices: Mapping[str, Device]) -> list[dict[str, object]]:
         references = dict.fromkeys(result.reference or result.request for result in results)
@@ -75,7 +80,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             {
                 "name": reference,
                 "devices": [
-                    self._device(result, devices[result.device])
+                    self._device(result, devices.get(result.device) or Device(result.device))
                     for result in results
                     if (result.reference or result.request) == reference
                 ],
@@ -84,28 +89,23 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         ]
 
     def _device(self, result: AllocatedDevice, device: Device) -> dict[str, object]:
-        attributes = {
-            name: _attribute(value) for name, value in sorted(device.attributes.items()) if is_published(value)
-        }
+        attributes = slice_devices.attributes(device)
         named = {"driver": self.driver, "pool": result.pool, "name": result.device}
         return {**named, **({"attributes": attributes} if attributes else {})}
 
     def _directory(self, namespace: str, name: str) -> Path:
-        return self.directory / _SUBDIRECTORY / f"{namespace}_{name}"
+        """Named like upstream's; a name that file systems refuse is shortened, and stays unique by its hash."""
+        directory = f"{namespace}_{name}"
+        if len(directory) > _NAME_LIMIT:
+            digest = sha256(directory.encode())[:_DIGITS]
+            directory = f"{directory[: _NAME_LIMIT - _DIGITS - 1]}-{digest}"
+        return self.directory / _SUBDIRECTORY / directory
 
     def _path_in_container(self, claim: AllocatedClaim, request: str) -> str:
         kind, name = (
             ("resourceclaimtemplates", claim.pod_claim_name) if claim.pod_claim_name else ("resourceclaims", claim.name)
         )
         return f"{_IN_CONTAINER}/{kind}/{name}/{request}/{self.driver}-{_FILE}"
-
-
-def _attribute(value: object) -> dict[str, object]:
-    if isinstance(value, bool):
-        return {"bool": value}
-    if isinstance(value, int):
-        return {"int": value}
-    return {"version" if isinstance(value, Version) else "string": str(value)}
 
 
 def _encode(content: Mapping[str, object]) -> bytes:

@@ -14,7 +14,7 @@ from plugwright.model import Device
 from plugwright.sdk import driver_names as names
 from plugwright.sdk.inventory import Snapshot
 
-__all__ = ["counter_sets", "pool_content", "published_devices", "slice_device"]
+__all__ = ["attributes", "counter_sets", "pool_content", "published_devices", "slice_device"]
 
 Taint = Mapping[str, str]
 
@@ -59,8 +59,8 @@ def slice_device(device: Device, taints: Sequence[Document] = ()) -> Document:
     if len(taints) > _TAINTS_LIMIT:
         raise InvalidValue(f"{device.id!r} must have at most {_TAINTS_LIMIT} taints, got {len(taints)}")
     document: Document = {"name": names.device_name(device.id)}
-    if attributes := _attributes(device):
-        document["attributes"] = attributes
+    if named := attributes(device):
+        document["attributes"] = named
     if device.capacity:
         capacity = sorted(device.capacity.items())
         document["capacity"] = {name: _capacity(value) for name, value in capacity}
@@ -87,8 +87,8 @@ def counter_sets(devices: Iterable[Device]) -> tuple[Document, ...]:
     return tuple({"name": name, "counters": _counters(found[name].counters)} for name in sorted(found))
 
 
-def _attributes(device: Device) -> Document:
-    """Those that claims can select by, and where there is room the device's id and NUMA node."""
+def attributes(device: Device) -> Document:
+    """The attributes that claims can select by; if there is room, also the device's id and NUMA node."""
     made = {name: _attribute(value) for name, value in sorted(device.attributes.items()) if is_published(value)}
     more: list[tuple[str, object]] = [("id", device.id)] if len(device.id.encode()) <= _TEXT_LIMIT else []
     if len(device.numa) == 1:
