@@ -1,7 +1,6 @@
 """The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses.
 
-What makes them valid is in `slice_validation` and `claim_validation`; expressions in CEL are kept and not read, since
-nothing here allocates by them.
+What makes them valid is in `slice_validation` and `claim_validation`, which compiles the expressions in CEL.
 """
 
 from plugwright.apiserver.kinds import claim_validation, slice_validation

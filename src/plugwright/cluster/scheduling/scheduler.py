@@ -8,6 +8,7 @@ from all pods again.
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from plugwright.apiserver import KUBERNETES_VERSION, pod_fields
 from plugwright.apiserver.kinds import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -107,7 +108,11 @@ class Scheduler:
         if change.key.kind == RESOURCE_CLAIMS.qualified and not _is_deallocated(change):
             self._queue.retry(list(self._users_of(change)))
         else:
-            self._queue.retry([key for key, request in self._queue.unschedulable.items() if request.has_claims])
+            is_class = change.key.kind == DEVICE_CLASSES.qualified
+            waiting = self._queue.unschedulable.items()
+            self._queue.retry(
+                [key for key, one in waiting if one.uses_claims or (is_class and one.has_extended_resources)]
+            )
 
     def _users_of(self, change: Change) -> Iterator[ObjectKey]:
         """The unschedulable pods that use a claim: its owner, or those that name it."""
@@ -217,8 +222,11 @@ class Scheduler:
 
     def _place(self, key: ObjectKey, pod: Object, request: PodRequest) -> None:
         """Binds the pod, or reports why it has to wait."""
+        if request.has_extended_resources:
+            request = replace(request, by_claims=self._claims.served_resources(request))
+        asks_claims = request.uses_claims and not request.not_emulated
         try:
-            claims = self._claims.pre_filter(pod) if request.has_claims and not request.not_emulated else ClaimsOfPod()
+            claims = self._claims.pre_filter(pod, request) if asks_claims else ClaimsOfPod()
             node, message = self._placement(pod, request, claims)
         except ClaimsRejected as rejected:
             self._queue.add_unschedulable(key, request)
@@ -242,7 +250,7 @@ class Scheduler:
             return None, request.not_emulated
         if request.volume_claims:  # none exists, as nothing serves them
             return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
-        has_rules = request.has_claims or request.pods.has_rules or self._anti_affine
+        has_rules = request.uses_claims or request.pods.has_rules or self._anti_affine
         if not has_rules and (best := self._rankings.best(request, self._nodes)):
             return best, ""
         score = (lambda node: claims.score(node.name)) if claims.has_alternatives else None
@@ -250,7 +258,7 @@ class Scheduler:
         node, failures = fit.select_node(request, self._nodes.values(), further, score)
         if node is None and self._would_preempt(request, failures):
             return None, f"plugwright does not emulate preemption; {pod_fields.ADVICE}"
-        deallocated = self._claims.post_filter(claims, pod) if node is None and request.has_claims else ""
+        deallocated = self._claims.post_filter(claims, pod) if node is None and request.uses_claims else ""
         return node, fit.failed_scheduling_message(failures.values(), deallocated)
 
     def _further_filter(self, request: PodRequest, claims: ClaimsOfPod) -> NodeFilter:
@@ -285,7 +293,7 @@ class Scheduler:
         return ((namespace or {}).get("metadata") or {}).get("labels") or {}
 
     def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, claims: ClaimsOfPod) -> None:
-        self._claims.bind(claims, pod, node.name)
+        self._claims.bind(claims, pod, node)
         self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
         text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"
         self._recorder.record(pod, EventRecord("Scheduled", text, action="Binding"))
