@@ -1,14 +1,20 @@
-"""The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses.
+"""The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses, taint rules.
 
 What makes them valid is in `slice_validation` and `claim_validation`, which compiles the expressions in CEL.
 """
 
 from plugwright.apiserver.kinds import claim_validation, slice_validation
+from plugwright.apiserver.kinds.device_taint_rules import DEVICE_TAINT_RULES
 from plugwright.apiserver.kinds.kind import Kind
 from plugwright.apiserver.printers import AGE, NAME, Column
 from plugwright.apiserver.store import Object
 
-__all__ = ["DEVICE_CLASSES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES"]
+# fmt: off
+__all__ = [
+    "DEVICE_CLASSES", "DEVICE_TAINT_RULES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES",
+    "RESOURCE_SLICES",
+]
+# fmt: on
 
 _GROUP = "resource.k8s.io"
 
@@ -118,4 +124,10 @@ DEVICE_CLASSES = Kind(
     validate=claim_validation.validate_class,
 )
 
-DYNAMIC_RESOURCE_KINDS = (RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
+DYNAMIC_RESOURCE_KINDS = (
+    RESOURCE_SLICES,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+)

@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from plugwright.apiserver import KUBERNETES_VERSION, pod_fields
-from plugwright.apiserver.kinds import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
@@ -32,7 +40,9 @@ _NAME = "default-scheduler"
 _MANAGER = "kube-scheduler"
 _UNSCHEDULABLE = "Unschedulable"
 _FINISHED = ("Succeeded", "Failed")
-_CLAIM_KINDS = (DEVICE_CLASSES.qualified, RESOURCE_CLAIMS.qualified, RESOURCE_SLICES.qualified)
+_CLAIM_KINDS = frozenset(
+    kind.qualified for kind in (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES)
+)
 _CHANGED_BY_ANOTHER = (404, 409)
 _EXPLAINED_NODES = 5  # in the event of a claim that no node can satisfy
 
