@@ -147,11 +147,11 @@ INVALID = {
     "incomplete-all": asking("incomplete-all", [exactly(HALF, allocationMode="All")]),
     "dangling": asking("dangling", [exactly(LOST)]),
 }
-BASE = {"resources": {"claims": [{"name": "dev"}]}}
+USES = {"claims": [{"name": "dev"}]}
 
 
 def using(name: str, where: Object = EAST) -> Object:
-    return pod(name, where, **BASE, resourceClaims=[{"name": "dev", "resourceClaimName": f"sched-{name}"}])
+    return pod(name, where, resources=USES, resourceClaims=[{"name": "dev", "resourceClaimName": f"sched-{name}"}])
 
 
 def counting(name: str, resource: str, count: int, where: Object = EAST) -> Object:

@@ -14,6 +14,7 @@ from plugwright.cluster.scheduling.pod_request import CPU, MEMORY, Amounts, Host
 from plugwright.model import natural_order
 
 __all__ = [
+    "ALL_ASKED",
     "NO_NODES",
     "FilterFailure",
     "NodeInfo",
@@ -40,7 +41,7 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _TAINT_WEIGHT, _AFFINITY_WEIGHT, _CLAIM_WEIGHT = 3, 2, 2
-_ALL_ASKED = 100  # nodes
+ALL_ASKED = 100  # nodes
 _CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # by the kubelet, before extended resources
 
 Rejection = tuple[str, str]  # reason and message, as in the pod's status
@@ -120,7 +121,7 @@ def select_node(
             failures[node.name] = failure
         else:
             feasible.append(node)
-    asks_all = len(nodes) <= _ALL_ASKED or claim_score or any(has_preferences(request, node) for node in feasible)
+    asks_all = len(nodes) <= ALL_ASKED or claim_score or any(has_preferences(request, node) for node in feasible)
     if not asks_all:
         feasible.sort(key=lambda node: (-free_share(request, node), node.order))
     passed = []

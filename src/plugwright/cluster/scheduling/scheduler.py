@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from plugwright.apiserver import KUBERNETES_VERSION, pod_fields
 from plugwright.apiserver.kinds import (
@@ -260,25 +261,26 @@ class Scheduler:
             return None, request.not_emulated
         if request.volume_claims:  # none exists, as nothing serves them
             return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
-        has_rules = request.uses_claims or request.pods.has_rules or self._anti_affine
-        if not has_rules and (best := self._rankings.best(request, self._nodes)):
+        further = self._further_filter(request, claims)
+        if self._is_ranked(request, claims) and (best := self._rankings.best(request, self._nodes, further.accepts)):
             return best, ""
         score = (lambda node: claims.score(node.name)) if claims.has_alternatives else None
-        further = self._further_filter(request, claims)
         node, failures = fit.select_node(request, self._nodes.values(), further, score)
         if node is None and self._would_preempt(request, failures):
             return None, f"plugwright does not emulate preemption; {pod_fields.ADVICE}"
         deallocated = self._claims.post_filter(claims, pod) if node is None and request.uses_claims else ""
         return node, fit.failed_scheduling_message(failures.values(), deallocated)
 
-    def _further_filter(self, request: PodRequest, claims: ClaimsOfPod) -> NodeFilter:
+    def _is_ranked(self, request: PodRequest, claims: ClaimsOfPod) -> bool:
+        """Whether nodes may be tried in the order of their scores: the real scheduler does not ask all of many."""
+        if request.pods.has_rules or self._anti_affine:
+            return False
+        return not request.uses_claims or (len(self._nodes) > fit.ALL_ASKED and not claims.has_alternatives)
+
+    def _further_filter(self, request: PodRequest, claims: ClaimsOfPod) -> "_FurtherFilter":
         placed = self._bound if request.pods.has_rules else self._anti_affine
         of_pods = pod_filters.pod_filter(request, self._nodes, placed.values(), self._namespace_labels)
-
-        def failure(node: NodeInfo) -> FilterFailure | None:
-            return of_pods(node) or self._claims.filter(claims, node)
-
-        return failure
+        return _FurtherFilter(of_pods, partial(self._claims.filter, claims) if request.uses_claims else None)
 
     def _explain(self, claims: ClaimsOfPod) -> None:
         """Records on each unallocated claim why the nodes that were asked have no devices for it."""
@@ -330,6 +332,22 @@ class Scheduler:
             return {**stored, "status": {**(stored.get("status") or {}), "conditions": list(conditions.values())}}
 
         self._client.writer.change(ResourcePath(PODS, key.namespace, key.name, "status"), with_conditions, _MANAGER)
+
+
+class _FurtherFilter:
+    """The rules about other pods and claims for one pod; each node is asked once."""
+
+    def __init__(self, of_pods: NodeFilter, of_claims: NodeFilter | None) -> None:
+        self._of_pods, self._of_claims = of_pods, of_claims
+        self._known: dict[str, FilterFailure | None] = {}
+
+    def __call__(self, node: NodeInfo) -> FilterFailure | None:
+        if node.name not in self._known:
+            self._known[node.name] = self._of_pods(node) or (self._of_claims(node) if self._of_claims else None)
+        return self._known[node.name]
+
+    def accepts(self, node: NodeInfo) -> bool:
+        return self(node) is None
 
 
 def _key(pod: Object) -> ObjectKey:
