@@ -1,12 +1,15 @@
 """Claims in the embedded cluster: allocated by the scheduler, prepared by a driver, freed after the pods."""
 
+import pytest
 from tests.cluster.claims import allocate, claim, create_claim, create_pod, devices_of, publish, waits, with_driver
 from tests.cluster.embedding import Lab, embedded
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
 
 from plugwright.apiserver.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds.kind import Kind
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Object
+from plugwright.errors import StatusError
 from plugwright.protocol.dra import VERSIONS
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 
@@ -217,3 +220,36 @@ async def test_the_slices_of_a_node_go_when_its_kubelet_starts() -> None:
         await lab.cluster.until(
             lambda: [one["metadata"]["name"] for one in lab.store.objects(RESOURCE_SLICES.qualified)] == ["node-2"]
         )
+
+
+async def test_invalid_input_is_refused_or_named_and_other_claims_go_on() -> None:
+    def refused(kind: Kind, name: str, spec: Object, words: str) -> None:
+        namespace = "default" if kind.namespaced else ""
+        with pytest.raises(StatusError, match=words):
+            lab.writer.create(ResourcePath(kind, namespace, name), {"metadata": {"name": name}, "spec": spec}, "test")
+
+    def selecting(expression: str) -> Object:
+        return {"selectors": [{"cel": {"expression": expression}}]}
+
+    async with embedded(nodes=2) as lab, with_driver(lab):
+        publish(lab)
+        refused(DEVICE_CLASSES, "bad", selecting("device.nothing =="), r"selectors\[0\].cel.expression: Invalid value")
+        refused(DEVICE_CLASSES, "number", selecting("1 + 1"), "must evaluate to bool")
+        refused(DEVICE_CLASSES, "costly", selecting(_nested(6)), "too complex, exceeds cost limit")
+        requests = [{"name": f"r{number}", "exactly": {"deviceClassName": DRIVER}} for number in range(33)]
+        refused(RESOURCE_CLAIMS, "many", {"devices": {"requests": requests}}, "must have at most 32 items")
+        publish(lab, "node-2", pool={"name": "half", "generation": 1, "resourceSliceCount": 2})
+        create_claim(lab, "one")
+        create_claim(lab, "incomplete")
+        create_pod(lab, "waits", resourceClaimName="incomplete", node="node-2")
+        await waits(lab, "waits", "1 cannot allocate all claims")
+        assert "pool gpu.example.com/half: slices are missing" in lab.events("incomplete")[0][1]
+        create_pod(lab, "p", resourceClaimName="one")
+        await lab.phase("p")
+
+
+def _nested(depth: int) -> str:
+    expression = "true"
+    for number in range(depth):
+        expression = f'device.attributes["gpu.example.com"].all(k{number}, {expression})'
+    return expression
