@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import uvicorn
 
+from plugwright.apiserver import KUBERNETES_VERSION
 from plugwright.apiserver.app import Server, application
 from plugwright.apiserver.kinds import NAMESPACES, NODES, PRIORITY_CLASSES, SYSTEM_PRIORITY_CLASSES
 from plugwright.apiserver.log_options import LogOptions
@@ -85,8 +86,8 @@ def populated(store: Store) -> Store:
     return store
 
 
-def server(store: Store) -> Server:
-    return Server(store, FakeLogs(), TOKEN, now=lambda: EPOCH)
+def server(store: Store, release: str = KUBERNETES_VERSION) -> Server:
+    return Server(store, FakeLogs(), TOKEN, release, now=lambda: EPOCH)
 
 
 @asynccontextmanager

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from tests.apiserver.serving import Api, Json
 
-from plugwright.apiserver import kubernetes_objects, schema
+from plugwright.apiserver import RELEASES, kubernetes_objects, schema
 from plugwright.apiserver.kinds import KINDS, Kind
+
+NEWEST = max(RELEASES.values())
 
 
 def example(schemas: Json, found: Json) -> Any:
@@ -36,13 +38,18 @@ def members(value: object) -> object:
     return [members(item) for item in value] if isinstance(value, list) else None
 
 
+@pytest.fixture
+def release() -> str:
+    return NEWEST
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
 class TestEveryKind:
     def test_has_a_schema_with_metadata(self, kind: Kind) -> None:
         assert schema.unknown_fields(kind, {"metadata": {}, "nope": 1}) == ["nope"]
 
     def test_has_every_field_of_its_schema_in_protobuf(self, kind: Kind) -> None:
-        schemas = schema.openapi(kind.group, kind.version)["components"]["schemas"]
+        schemas = schema.openapi(kind.group, kind.version, NEWEST)["components"]["schemas"]
         (name,) = (
             name
             for name, found in schemas.items()

@@ -16,12 +16,12 @@ asks the same offline.
 from plugwright.allocator.allocated_state import AllocatedState
 from plugwright.allocator.claim_allocator import AllocationOutcome, ClaimAllocator, PendingClaims
 from plugwright.allocator.features import Features, features_of
-from plugwright.allocator.published_slices import DeviceId, SliceIndex
+from plugwright.allocator.published_slices import DeviceId, SliceIndex, rule_selects, with_rule_taints
 from plugwright.allocator.reasons import Reason, ReasonKind, summary
 
 # fmt: off
 __all__ = [
     "AllocatedState", "AllocationOutcome", "ClaimAllocator", "DeviceId", "Features", "PendingClaims", "Reason",
-    "ReasonKind", "SliceIndex", "features_of", "summary",
+    "ReasonKind", "SliceIndex", "features_of", "rule_selects", "summary", "with_rule_taints",
 ]
 # fmt: on

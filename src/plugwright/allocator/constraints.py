@@ -1,7 +1,8 @@
 """The constraints of a claim: attributes that its devices must share, or must not."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from plugwright.allocator.device_requests import DeviceRequest
 from plugwright.allocator.features import Features
@@ -13,23 +14,13 @@ _Attribute = Mapping[str, Any]
 _KINDS = ("string", "int", "bool", "version")
 
 
-class Constraint(Protocol):
-    """Follows the devices that a claim gets. `remove` takes back the last `add` that was true."""
-
-    text: str
-
-    def add(self, request: DeviceRequest, device: SliceDevice) -> bool: ...
-
-    def remove(self, request: DeviceRequest) -> None: ...
-
-
-def constraints_of(claim: Mapping[str, Any], features: Features) -> list[Constraint]:
+def constraints_of(claim: Mapping[str, Any], features: Features) -> "list[Constraint]":
     """New constraints without devices, in the order of the claim."""
     listed = ((claim.get("spec") or {}).get("devices") or {}).get("constraints") or ()
     return [_constraint(constraint, features) for constraint in listed]
 
 
-def _constraint(constraint: Mapping[str, Any], features: Features) -> Constraint:
+def _constraint(constraint: Mapping[str, Any], features: Features) -> "Constraint":
     requests = frozenset(constraint.get("requests") or ())
     matched = constraint.get("matchAttribute")
     if matched is not None:
@@ -38,92 +29,84 @@ def _constraint(constraint: Mapping[str, Any], features: Features) -> Constraint
     return distinct(constraint["distinctAttribute"], requests)
 
 
-class _AttributeConstraint:
+class Constraint(ABC):
+    """Follows the devices that a claim gets. `remove` takes back the last `add` that was true."""
+
+    field: str  # of the claim
+
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
+        self.text = f"{self.field} {attribute}"
         self._attribute, self._requests = attribute, requests
+        self._values: list[_Attribute] = []
+
+    def add(self, request: DeviceRequest, device: SliceDevice) -> bool:
+        if not self._concerns(request):
+            return True
+        value = device.attribute(self._attribute)
+        if value is None or not self._allows(value):
+            return False
+        self._keep(request, value)
+        return True
+
+    def remove(self, request: DeviceRequest) -> None:
+        if self._concerns(request):
+            self._drop(request)
 
     def _concerns(self, request: DeviceRequest) -> bool:
         return not self._requests or request.name in self._requests or request.base in self._requests
 
+    @abstractmethod
+    def _allows(self, value: _Attribute) -> bool:
+        """Whether a device with the value may join the others."""
 
-class _MatchAttribute(_AttributeConstraint):
+    def _keep(self, _request: DeviceRequest, value: _Attribute) -> None:
+        self._values.append(value)
+
+    def _drop(self, _request: DeviceRequest) -> None:
+        self._values.pop()
+
+
+class _MatchAttribute(Constraint):
     """Every device has the value of the first."""
 
-    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
-        super().__init__(attribute, requests)
-        self.text = f"matchAttribute {attribute}"
-        self._values: list[_Attribute] = []
+    field = "matchAttribute"
 
-    def add(self, request: DeviceRequest, device: SliceDevice) -> bool:
-        if not self._concerns(request):
-            return True
-        value = device.attribute(self._attribute)
-        if value is None or (self._values and not _equal(value, self._values[0])):
-            return False
-        self._values.append(value)
-        return True
-
-    def remove(self, request: DeviceRequest) -> None:
-        if self._concerns(request):
-            self._values.pop()
+    def _allows(self, value: _Attribute) -> bool:
+        kind = _kind(value)
+        return not self._values or (bool(kind) and self._values[0].get(kind) == value[kind])
 
 
-class _DistinctAttribute(_AttributeConstraint):
+class _DistinctAttribute(Constraint):
     """No two devices have the same value."""
 
-    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
-        super().__init__(attribute, requests)
-        self.text = f"distinctAttribute {attribute}"
-        self._values: list[_Attribute] = []
+    field = "distinctAttribute"
 
-    def add(self, request: DeviceRequest, device: SliceDevice) -> bool:
-        if not self._concerns(request):
-            return True
-        value = device.attribute(self._attribute)
-        if value is None or not _differs(value, self._values):
-            return False
-        self._values.append(value)
-        return True
-
-    def remove(self, request: DeviceRequest) -> None:
-        if self._concerns(request):
-            self._values.pop()
+    def _allows(self, value: _Attribute) -> bool:
+        return _differs(value, self._values)
 
 
-class _DistinctFromLast(_AttributeConstraint):
+class _DistinctFromLast(_DistinctAttribute):
     """As 1.36 compares: with the last device of each request, so that devices of one request may share a value."""
 
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
         super().__init__(attribute, requests)
-        self.text = f"distinctAttribute {attribute}"
         self._last: dict[str, _Attribute] = {}
-        self._devices = 0
 
-    def add(self, request: DeviceRequest, device: SliceDevice) -> bool:
-        if not self._concerns(request):
-            return True
-        value = device.attribute(self._attribute)
-        if value is None or (self._devices and not _differs(value, list(self._last.values()))):
-            return False
+    def _allows(self, value: _Attribute) -> bool:
+        return _differs(value, self._last.values())
+
+    def _keep(self, request: DeviceRequest, value: _Attribute) -> None:
         self._last[request.base] = value
-        self._devices += 1
-        return True
 
-    def remove(self, request: DeviceRequest) -> None:
-        if self._concerns(request):
-            self._last.pop(request.base, None)
-            self._devices -= 1
+    def _drop(self, request: DeviceRequest) -> None:
+        # 1.36 forgets the request, even if it has further devices.
+        self._last.pop(request.base, None)
 
 
 def _kind(attribute: _Attribute) -> str:
     return next((kind for kind in _KINDS if attribute.get(kind) is not None), "")
 
 
-def _equal(value: _Attribute, first: _Attribute) -> bool:
-    kind = _kind(value)
-    return bool(kind) and first.get(kind) == value[kind]
-
-
-def _differs(value: _Attribute, others: Sequence[_Attribute]) -> bool:
+def _differs(value: _Attribute, others: Iterable[_Attribute]) -> bool:
     kind = _kind(value)
     return all(kind and other.get(kind) != value[kind] for other in others)

@@ -10,7 +10,17 @@ from plugwright.allocator.consumable_capacity import DeviceCapacity, amount, cap
 from plugwright.allocator.node_selector import NodeSelector
 from plugwright.errors import AllocationAborted
 
-__all__ = ["DeviceId", "PublishedSlice", "SliceDevice", "SliceIndex", "compiled", "device_name", "unknown_field"]
+__all__ = [
+    "DeviceId",
+    "PublishedSlice",
+    "SliceDevice",
+    "SliceIndex",
+    "compiled",
+    "device_name",
+    "rule_selects",
+    "unknown_field",
+    "with_rule_taints",
+]
 
 DeviceId = tuple[str, str, str]  # driver, pool, device
 
@@ -241,3 +251,31 @@ def _attribute(name: str, value: Mapping[str, Any]) -> object:
         if value.get(kind) is not None:
             return convert(value[kind])
     raise SelectorError(f"attribute {name}: unsupported attribute value")
+
+
+def rule_selects(rule: Mapping[str, Any], device: DeviceId) -> bool:
+    """Whether the taint of a rule is on the device. A rule without a selector selects nothing, an empty one all."""
+    selector = (rule.get("spec") or {}).get("deviceSelector")
+    if selector is None:
+        return False
+    wanted = (selector.get(name) for name in ("driver", "pool", "device"))
+    return all(text is None or text == part for text, part in zip(wanted, device, strict=True))
+
+
+def with_rule_taints(slice_: Mapping[str, Any], rules: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The ResourceSlice as the scheduler sees it; the same object if no rule selects one of its devices."""
+    rules, spec = list(rules), slice_["spec"]
+    if not rules or not spec.get("devices"):
+        return slice_
+    driver, pool = spec["driver"], spec["pool"]["name"]
+    added = [
+        [rule["spec"]["taint"] for rule in rules if rule_selects(rule, (driver, pool, device["name"]))]
+        for device in spec["devices"]
+    ]
+    if not any(added):
+        return slice_
+    devices = [
+        {**device, "taints": [*(device.get("taints") or ()), *taints]} if taints else device
+        for device, taints in zip(spec["devices"], added, strict=True)
+    ]
+    return {**slice_, "spec": {**spec, "devices": devices}}

@@ -4,6 +4,7 @@
 `store`. Each kind is one strategy in `kinds`, which all other modules ask and never compare.
 """
 
-__all__ = ["KUBERNETES_VERSION"]
+__all__ = ["KUBERNETES_VERSION", "RELEASES"]
 
 KUBERNETES_VERSION = "1.36.4"  # the release that the API server, the scheduler and the emulated nodes imitate
+RELEASES = {"1.36": KUBERNETES_VERSION, "1.37": "1.37.0"}  # that can be chosen, by minor version

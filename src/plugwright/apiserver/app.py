@@ -59,6 +59,7 @@ class RequestRouter:
     def __init__(self, server: Server) -> None:
         self._token = server.token.encode()
         self._documents = discovery.documents(server.release)
+        self._release = server.release
         self._handlers = ResourceHandlers(server.store, server.logs, server.now)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +86,7 @@ class RequestRouter:
             return self._document(request, path)
         if path in discovery.REVIEWS:
             return await discovery.review(request, path)
-        return await self._handlers.handle(request, requests.resource_path(path))
+        return await self._handlers.handle(request, requests.resource_path(path, self._release))
 
     def _authenticate(self, request: Request) -> None:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
@@ -98,7 +99,7 @@ class RequestRouter:
             raise method_not_allowed()
         if path in self._documents:
             return responses.json(self._documents[path])
-        return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path)
+        return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path, self._release)
 
 
 def _refuse_impersonation(request: Request) -> None:
@@ -117,7 +118,7 @@ def _openapi_2(request: Request) -> Response:
     return responses.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})
 
 
-def _openapi_3(path: str) -> Response:
+def _openapi_3(path: str, release: str) -> Response:
     if not path.startswith("/openapi/v3"):
         raise not_found()
     groups = {kind.root.removeprefix("/"): (kind.group, kind.version) for kind in KINDS}
@@ -127,4 +128,4 @@ def _openapi_3(path: str) -> Response:
         return responses.json({"paths": paths})
     if name not in groups:
         raise not_found()
-    return responses.json(schema.openapi(*groups[name]))
+    return responses.json(schema.openapi(*groups[name], release))

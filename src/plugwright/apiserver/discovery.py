@@ -57,12 +57,12 @@ def documents(release: str) -> dict[str, Object]:
     by_path: dict[str, Object] = {
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_api_group(group) for group in groups]},
-        "/api/v1": _api_resource_list("v1", _resources("")),
+        "/api/v1": _api_resource_list("v1", _resources("", release)),
         "/version": _version(release),
     }
     for group in groups:
         by_path[f"/apis/{group}"] = {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group)}
-        resources = [*_resources(group), *map(_review_resource, _REVIEW_GROUPS.get(group, ()))]
+        resources = [*_resources(group, release), *map(_review_resource, _REVIEW_GROUPS.get(group, ()))]
         by_path[f"/apis/{group}/v1"] = _api_resource_list(f"{group}/v1", resources)
     return by_path
 
@@ -91,8 +91,8 @@ def _api_resource_list(group_version: str, resources: list[Object]) -> Object:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
 
 
-def _resources(group: str) -> list[Object]:
-    kinds = (kind for kind in KINDS if kind.group == group)
+def _resources(group: str, release: str) -> list[Object]:
+    kinds = (kind for kind in KINDS if kind.group == group and kind.is_served_by(release))
     return [resource for kind in kinds for resource in (_resource(kind), *_subresources(kind))]
 
 

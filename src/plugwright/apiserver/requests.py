@@ -10,7 +10,7 @@ import msgspec
 import yaml
 from starlette.requests import ClientDisconnect, Request
 
-from plugwright.apiserver import kinds, kubernetes_objects
+from plugwright.apiserver import KUBERNETES_VERSION, kinds, kubernetes_objects
 from plugwright.apiserver.errors import bad_request, invalid_options, not_found, unsupported_media_type
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.validation import invalid, unsupported
@@ -56,7 +56,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def resource_path(path: str) -> ResourcePath:
+def resource_path(path: str, release: str = KUBERNETES_VERSION) -> ResourcePath:
     """`/api/v1/namespaces/default/pods/a/status` and the like; raises 404 for what is not served."""
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
@@ -70,7 +70,7 @@ def resource_path(path: str) -> ResourcePath:
         namespace, rest = rest[1], rest[2:]
     kind = kinds.find(group, version, rest[0])
     name, subresource = [*rest[1:], "", ""][:2]
-    if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
+    if kind is None or not kind.is_served_by(release) or len(rest) > 3 or (namespace and not kind.namespaced):
         raise not_found()
     if name and kind.namespaced and not namespace:
         raise not_found()

@@ -229,9 +229,9 @@ def _shape_of(kind: Kind) -> _Shape:
 
 
 @functools.cache
-def openapi(group: str, version: str) -> Object:
+def openapi(group: str, version: str, release: str) -> Object:
     """The OpenAPI 3 document of one group: its kinds, and those of their paths that clients look at."""
-    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
+    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version) and kind.is_served_by(release)]
     schemas: dict[str, Object] = {}
     for kind in kinds:
         name = _collect_schema(kind.object_type.name, schemas)

@@ -61,6 +61,13 @@ def _time_option(flag: str, default: str, text: str) -> Callable[[Any], Any]:
 @click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
+@click.option(
+    "--version",
+    type=click.Choice(["1.36", "1.37"]),
+    default="1.36",
+    show_default=True,
+    help="Kubernetes version to emulate; 1.37 serves DeviceTaintRules.",
+)
 @_time_option("--heartbeat", "10s", "Time between a node's status rounds.")
 @_time_option("--silence", "50s", "Time without a heartbeat until a node is NotReady.")
 @_time_option("--plugin-grace", "5m", "Time a resource stays on a node after its plugin has gone.")

@@ -166,18 +166,19 @@ def read(document: object) -> PodSpec:
 def _with_extended_claim(container: ContainerSpec, extended: Mapping[str, object]) -> ContainerSpec:
     """Resources that DRA serves become a use of the claim made for them: the device manager skips them (3.9)."""
     mappings = map(_claim_mapping, _list(extended.get("requestMappings"), "requestMappings"))
-    requests = {
-        _text(item, "resourceName"): _text(item, "requestName")
+    requests = [
+        (_text(item, "resourceName"), _text(item, "requestName"))
         for item in mappings
         if _text(item, "containerName") == container.name
-    }
+    ]
     if not requests:
         return container
+    served = {resource for resource, _ in requests}
     limits, asked = (
-        {name: text for name, text in amounts.items() if name not in requests}
+        {name: text for name, text in amounts.items() if name not in served}
         for amounts in (container.limits, container.requests)
     )
-    uses = tuple(ClaimUse("", request) for request in requests.values())
+    uses = tuple(ClaimUse("", request) for _, request in requests)
     return replace(container, limits=limits, requests=asked, claims=(*container.claims, *uses))
 
 

@@ -1,77 +1,19 @@
 """Claims in the embedded cluster: allocated by the scheduler, prepared by a driver, freed after the pods."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-
+import pytest
+from tests.cluster.claims import allocate, claim, create_claim, create_pod, devices_of, publish, waits, with_driver
 from tests.cluster.embedding import Lab, embedded
 from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
 
 from plugwright.apiserver.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds.kind import Kind
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
-from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.apiserver.store import Object
+from plugwright.errors import StatusError
 from plugwright.protocol.dra import VERSIONS
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 
 CLAIM_SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}}
-USE = {"resources": {"claims": [{"name": "dev"}]}}
-
-
-@asynccontextmanager
-async def with_driver(lab: Lab) -> AsyncIterator[ScriptedDriver]:
-    async with registered(ScriptedDriver(), lab.cluster.nodes["node-1"].kubelet) as driver:
-        yield driver
-
-
-def create_pod(lab: Lab, name: str, node: str = "", **claim: str) -> None:
-    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
-    containers = [{"name": "c", "image": "x", **USE}]
-    lab.create(name, resourceClaims=[{"name": "dev", **claim}], containers=containers, **where)
-
-
-def create_claim(lab: Lab, name: str, device_class: str = DRIVER, **exactly: object) -> None:
-    request = {"name": "gpu", "exactly": {"deviceClassName": device_class, **exactly}}
-    content = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
-    lab.writer.create(ResourcePath(RESOURCE_CLAIMS, "default", name), content, "test")
-
-
-def allocate(lab: Lab, name: str, node: str = "node-1") -> None:
-    """Plays another scheduler."""
-    result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": "gpu-0"}
-    field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    allocation = {"devices": {"results": [result]}, "nodeSelector": selector}
-    path = ResourcePath(RESOURCE_CLAIMS, "default", name, "status")
-    lab.writer.change(path, lambda claim: {**claim, "status": {"allocation": allocation}}, "test")
-
-
-def claim(lab: Lab, name: str) -> Object | None:
-    return lab.store.get(ObjectKey(RESOURCE_CLAIMS.qualified, "default", name))
-
-
-async def waits(lab: Lab, name: str, words: str) -> None:
-    def message() -> str:
-        conditions = lab.status(name).get("conditions") or [{}]
-        return str(conditions[0].get("message", ""))
-
-    await lab.cluster.until(lambda: words in message())
-
-
-def publish(lab: Lab, node: str = "node-1", devices: list[Object] | None = None, **spec: object) -> None:
-    """Plays the driver of a node; the class selects its devices."""
-    expression = f'device.driver == "{DRIVER}"'
-    path = ResourcePath(DEVICE_CLASSES, "", DRIVER)
-    if lab.store.get(path.key) is None:
-        content = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
-        lab.writer.create(path, content, "test")
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    shown = {"driver": DRIVER, "pool": pool, "nodeName": node, "devices": devices or [{"name": "gpu-0"}], **spec}
-    lab.writer.create(ResourcePath(RESOURCE_SLICES, "", node), {"metadata": {"name": node}, "spec": shown}, "test")
-
-
-def devices_of(lab: Lab, name: str) -> list[str]:
-    allocation = ((claim(lab, name) or {}).get("status") or {}).get("allocation") or {"devices": {}}
-    return [result["device"] for result in allocation["devices"].get("results") or ()]
 
 
 async def test_a_claim_is_allocated_reserved_and_freed_after_its_pod() -> None:
@@ -209,8 +151,21 @@ async def test_a_template_makes_a_claim_that_goes_with_its_pod() -> None:
         assert metadata["annotations"] == {"note": "kept", "resource.kubernetes.io/pod-claim-name": "dev"}
         assert metadata["labels"] == {"team": "a"}
         assert metadata["name"].startswith("p-dev-")
+        (owner,) = metadata["ownerReferences"]
+        assert {**owner, "uid": ""} == {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "", "controller": True}
         lab.delete("p")
         await lab.cluster.until(lambda: not lab.store.objects(RESOURCE_CLAIMS.qualified))
+
+
+async def test_the_parts_of_a_long_claim_name_are_shortened_in_proportion() -> None:
+    async with embedded() as lab:
+        content = {"metadata": {"name": "t"}, "spec": {"spec": CLAIM_SPEC}}
+        lab.writer.create(ResourcePath(RESOURCE_CLAIM_TEMPLATES, "default", "t"), content, "test")
+        create_pod(lab, "a" * 60, resourceClaimTemplateName="t")
+        await lab.cluster.until(lambda: bool(lab.store.objects(RESOURCE_CLAIMS.qualified)))
+        (generated,) = lab.store.objects(RESOURCE_CLAIMS.qualified)
+        assert generated["metadata"]["generateName"] == f"{'a' * 52}-de"
+        assert len(generated["metadata"]["name"]) == 60
 
 
 async def test_a_pod_goes_where_its_claim_is() -> None:
@@ -265,3 +220,36 @@ async def test_the_slices_of_a_node_go_when_its_kubelet_starts() -> None:
         await lab.cluster.until(
             lambda: [one["metadata"]["name"] for one in lab.store.objects(RESOURCE_SLICES.qualified)] == ["node-2"]
         )
+
+
+async def test_invalid_input_is_refused_or_named_and_other_claims_go_on() -> None:
+    def refused(kind: Kind, name: str, spec: Object, words: str) -> None:
+        namespace = "default" if kind.namespaced else ""
+        with pytest.raises(StatusError, match=words):
+            lab.writer.create(ResourcePath(kind, namespace, name), {"metadata": {"name": name}, "spec": spec}, "test")
+
+    def selecting(expression: str) -> Object:
+        return {"selectors": [{"cel": {"expression": expression}}]}
+
+    async with embedded(nodes=2) as lab, with_driver(lab):
+        publish(lab)
+        refused(DEVICE_CLASSES, "bad", selecting("device.nothing =="), r"selectors\[0\].cel.expression: Invalid value")
+        refused(DEVICE_CLASSES, "number", selecting("1 + 1"), "must evaluate to bool")
+        refused(DEVICE_CLASSES, "costly", selecting(_nested(6)), "too complex, exceeds cost limit")
+        requests = [{"name": f"r{number}", "exactly": {"deviceClassName": DRIVER}} for number in range(33)]
+        refused(RESOURCE_CLAIMS, "many", {"devices": {"requests": requests}}, "must have at most 32 items")
+        publish(lab, "node-2", pool={"name": "half", "generation": 1, "resourceSliceCount": 2})
+        create_claim(lab, "one")
+        create_claim(lab, "incomplete")
+        create_pod(lab, "waits", resourceClaimName="incomplete", node="node-2")
+        await waits(lab, "waits", "1 cannot allocate all claims")
+        assert "pool gpu.example.com/half: slices are missing" in lab.events("incomplete")[0][1]
+        create_pod(lab, "p", resourceClaimName="one")
+        await lab.phase("p")
+
+
+def _nested(depth: int) -> str:
+    expression = "true"
+    for number in range(depth):
+        expression = f'device.attributes["gpu.example.com"].all(k{number}, {expression})'
+    return expression

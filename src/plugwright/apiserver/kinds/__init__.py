@@ -6,6 +6,7 @@ A kind with few rules of its own is a `Kind` in `simple`; one with many has a mo
 from plugwright.apiserver.kinds.config_maps import CONFIG_MAPS, SECRETS
 from plugwright.apiserver.kinds.dynamic_resources import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     DYNAMIC_RESOURCE_KINDS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -21,6 +22,7 @@ from plugwright.apiserver.kinds.simple import EVENTS, LEASES, NAMESPACES, SERVIC
 __all__ = [
     "CONFIG_MAPS",
     "DEVICE_CLASSES",
+    "DEVICE_TAINT_RULES",
     "EVENTS",
     "KINDS",
     "LEASES",

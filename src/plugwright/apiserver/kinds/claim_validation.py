@@ -35,6 +35,9 @@ def validate_class(device_class: Object) -> Iterator[FieldError]:
     spec = device_class.get("spec") or {}
     yield from _selector_errors("spec.selectors", spec.get("selectors") or [])
     yield from _config_errors("spec.config", spec.get("config") or [], None)
+    resource = spec.get("extendedResourceName")
+    if resource is not None and not validation.is_extended_resource(str(resource)):
+        yield validation.invalid("spec.extendedResourceName", resource, "must be a valid extended resource name")
 
 
 def validate_status(claim: Object) -> Iterator[FieldError]:

@@ -1,17 +1,27 @@
-"""The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses.
+"""The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses, taint rules.
 
-What makes them valid is in `slice_validation` and `claim_validation`; expressions in CEL are kept and not read, since
-nothing here allocates by them.
+What makes them valid is in `slice_validation` and `claim_validation`, which compiles the expressions in CEL.
 """
 
+from collections.abc import Iterator
+
+from plugwright.apiserver import clock
 from plugwright.apiserver.kinds import claim_validation, slice_validation
 from plugwright.apiserver.kinds.kind import Kind
+from plugwright.apiserver.kinds.slice_validation import too_many
 from plugwright.apiserver.printers import AGE, NAME, Column
 from plugwright.apiserver.store import Object
+from plugwright.apiserver.validation import FieldError
 
-__all__ = ["DEVICE_CLASSES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES"]
+# fmt: off
+__all__ = [
+    "DEVICE_CLASSES", "DEVICE_TAINT_RULES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES",
+    "RESOURCE_SLICES",
+]
+# fmt: on
 
 _GROUP = "resource.k8s.io"
+_MOST_CONDITIONS = 8
 
 
 def _with_defaults(claim: Object) -> Object:
@@ -52,6 +62,50 @@ def _with_generation(before: Object, after: Object) -> Object:
     is_changed = (before.get("spec") or {}) != (after.get("spec") or {})
     after["metadata"]["generation"] = before["metadata"].get("generation", 1) + is_changed
     return after
+
+
+def _new_rule(rule: Object) -> Object:
+    rule["metadata"]["generation"] = 1
+    return {**_stamped_rule(rule), "status": {}}
+
+
+def _stamped_rule(rule: Object) -> Object:
+    """A taint has the time at which it was added, unless the client gives one."""
+    spec = rule.get("spec") or {}
+    taint = spec.get("taint") or {}
+    if taint.get("timeAdded"):
+        return rule
+    return {**rule, "spec": {**spec, "taint": {**taint, "timeAdded": clock.timestamp(clock.now())}}}
+
+
+def _updated_rule(before: Object, after: Object) -> Object:
+    """A changed effect counts as a new taint, so that tolerations start again."""
+    old, new = ((rule.get("spec") or {}).get("taint") or {} for rule in (before, after))
+    if new.get("effect") != old.get("effect") and new.get("timeAdded") == old.get("timeAdded"):
+        without = {name: value for name, value in new.items() if name != "timeAdded"}
+        after = {**after, "spec": {**after["spec"], "taint": without}}
+    after = _stamped_rule(after)
+    after["metadata"]["generation"] = before["metadata"].get("generation", 1) + (before["spec"] != after["spec"])
+    return after
+
+
+def _rule_errors(rule: Object) -> Iterator[FieldError]:
+    spec = rule.get("spec") or {}
+    selector = spec.get("deviceSelector") or {}
+    rules = (
+        ("driver", slice_validation.driver_errors),
+        ("pool", slice_validation.pool_name_errors),
+        ("device", slice_validation.device_name_errors),
+    )
+    for name, errors in rules:
+        if selector.get(name) is not None:
+            yield from errors(f"spec.deviceSelector.{name}", str(selector[name]))
+    yield from slice_validation.taint_errors("spec.taint", spec.get("taint") or {})
+
+
+def _rule_status_errors(rule: Object) -> Iterator[FieldError]:
+    conditions = (rule.get("status") or {}).get("conditions") or []
+    yield from too_many("status.conditions", conditions, _MOST_CONDITIONS)
 
 
 def _claim_state(claim: Object, _now: object) -> str:
@@ -119,4 +173,25 @@ DEVICE_CLASSES = Kind(
     validate=claim_validation.validate_class,
 )
 
-DYNAMIC_RESOURCE_KINDS = (RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
+DEVICE_TAINT_RULES = Kind(
+    plural="devicetaintrules",
+    name="DeviceTaintRule",
+    group=_GROUP,
+    namespaced=False,
+    has_status=True,
+    since=(1, 37),
+    prepare_for_create=_new_rule,
+    prepare_for_update=_updated_rule,
+    allow_unconditional_update=False,
+    returns_deleted_object=True,
+    validate=_rule_errors,
+    validate_status=_rule_status_errors,
+)
+
+DYNAMIC_RESOURCE_KINDS = (
+    RESOURCE_SLICES,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+)

@@ -56,6 +56,7 @@ class Kind:
     namespaced: bool = True
     has_status: bool = False
     subresources: tuple[str, ...] = ()  # besides status
+    since: tuple[int, int] = (0, 0)  # the first minor version of Kubernetes that serves it by default
 
     # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of their argument.
     prepare_for_create: Callable[[Object], Object] = _unchanged
@@ -118,6 +119,10 @@ class Kind:
     @property
     def root(self) -> str:
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    def is_served_by(self, release: str) -> bool:
+        major, minor = release.split(".")[:2]
+        return (int(major), int(minor)) >= self.since
 
     def without_admitted(self, content: Object, sent: Object) -> Object:
         """The object without what admission has added to its spec, which belongs to no manager."""

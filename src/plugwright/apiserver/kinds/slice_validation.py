@@ -78,14 +78,18 @@ def _pool_errors(pool: Mapping[str, object]) -> Iterator[FieldError]:
         yield FieldError(path, "Required value", "FieldValueRequired")
     if len(name) > _POOL_LIMIT:
         yield _too_long(path, _POOL_LIMIT)
-    for part in name.split("/") if name else ():
-        yield from _name_errors(path, part, _POOL_LIMIT, validation.dns_subdomain_errors(part))
+    yield from pool_name_errors(path, name)
     if not int(str(pool.get("resourceSliceCount") or 0)) > 0:
         count = pool.get("resourceSliceCount") or 0
         yield FieldError("spec.pool.resourceSliceCount", f"Invalid value: {count}: must be greater than zero")
     if int(str(pool.get("generation") or 0)) < 0:
         text = f"Invalid value: {pool['generation']}: must be greater than or equal to zero"
         yield FieldError("spec.pool.generation", text)
+
+
+def pool_name_errors(path: str, name: str) -> Iterator[FieldError]:
+    for part in name.split("/") if name else ():
+        yield from _name_errors(path, part, _POOL_LIMIT, validation.dns_subdomain_errors(part))
 
 
 def _place_errors(spec: Object) -> Iterator[FieldError]:
@@ -111,7 +115,7 @@ def driver_errors(path: str, driver: str) -> Iterator[FieldError]:
 
 
 def _device_errors(path: str, device: Object, chooses_nodes: bool) -> Iterator[FieldError]:
-    yield from _device_name_errors(f"{path}.name", str(device.get("name") or ""))
+    yield from device_name_errors(f"{path}.name", str(device.get("name") or ""))
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     if (total := len(attributes) + len(capacity)) > _ATTRIBUTES:
         text = f"Invalid value: {total}: the total number of attributes and capacities must not exceed {_ATTRIBUTES}"
@@ -131,7 +135,7 @@ def _device_errors(path: str, device: Object, chooses_nodes: bool) -> Iterator[F
     yield from _binding_errors(path, device)
 
 
-def _device_name_errors(path: str, name: str) -> Iterator[FieldError]:
+def device_name_errors(path: str, name: str) -> Iterator[FieldError]:
     if "." in name:
         yield FieldError(path, f'Invalid value: "{name}": must not contain dots')
     else:
@@ -174,15 +178,19 @@ def _binding_errors(path: str, device: Object) -> Iterator[FieldError]:
 def _taint_errors(path: str, taints: list[Object]) -> Iterator[FieldError]:
     yield from too_many(path, taints, _TAINTS)
     for number, taint in enumerate(taints):
-        place, key, value = f"{path}[{number}]", str(taint.get("key") or ""), str(taint.get("value") or "")
-        for error in validation.qualified_name_errors(key):
-            yield FieldError(f"{place}.key", f'Invalid value: "{key}": {error}')
-        for error in validation.label_value_errors(value):
-            yield FieldError(f"{place}.value", f'Invalid value: "{value}": {error}')
-        if not taint.get("effect"):
-            yield FieldError(f"{place}.effect", "Required value", "FieldValueRequired")
-        else:
-            yield from unsupported(f"{place}.effect", str(taint["effect"]), _EFFECTS)
+        yield from taint_errors(f"{path}[{number}]", taint)
+
+
+def taint_errors(path: str, taint: Object) -> Iterator[FieldError]:
+    key, value = str(taint.get("key") or ""), str(taint.get("value") or "")
+    for error in validation.qualified_name_errors(key):
+        yield FieldError(f"{path}.key", f'Invalid value: "{key}": {error}')
+    for error in validation.label_value_errors(value):
+        yield FieldError(f"{path}.value", f'Invalid value: "{value}": {error}')
+    if not taint.get("effect"):
+        yield FieldError(f"{path}.effect", "Required value", "FieldValueRequired")
+    else:
+        yield from unsupported(f"{path}.effect", str(taint["effect"]), _EFFECTS)
 
 
 def _counter_set_errors(counter_sets: list[Object]) -> Iterator[FieldError]:
@@ -190,7 +198,7 @@ def _counter_set_errors(counter_sets: list[Object]) -> Iterator[FieldError]:
     yield from too_many(path, counter_sets, _COUNTER_SETS)
     yield from duplicates(path, counter_sets)
     for number, counter_set in enumerate(counter_sets):
-        yield from _device_name_errors(f"{path}[{number}].name", str(counter_set.get("name") or ""))
+        yield from device_name_errors(f"{path}[{number}].name", str(counter_set.get("name") or ""))
         yield from _counter_errors(f"{path}[{number}].counters", counter_set.get("counters") or {})
 
 

@@ -1,16 +1,17 @@
 """The device taint eviction controller: pods whose claims hold a device with a NoExecute taint are deleted.
 
-A toleration of the request delays the eviction by its `tolerationSeconds`, counted from the taint's `timeAdded`, or
-prevents it. Claims of extended resources evict no pods, as in Kubernetes 1.36 and 1.37.
+Taints are those of ResourceSlices and DeviceTaintRules. A toleration of the request delays the eviction by its
+`tolerationSeconds`, counted from the taint's `timeAdded`, or prevents it. Claims of extended resources evict no pods,
+as in Kubernetes 1.36 and 1.37.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from plugwright.allocator import DeviceId
+from plugwright.allocator import DeviceId, rule_selects
 from plugwright.apiserver import clock
-from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.controllers import disruption
@@ -39,13 +40,17 @@ class DeviceTaintEvictionController:
         self._client = client
         self._recorder = EventRecorder(client, EventSource("device-taint-eviction", manager=_MANAGER))
         self._slices: dict[str, _TaintedSlice] = {}  # those with NoExecute taints, by name
+        self._rules: dict[str, Object] = {}  # those with the effect NoExecute, by name
         self._evictions: dict[ObjectKey, dict[str, datetime]] = {}  # by claim: the uids of its pods
 
     def resync(self) -> None:
         self._slices.clear()
+        self._rules.clear()
         self._evictions.clear()
         for found in self._client.store.objects(RESOURCE_SLICES.qualified):
             self._update_slice(found["metadata"]["name"], found)
+        for rule in self._client.store.objects(DEVICE_TAINT_RULES.qualified):
+            self._update_rule(rule["metadata"]["name"], rule)
         self._sync_claims()
 
     def handle(self, change: Change) -> None:
@@ -53,7 +58,12 @@ class DeviceTaintEvictionController:
         if change.key.kind == RESOURCE_SLICES.qualified:
             if self._update_slice(change.key.name, None if deleted else change.object):
                 self._sync_claims()
-        elif change.key.kind == RESOURCE_CLAIMS.qualified and (self._slices or change.key in self._evictions):
+        elif change.key.kind == DEVICE_TAINT_RULES.qualified:
+            if self._update_rule(change.key.name, None if deleted else change.object):
+                self._sync_claims()
+        elif change.key.kind == RESOURCE_CLAIMS.qualified and (
+            self._slices or self._rules or change.key in self._evictions
+        ):
             self._sync_claim(change.key, {} if deleted else change.object)
 
     def next_due(self) -> datetime | None:
@@ -82,6 +92,13 @@ class DeviceTaintEvictionController:
         if found and taints:
             self._slices[name] = _TaintedSlice(int(found["spec"]["pool"].get("generation") or 0), taints)
         return known != taints
+
+    def _update_rule(self, name: str, rule: Object | None) -> bool:
+        """Whether its evictions have changed."""
+        before = self._rules.pop(name, None)
+        if rule is not None and rule["spec"]["taint"].get("effect") == "NoExecute":
+            self._rules[name] = rule
+        return (before or {}).get("spec") != (self._rules.get(name) or {}).get("spec")
 
     def _stamped(self, taints: list[Object], known: list[Object]) -> list[Object]:
         """With the time at which a taint was first seen, if it does not contain its own."""
@@ -127,9 +144,10 @@ class DeviceTaintEvictionController:
         return min(moments, default=None)
 
     def _taints(self, device: DeviceId) -> list[Object]:
-        """Of the newest slice that has the device tainted."""
+        """Of the newest slice that has the device tainted, and of the rules that select it."""
         found = [tainted for tainted in self._slices.values() if device in tainted.taints]
-        return max(found, key=lambda tainted: tainted.generation).taints[device] if found else []
+        published = max(found, key=lambda tainted: tainted.generation).taints[device] if found else []
+        return [*published, *(rule["spec"]["taint"] for rule in self._rules.values() if rule_selects(rule, device))]
 
     def _evict(self, namespace: str, consumer: Object) -> None:
         key = ObjectKey(PODS.qualified, namespace, consumer["name"])

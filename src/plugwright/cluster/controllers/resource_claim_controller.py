@@ -22,6 +22,7 @@ _MANAGER = "kube-controller-manager"
 _POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 _FINISHED = ("Succeeded", "Failed")
 _MOST_CONSUMERS = 256
+_LONGEST_BASE = 57  # leaves a hyphen and five random characters of 63
 
 
 class ResourceClaimController:
@@ -122,10 +123,10 @@ class ResourceClaimController:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
         claim = {
             "metadata": {
-                **template_metadata,
-                "generateName": f"{metadata['name']}-{entry['name']}-",
+                "labels": template_metadata.get("labels") or {},
+                "generateName": _base_name(metadata["name"], entry["name"]),
                 "annotations": {**(template_metadata.get("annotations") or {}), _POD_CLAIM: entry["name"]},
-                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+                "ownerReferences": [{**owner, "controller": True}],
             },
             "spec": template["spec"]["spec"],
         }
@@ -207,6 +208,14 @@ class ResourceClaimController:
 
 def _key(kind: str, content: Object) -> ObjectKey:
     return ObjectKey(kind, content["metadata"]["namespace"], content["metadata"]["name"])
+
+
+def _base_name(pod: str, claim: str) -> str:
+    """A generated name starts with it. Parts of a long name are shortened in proportion, as by Kubernetes."""
+    name = f"{pod}-{claim}-"
+    if len(name) <= _LONGEST_BASE:
+        return name
+    return f"{pod[: len(pod) * _LONGEST_BASE // len(name)]}-{claim[: len(claim) * _LONGEST_BASE // len(name)]}"
 
 
 def _extended_claim(pod: Object) -> list[str]:

@@ -18,7 +18,8 @@ from plugwright.kubelet.pods import ContainerKind
 
 __all__ = ["PodStatusInputs", "container_statuses", "rejected_status", "status"]
 
-_OTHERS = ("qosClass", "resourceClaimStatuses")  # that the API server and controllers have written
+# Written by the API server, controllers and the scheduler.
+_OTHERS = ("extendedResourceClaimStatus", "qosClass", "resourceClaimStatuses")
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
 _KILLED = 137  # the exit code of a container that did not end by itself
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")

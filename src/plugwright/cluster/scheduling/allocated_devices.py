@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from plugwright.allocator import AllocatedState, ClaimAllocator, DeviceId, features_of
-from plugwright.apiserver.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.allocator import AllocatedState, ClaimAllocator, DeviceId, features_of, with_rule_taints
+from plugwright.apiserver.kinds import DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.apiserver.store import Change, Object, ObjectKey, ObjectReader
+from plugwright.cluster.scheduling.extended_claims import CLAIM_ANNOTATION, classes_of_resources
 
 __all__ = ["AllocatedDevices", "claim_names", "is_reserved_for"]
 
@@ -17,32 +18,59 @@ class AllocatedDevices:
         self._features = features_of(release)
         self._allocations: dict[ObjectKey, Object] = {}
         self._holders: Counter[DeviceId] = Counter()  # claims with the whole device: more than one only by hand
+        self._rules: dict[str, Object] = {}  # DeviceTaintRules
+        self._slices: dict[str, Object] = {}  # as drivers publish them
         self.allocator = ClaimAllocator(self._features, (), ())
+        self.resources: dict[str, str] = {}  # the DeviceClass of each extended resource
+        self.extended_claims: dict[str, ObjectKey] = {}  # by the uid of the pod that owns the claim
 
     def list(self, store: ObjectReader) -> None:
-        slices, classes = store.objects(RESOURCE_SLICES.qualified), store.objects(DEVICE_CLASSES.qualified)
-        self.allocator = ClaimAllocator(self._features, slices, classes)
+        self._rules = {rule["metadata"]["name"]: rule for rule in store.objects(DEVICE_TAINT_RULES.qualified)}
+        self._slices = {one["metadata"]["name"]: one for one in store.objects(RESOURCE_SLICES.qualified)}
+        slices = [with_rule_taints(published, self._rules.values()) for published in self._slices.values()]
+        self.allocator = ClaimAllocator(self._features, slices, store.objects(DEVICE_CLASSES.qualified))
         self._allocations.clear()
         self._holders.clear()
+        self.extended_claims.clear()
+        self.resources = classes_of_resources(self.allocator.classes)
         for claim in store.objects(RESOURCE_CLAIMS.qualified):
             metadata = claim["metadata"]
             key = ObjectKey(RESOURCE_CLAIMS.qualified, metadata["namespace"], metadata["name"])
             self._set_allocation(key, _allocation(claim))
+            self.extended_claims |= dict.fromkeys(_pods_of_extended_claim(claim), key)
 
     def apply(self, change: Change) -> None:
         name, content = change.key.name, None if change.type == "DELETED" else change.object
         if change.key.kind == RESOURCE_CLAIMS.qualified:
             self._set_allocation(change.key, _allocation(content))
+            for pod in _pods_of_extended_claim(change.object):
+                if content is None:
+                    self.extended_claims.pop(pod, None)
+                else:
+                    self.extended_claims[pod] = change.key
         elif change.key.kind == RESOURCE_SLICES.qualified:
+            self._slices.pop(name, None)
             if content is None:
                 self.allocator.slices.remove(name)
             else:
-                self.allocator.slices.put(content)
+                self._slices[name] = content
+                self.allocator.slices.put(with_rule_taints(content, self._rules.values()))
+        elif change.key.kind == DEVICE_TAINT_RULES.qualified:
+            self._set_rule(name, content)
         elif change.key.kind == DEVICE_CLASSES.qualified:
             if content is None:
                 self.allocator.classes.pop(name, None)
             else:
                 self.allocator.classes[name] = content
+            self.resources = classes_of_resources(self.allocator.classes)
+
+    def _set_rule(self, name: str, rule: Object | None) -> None:
+        """Rules change rarely: all slices are read again."""
+        self._rules.pop(name, None)
+        if rule is not None:
+            self._rules[name] = rule
+        for published in self._slices.values():
+            self.allocator.slices.put(with_rule_taints(published, self._rules.values()))
 
     def _set_allocation(self, key: ObjectKey, allocation: Object | None) -> None:
         before, allocated = self._allocations.pop(key, None), self.allocator.allocated
@@ -77,6 +105,13 @@ def claim_names(pod: Object) -> Iterator[tuple[Object, str]]:
 def is_reserved_for(claim: Object, pod: Object) -> bool:
     consumers = (claim.get("status") or {}).get("reservedFor") or ()
     return any(consumer["uid"] == pod["metadata"]["uid"] for consumer in consumers)
+
+
+def _pods_of_extended_claim(claim: Object) -> list[str]:
+    metadata = claim["metadata"]
+    if (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION) != "true":
+        return []
+    return [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
 
 
 def _allocation(claim: Object | None) -> Object | None:

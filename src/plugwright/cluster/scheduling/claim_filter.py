@@ -1,23 +1,26 @@
 """The scheduler's plugin for ResourceClaims: allocates, reserves and deallocates them, as kube-scheduler does.
 
 For each pod `pre_filter` reads the claims, `filter` looks for devices on one node, `bind` writes the allocation of the
-chosen node and the reservation, and `post_filter` frees an unused claim that is allocated on the wrong node. Rules and
-messages are those of kube-scheduler's plugin DynamicResources.
+chosen node and the reservation, and `post_filter` frees an unused claim that is allocated on the wrong node. A pod
+with extended resources that a DeviceClass serves has one claim more, which `bind` creates. Rules and messages are those
+of kube-scheduler's plugin DynamicResources.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from plugwright.allocator import AllocationOutcome, PendingClaims, Reason
 from plugwright.allocator.node_selector import NodeSelectorTerm
 from plugwright.apiserver import pod_fields
-from plugwright.apiserver.kinds import RESOURCE_CLAIMS
-from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.kinds import PODS, RESOURCE_CLAIMS
+from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient
 from plugwright.cluster.scheduling.allocated_devices import AllocatedDevices, claim_names, is_reserved_for
+from plugwright.cluster.scheduling.extended_claims import ExtendedRequests, new_claim, requests_of
 from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
+from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.errors import AllocationAborted, FeatureUnsupported
 
 __all__ = ["FINALIZER", "ClaimsOfPod", "ClaimsRejected", "DynamicResources"]
@@ -28,6 +31,7 @@ _MANAGER = "kube-scheduler"
 _MOST_CONSUMERS = 256
 _CANNOT_ALLOCATE = FilterFailure(("cannot allocate all claims",))
 _NOT_AVAILABLE = FilterFailure(("resourceclaim not available on the node",))
+_STALE = FilterFailure(("cannot schedule extended resource claim",))
 _MOST_FIRST_AVAILABLE = 8
 
 
@@ -45,7 +49,9 @@ class ClaimsOfPod:
 
     allocated: list[tuple[Object, tuple[NodeSelectorTerm, ...]]] = field(default_factory=list)
     unallocated: list[Object] = field(default_factory=list)
-    pending: PendingClaims | None = None
+    extended: "ExtendedClaims | None" = None
+    stale: Object | None = None  # the claim of extended resources that an attempt to bind has left behind
+    pending: dict[frozenset[str], PendingClaims] = field(default_factory=dict)  # by extended resources
     results: dict[str, list[Object]] = field(default_factory=dict)  # by node
     refusals: dict[str, AllocationOutcome | AllocationAborted] = field(default_factory=dict)  # by node
     unavailable: dict[str, Object] = field(default_factory=dict)  # allocated claims that another node cannot use
@@ -71,6 +77,28 @@ class ClaimsOfPod:
         return self.refusals[node].reasons
 
 
+class ExtendedClaims:
+    """The claim for a pod's extended resources: nodes differ in those that they offer themselves."""
+
+    def __init__(self, pod: Object, classes: Mapping[str, str], resources: frozenset[str]) -> None:
+        self._pod, self._classes, self._resources = pod, classes, resources
+        self._requests: dict[frozenset[str], ExtendedRequests] = {}
+
+    def missing(self, node: NodeInfo) -> frozenset[str]:
+        """The resources that the node does not offer."""
+        return frozenset(resource for resource in self._resources if not node.allocatable.get(resource))
+
+    def requests(self, resources: frozenset[str]) -> ExtendedRequests:
+        if resources not in self._requests:
+            self._requests[resources] = requests_of(self._pod, self._classes, resources)
+        return self._requests[resources]
+
+    def claim(self, resources: frozenset[str]) -> Object:
+        """As kube-scheduler names it until it exists."""
+        requests = [*self.requests(resources).requests]
+        return {**new_claim(self._pod), "spec": {"devices": {"requests": requests}}}
+
+
 class DynamicResources:
     """`list` and `apply` follow the store."""
 
@@ -84,9 +112,17 @@ class DynamicResources:
     def apply(self, change: Change) -> None:
         self._devices.apply(change)
 
-    def pre_filter(self, pod: Object) -> ClaimsOfPod:
+    def served_resources(self, request: PodRequest) -> frozenset[str]:
+        """The extended resources of a pod that a DeviceClass serves."""
+        return frozenset(resource for resource in request.requests if resource in self._devices.resources)
+
+    def pre_filter(self, pod: Object, request: PodRequest) -> ClaimsOfPod:
         """Reads the claims of the pod. Raises `ClaimsRejected`."""
         claims = ClaimsOfPod()
+        if request.by_claims:
+            claims.extended = ExtendedClaims(pod, self._devices.resources, request.by_claims)
+            stale = self._devices.extended_claims.get(pod["metadata"]["uid"])
+            claims.stale = self._client.store.get(stale) if stale else None
         for claim in self._claims_of(pod):
             status = claim.get("status") or {}
             if not status.get("allocation"):
@@ -98,9 +134,8 @@ class DynamicResources:
             selector = status["allocation"].get("nodeSelector") or {}
             terms = tuple(map(NodeSelectorTerm.of, selector.get("nodeSelectorTerms") or ()))
             claims.allocated.append((claim, terms))
-        if claims.unallocated:
-            with _as_rejection():
-                claims.pending = self._devices.allocator.pending(claims.unallocated)
+        if claims.unallocated and not claims.extended:
+            self._pending(claims, frozenset())  # a claim that no node can satisfy is rejected before any node is asked
         return claims
 
     def filter(self, claims: ClaimsOfPod, node: NodeInfo) -> FilterFailure | None:
@@ -111,7 +146,10 @@ class DynamicResources:
             if terms and not any(term.matches(node.name, node.labels) for term in terms)
         }
         claims.unavailable |= unavailable
-        if claims.pending is not None and (failure := self._allocate(claims, claims.pending, node)):
+        if claims.stale is not None:
+            return _STALE
+        extended = claims.extended.missing(node) if claims.extended else frozenset()
+        if (claims.unallocated or extended) and (failure := self._allocate(claims, extended, node)):
             return failure
         return _NOT_AVAILABLE if unavailable else None
 
@@ -122,24 +160,58 @@ class DynamicResources:
             if all(consumer["uid"] == pod["metadata"]["uid"] for consumer in consumers):
                 self._change_status(claim, lambda status: {**status, "allocation": None, "reservedFor": None})
                 return "deallocation of ResourceClaim completed"
+        if claims.stale is not None:
+            self._delete(claims.stale)
+            return "deletion of ResourceClaim completed"
         return "still not schedulable"
 
-    def bind(self, claims: ClaimsOfPod, pod: Object, node: str) -> None:
+    def bind(self, claims: ClaimsOfPod, pod: Object, node: NodeInfo) -> None:
         """Writes the allocations of the node and the reservation of the pod."""
         metadata = pod["metadata"]
+        extended = claims.extended.missing(node) if claims.extended else frozenset()
+        created = [self._create(claims.extended.claim(extended))] if claims.extended and extended else []
         consumer = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
 
         def reserved(status: Object) -> Object:
             others = [other for other in status.get("reservedFor") or () if other["uid"] != consumer["uid"]]
             return {**status, "reservedFor": [*others, consumer]}
 
-        for claim, allocation in zip(claims.unallocated, claims.results.get(node, ()), strict=True):
+        unallocated = [*claims.unallocated, *created]
+        for claim, allocation in zip(unallocated, claims.results.get(node.name, ()), strict=True):
             self._protect(claim)
             stamped = {"allocation": {**allocation, "allocationTimestamp": self._client.stamp()}}
             self._change_status(claim, partial(_updated, stamped, reserved))
         for claim, _ in claims.allocated:
             if not is_reserved_for(claim, pod):
                 self._change_status(claim, reserved)
+        if claims.extended and created:
+            self._write_mappings(pod, created[0]["metadata"]["name"], claims.extended.requests(extended))
+
+    def _create(self, claim: Object) -> Object:
+        metadata = {name: value for name, value in claim["metadata"].items() if name != "name"}
+        path = ResourcePath(RESOURCE_CLAIMS, metadata["namespace"])
+        return self._client.writer.create(path, {**claim, "metadata": metadata}, _MANAGER)
+
+    def _write_mappings(self, pod: Object, claim: str, requests: ExtendedRequests) -> None:
+        """The kubelet reads from the pod's status which container gets the devices of which request."""
+        written = {"requestMappings": list(requests.mappings), "resourceClaimName": claim}
+
+        def with_claim(stored: Object) -> Object:
+            return {**stored, "status": {**(stored.get("status") or {}), "extendedResourceClaimStatus": written}}
+
+        path = ResourcePath(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
+        self._client.writer.change(path, with_claim, _MANAGER)
+
+    def _delete(self, claim: Object) -> None:
+        metadata = claim["metadata"]
+        path = ResourcePath(RESOURCE_CLAIMS, metadata["namespace"], metadata["name"])
+
+        def unprotected(stored: Object) -> Object:
+            left = [name for name in stored["metadata"].get("finalizers") or () if name != FINALIZER]
+            return {**stored, "metadata": {**stored["metadata"], "finalizers": left}}
+
+        self._client.writer.change(path, unprotected, _MANAGER)
+        self._client.writer.delete(path, DeleteOptions())
 
     def _claims_of(self, pod: Object) -> Iterator[Object]:
         metadata = pod["metadata"]
@@ -164,7 +236,16 @@ class DynamicResources:
                 if entry["deviceClassName"] not in self._devices.allocator.classes:
                     raise ClaimsRejected(f"request {name}: device class {entry['deviceClassName']} does not exist")
 
-    def _allocate(self, claims: ClaimsOfPod, pending: PendingClaims, node: NodeInfo) -> FilterFailure | None:
+    def _pending(self, claims: ClaimsOfPod, extended: frozenset[str]) -> PendingClaims:
+        """The claims to be allocated on a node that does not offer these resources itself."""
+        if extended not in claims.pending:
+            of_pod = [claims.extended.claim(extended)] if claims.extended and extended else []
+            with _as_rejection():
+                claims.pending[extended] = self._devices.allocator.pending([*claims.unallocated, *of_pod])
+        return claims.pending[extended]
+
+    def _allocate(self, claims: ClaimsOfPod, extended: frozenset[str], node: NodeInfo) -> FilterFailure | None:
+        pending = self._pending(claims, extended)
         with _as_rejection():
             try:
                 outcome = pending.allocate({"metadata": {"name": node.name, "labels": node.labels}})

@@ -14,6 +14,7 @@ from plugwright.cluster.scheduling.pod_request import CPU, MEMORY, Amounts, Host
 from plugwright.model import natural_order
 
 __all__ = [
+    "ALL_ASKED",
     "NO_NODES",
     "FilterFailure",
     "NodeInfo",
@@ -40,7 +41,7 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _TAINT_WEIGHT, _AFFINITY_WEIGHT, _CLAIM_WEIGHT = 3, 2, 2
-_ALL_ASKED = 100  # nodes
+ALL_ASKED = 100  # nodes
 _CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # by the kubelet, before extended resources
 
 Rejection = tuple[str, str]  # reason and message, as in the pod's status
@@ -120,7 +121,7 @@ def select_node(
             failures[node.name] = failure
         else:
             feasible.append(node)
-    asks_all = len(nodes) <= _ALL_ASKED or claim_score or any(has_preferences(request, node) for node in feasible)
+    asks_all = len(nodes) <= ALL_ASKED or claim_score or any(has_preferences(request, node) for node in feasible)
     if not asks_all:
         feasible.sort(key=lambda node: (-free_share(request, node), node.order))
     passed = []
@@ -187,7 +188,7 @@ def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[
     """The kubelet's own check of a pod that is bound to it, which a pod that names its node has not passed before.
 
     `plugin_resources` are counted by the kubelet's device manager instead. The kubelet ignores requests for resources
-    that are not in the node's allocatable (3.63).
+    that are not in the node's allocatable (3.63), and for those that a claim of the pod serves.
     """
     if request.system not in ("", _SYSTEM):
         return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
@@ -195,7 +196,7 @@ def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[
         return _out_of(_PODS, 1, node.pods, node.allocatable.get(_PODS, 0))
     for resource in sorted(request.requests, key=lambda name: (name not in _CHECKED_FIRST, name)):
         capacity = node.allocatable.get(resource)
-        if capacity is None or resource in plugin_resources:
+        if capacity is None or resource in plugin_resources or resource in request.by_claims:
             continue
         requested, used = request.requests[resource], node.requested.get(resource, 0)
         if requested > capacity - used:
@@ -232,7 +233,10 @@ def _has_port_conflict(request: PodRequest, node: NodeInfo) -> bool:
 def _insufficient(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
     allocatable, requested = node.allocatable, node.requested
     missing = [
-        name for name, amount in request.requests.items() if amount > allocatable.get(name, 0) - requested.get(name, 0)
+        name
+        for name, amount in request.requests.items()
+        if amount > allocatable.get(name, 0) - requested.get(name, 0)
+        and (allocatable.get(name) or name not in request.by_claims)
     ]
     is_full = node.pods + 1 > allocatable.get(_PODS, 0)
     if not missing and not is_full:

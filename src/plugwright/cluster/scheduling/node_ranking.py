@@ -5,7 +5,7 @@ nodes are asked once for a shape, and again only those that have changed since.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from plugwright.cluster.scheduling import fit
 from plugwright.cluster.scheduling.fit import NodeInfo, PodRequest
@@ -29,22 +29,30 @@ class NodeRanking:
 
     def is_for(self, request: PodRequest) -> bool:
         own = self.request
-        return (own.requests, own.scored, own.affinity, own.tolerations, own.ports) == (
+        return (own.requests, own.scored, own.affinity, own.tolerations, own.ports, own.by_claims) == (
             *(request.requests, request.scored, request.affinity),
-            *(request.tolerations, request.ports),
+            *(request.tolerations, request.ports, request.by_claims),
         )
 
-    def best(self, nodes: Mapping[str, NodeInfo]) -> NodeInfo | None:
-        """None too where scores depend on each other: every node has to be asked then."""
+    def best(self, nodes: Mapping[str, NodeInfo], accepts: Callable[[NodeInfo], bool]) -> NodeInfo | None:
+        """The first node in order that is accepted.
+
+        None too if scores depend on each other: every node has to be asked then.
+        """
         while self.changed:
             self._rank(self.changed.pop(), nodes)
-        if self._preferred:
-            return None
-        while self._ranks:
-            _, _, number, name = self._ranks[0]
-            if self._current.get(name) == number:
-                return nodes[name]
-            heapq.heappop(self._ranks)
+        asked: list[_Rank] = []
+        try:
+            while self._ranks and not self._preferred:
+                rank = heapq.heappop(self._ranks)
+                _, _, number, name = rank
+                if self._current.get(name) == number:
+                    asked.append(rank)
+                    if accepts(nodes[name]):
+                        return nodes[name]
+        finally:
+            for rank in asked:
+                heapq.heappush(self._ranks, rank)
         return None
 
     def _rank(self, name: str, nodes: Mapping[str, NodeInfo]) -> None:
@@ -66,15 +74,20 @@ class NodeRankings:
     def __init__(self) -> None:
         self._rankings: list[NodeRanking] = []
 
-    def best(self, request: PodRequest, nodes: Mapping[str, NodeInfo]) -> NodeInfo | None:
-        """The node that `fit.select_node` would take, if no other rules apply; None where that has to say why none."""
+    def best(
+        self,
+        request: PodRequest,
+        nodes: Mapping[str, NodeInfo],
+        accepts: Callable[[NodeInfo], bool] = lambda _node: True,
+    ) -> NodeInfo | None:
+        """The best node that is accepted, as `fit.select_node` would choose; None if that has to say why none is."""
         ranking = next((ranking for ranking in self._rankings if ranking.is_for(request)), None)
         if ranking is None:
             ranking = NodeRanking(request, nodes)
         else:
             self._rankings.remove(ranking)
         self._rankings = [ranking, *self._rankings[: _KEPT - 1]]
-        return ranking.best(nodes)
+        return ranking.best(nodes, accepts)
 
     def node_changed(self, name: str) -> None:
         for ranking in self._rankings:

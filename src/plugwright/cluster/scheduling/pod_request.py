@@ -12,7 +12,7 @@ from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling.affinity import NodeAffinity
 from plugwright.cluster.scheduling.pod_affinity import PodAffinity
 
-__all__ = ["CPU", "MEMORY", "Amounts", "HostPort", "PodRequest", "amounts"]
+__all__ = ["CPU", "MEMORY", "Amounts", "HostPort", "PodRequest", "amounts", "is_sidecar"]
 
 CPU, MEMORY = "cpu", "memory"
 
@@ -53,6 +53,7 @@ class PodRequest:
     system: str = ""  # linux or windows
     not_emulated: str = ""  # the message for a pod that no emulated node can treat right
     claims: frozenset[str] = frozenset()  # the ResourceClaims that it names, without generated ones
+    by_claims: frozenset[str] = frozenset()  # extended resources that a claim serves if the node does not offer them
 
     @classmethod
     def of(cls, pod: Object) -> "PodRequest":
@@ -71,7 +72,16 @@ class PodRequest:
             str((spec.get("os") or {}).get("name") or ""),
             pod_fields.not_emulated(spec),
             frozenset(str(entry.get("resourceClaimName") or "") for entry in spec.get("resourceClaims") or ()),
+            _served_by_claim(pod),
         )
+
+    @property
+    def uses_claims(self) -> bool:
+        return self.has_claims or bool(self.by_claims)
+
+    @property
+    def has_extended_resources(self) -> bool:
+        return any("/" in resource for resource in self.requests)
 
 
 def amounts(quantities: Mapping[str, object]) -> Amounts:
@@ -83,6 +93,12 @@ def _amount(resource: str, text: str) -> int:
     if text.isdecimal():
         return int(text) * scale
     return quantity.whole(quantity.zero_if_invalid(text) * scale)
+
+
+def _served_by_claim(pod: Object) -> frozenset[str]:
+    """The resources of the claim that the scheduler has made for the pod."""
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return frozenset(str(mapping["resourceName"]) for mapping in status.get("requestMappings") or ())
 
 
 def _effective_requests(spec: Object) -> Amounts:
@@ -108,12 +124,12 @@ def _pod_level_requests(spec: Object, of_containers: Mapping[str, int]) -> Amoun
 
 def _container_requests(spec: Object) -> Iterator[tuple[str, Amounts]]:
     for container in spec.get("initContainers") or ():
-        yield "sidecar" if _is_sidecar(container) else "init", _requests(container)
+        yield "sidecar" if is_sidecar(container) else "init", _requests(container)
     for container in spec.get("containers") or ():
         yield "main", _requests(container)
 
 
-def _is_sidecar(container: Object) -> bool:
+def is_sidecar(container: Object) -> bool:
     return container.get("restartPolicy") == "Always"
 
 
@@ -132,7 +148,7 @@ def _scored_requests(spec: Object) -> tuple[int, int]:
 
 def _host_ports(spec: Object) -> Iterator[HostPort]:
     """Of containers that run as long as the pod does."""
-    sidecars = [container for container in spec.get("initContainers") or () if _is_sidecar(container)]
+    sidecars = [container for container in spec.get("initContainers") or () if is_sidecar(container)]
     for container in (*sidecars, *(spec.get("containers") or ())):
         for port in container.get("ports") or ():
             number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)

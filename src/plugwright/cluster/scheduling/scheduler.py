@@ -8,9 +8,19 @@ from all pods again.
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 
 from plugwright.apiserver import KUBERNETES_VERSION, pod_fields
-from plugwright.apiserver.kinds import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Change, Object, ObjectKey
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
@@ -31,7 +41,9 @@ _NAME = "default-scheduler"
 _MANAGER = "kube-scheduler"
 _UNSCHEDULABLE = "Unschedulable"
 _FINISHED = ("Succeeded", "Failed")
-_CLAIM_KINDS = (DEVICE_CLASSES.qualified, RESOURCE_CLAIMS.qualified, RESOURCE_SLICES.qualified)
+_CLAIM_KINDS = frozenset(
+    kind.qualified for kind in (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES)
+)
 _CHANGED_BY_ANOTHER = (404, 409)
 _EXPLAINED_NODES = 5  # in the event of a claim that no node can satisfy
 
@@ -107,7 +119,11 @@ class Scheduler:
         if change.key.kind == RESOURCE_CLAIMS.qualified and not _is_deallocated(change):
             self._queue.retry(list(self._users_of(change)))
         else:
-            self._queue.retry([key for key, request in self._queue.unschedulable.items() if request.has_claims])
+            is_class = change.key.kind == DEVICE_CLASSES.qualified
+            waiting = self._queue.unschedulable.items()
+            self._queue.retry(
+                [key for key, one in waiting if one.uses_claims or (is_class and one.has_extended_resources)]
+            )
 
     def _users_of(self, change: Change) -> Iterator[ObjectKey]:
         """The unschedulable pods that use a claim: its owner, or those that name it."""
@@ -217,8 +233,11 @@ class Scheduler:
 
     def _place(self, key: ObjectKey, pod: Object, request: PodRequest) -> None:
         """Binds the pod, or reports why it has to wait."""
+        if request.has_extended_resources:
+            request = replace(request, by_claims=self._claims.served_resources(request))
+        asks_claims = request.uses_claims and not request.not_emulated
         try:
-            claims = self._claims.pre_filter(pod) if request.has_claims and not request.not_emulated else ClaimsOfPod()
+            claims = self._claims.pre_filter(pod, request) if asks_claims else ClaimsOfPod()
             node, message = self._placement(pod, request, claims)
         except ClaimsRejected as rejected:
             self._queue.add_unschedulable(key, request)
@@ -242,25 +261,26 @@ class Scheduler:
             return None, request.not_emulated
         if request.volume_claims:  # none exists, as nothing serves them
             return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
-        has_rules = request.has_claims or request.pods.has_rules or self._anti_affine
-        if not has_rules and (best := self._rankings.best(request, self._nodes)):
+        further = self._further_filter(request, claims)
+        if self._is_ranked(request, claims) and (best := self._rankings.best(request, self._nodes, further.accepts)):
             return best, ""
         score = (lambda node: claims.score(node.name)) if claims.has_alternatives else None
-        further = self._further_filter(request, claims)
         node, failures = fit.select_node(request, self._nodes.values(), further, score)
         if node is None and self._would_preempt(request, failures):
             return None, f"plugwright does not emulate preemption; {pod_fields.ADVICE}"
-        deallocated = self._claims.post_filter(claims, pod) if node is None and request.has_claims else ""
+        deallocated = self._claims.post_filter(claims, pod) if node is None and request.uses_claims else ""
         return node, fit.failed_scheduling_message(failures.values(), deallocated)
 
-    def _further_filter(self, request: PodRequest, claims: ClaimsOfPod) -> NodeFilter:
+    def _is_ranked(self, request: PodRequest, claims: ClaimsOfPod) -> bool:
+        """Whether nodes may be tried in the order of their scores: the real scheduler does not ask all of many."""
+        if request.pods.has_rules or self._anti_affine:
+            return False
+        return not request.uses_claims or (len(self._nodes) > fit.ALL_ASKED and not claims.has_alternatives)
+
+    def _further_filter(self, request: PodRequest, claims: ClaimsOfPod) -> "_FurtherFilter":
         placed = self._bound if request.pods.has_rules else self._anti_affine
         of_pods = pod_filters.pod_filter(request, self._nodes, placed.values(), self._namespace_labels)
-
-        def failure(node: NodeInfo) -> FilterFailure | None:
-            return of_pods(node) or self._claims.filter(claims, node)
-
-        return failure
+        return _FurtherFilter(of_pods, partial(self._claims.filter, claims) if request.uses_claims else None)
 
     def _explain(self, claims: ClaimsOfPod) -> None:
         """Records on each unallocated claim why the nodes that were asked have no devices for it."""
@@ -285,7 +305,7 @@ class Scheduler:
         return ((namespace or {}).get("metadata") or {}).get("labels") or {}
 
     def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, claims: ClaimsOfPod) -> None:
-        self._claims.bind(claims, pod, node.name)
+        self._claims.bind(claims, pod, node)
         self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
         text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"
         self._recorder.record(pod, EventRecord("Scheduled", text, action="Binding"))
@@ -312,6 +332,22 @@ class Scheduler:
             return {**stored, "status": {**(stored.get("status") or {}), "conditions": list(conditions.values())}}
 
         self._client.writer.change(ResourcePath(PODS, key.namespace, key.name, "status"), with_conditions, _MANAGER)
+
+
+class _FurtherFilter:
+    """The rules about other pods and claims for one pod; each node is asked once."""
+
+    def __init__(self, of_pods: NodeFilter, of_claims: NodeFilter | None) -> None:
+        self._of_pods, self._of_claims = of_pods, of_claims
+        self._known: dict[str, FilterFailure | None] = {}
+
+    def __call__(self, node: NodeInfo) -> FilterFailure | None:
+        if node.name not in self._known:
+            self._known[node.name] = self._of_pods(node) or (self._of_claims(node) if self._of_claims else None)
+        return self._known[node.name]
+
+    def accepts(self, node: NodeInfo) -> bool:
+        return self(node) is None
 
 
 def _key(pod: Object) -> ObjectKey:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from plugwright import quantity
-from plugwright.apiserver import tls
+from plugwright.apiserver import RELEASES, tls
 from plugwright.apiserver.kinds import NODES, PODS
 from plugwright.apiserver.kubeconfig_file import Kubeconfig
 from plugwright.apiserver.server import listen, serving
@@ -148,12 +148,13 @@ async def _cluster(
             nodes=options.nodes,
             plugins=plugins.of,
             state=directory.path if directory.kept else None,
-            kubelet=KubeletSettings(numa=2, timing=Timing(grace=options.plugin_grace)),
+            kubelet=KubeletSettings(version=options.version, numa=2, timing=Timing(grace=options.plugin_grace)),
             processes=options.processes,
             heartbeat=options.heartbeat,
             silence=options.silence,
             token=token,
             drivers=partial(_driver, access),
+            release=RELEASES[options.version],
         )
         async with (
             EmbeddedCluster(cluster_options) as cluster,

@@ -47,6 +47,7 @@ class UpOptions:
     heartbeat: float = 10.0
     silence: float = 50.0
     plugin_grace: float = 300.0
+    version: str = "1.36"
 
 
 @dataclass(frozen=True, slots=True)
