@@ -24,6 +24,7 @@ from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, N
 from plugwright.plugins.nvidia.driver import GpuHealth
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
+from plugwright.plugins.nvidia.kept_answers import KeptAnswers
 from plugwright.plugins.nvidia.labels import NodeLabels
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import CachedPreference
@@ -63,6 +64,7 @@ class Nvidia(Plugin):
         self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_hung=1)
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
+        self._answers = KeptAnswers(self._allocations, self._sharing, monitor.republish)
         self._listed: list[Device] = []
         self._problems = LogOnce(logger)
         self._versions = ("", "")  # of the driver and of CUDA
@@ -97,7 +99,7 @@ class Nvidia(Plugin):
     async def discover(self) -> AsyncIterator[list[Device]]:
         monitor = self.monitor
         async with monitor.running():
-            with monitor.selecting(self.resource, self._selection):
+            with monitor.selecting(self.resource, self._selection), self._answers.watching():
                 self._labels.begin()
                 follow = asyncio.create_task(self._sharing.follow(monitor.republish))
                 follow.add_done_callback(lambda _: monitor.republish())
@@ -119,6 +121,9 @@ class Nvidia(Plugin):
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         return await self._allocating.run(partial(self._allocate, devices))
+
+    def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
+        return self._answers.get([device.id for device in devices])
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Uses the links of the newest view: the driver is not asked."""
@@ -161,9 +166,11 @@ class Nvidia(Plugin):
         try:
             self._listed = await self._listing.run(partial(self._list, view))
         except PluginError:
+            self._answers.forget()
             if not view.problem or not self._listed:
                 raise
             return [device.unhealthy(view.problem, "driver") for device in self._listed]
+        self._answers.take()
         return self._listed
 
     def _list(self, view: View) -> list[Device]:
@@ -189,6 +196,7 @@ class Nvidia(Plugin):
         waits += [self.monitor.intervals.retry] if self._missing else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
+        self._answers.make([] if view.problem or self._is_shared_by_claims else units)
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
         self._versions = (view.snapshot.driver, view.snapshot.cuda)
         return list(self._devices(units, assessments, overlaps))

@@ -97,6 +97,8 @@ class ContainerExtras(msgspec.Struct, frozen=True):
 
 
 class SharingBackend(Protocol):
+    is_lasting: bool  # the extras of the same units stay the same until the next list, and need no new files
+
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         """All units of these whole devices; PluginError if they are more than the kubelet accepts."""
         ...

@@ -13,6 +13,8 @@ __all__ = ["TimeSlicing"]
 class TimeSlicing:
     """A `SharingBackend`; without `share` that of whole devices."""
 
+    is_lasting = True
+
     def __init__(self, resource: str, share: NvidiaShare | None) -> None:
         self._resource, self._share = resource, share
 

@@ -45,6 +45,8 @@ class LimiterLibrary(Protocol):
 class VgpuSharing:
     """A `SharingBackend`."""
 
+    is_lasting = False  # every container begins with an empty usage file
+
     def __init__(self, resource: str, share: NvidiaShare) -> None:
         self._resource, self._share = resource, share
         config = share.vgpu or NvidiaVgpu()

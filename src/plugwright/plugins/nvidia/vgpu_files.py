@@ -20,6 +20,7 @@ __all__ = ["TenantFiles"]
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE = 0o700
+_SMALL = 2**20  # bytes; a container may have left a terabyte
 
 
 class TenantFiles:
@@ -79,8 +80,13 @@ class TenantFiles:
         self._discard(self._root.joinpath(*names))
 
     def _discard(self, path: Path) -> None:
-        """Moves it away, and deletes it in a thread: a container may have left a million files, or a terabyte."""
-        if not path.is_symlink() and not path.exists():
+        """A small file is deleted; others are moved away, and deleted in a thread: there may be a million of them."""
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _SMALL:
+            path.unlink(missing_ok=True)
             return
         trash = self.directory(self._root / "deleted")
         path.rename(trash / f"{path.name}-{os.urandom(8).hex()}")
