@@ -2,6 +2,9 @@
 
 An answer is kept for each single unit until the next list. The nodes in it are compared when it is given; the driver's
 files in it are watched, and a change makes another list. Requests for several units at a time are made when they come.
+
+A vgpu share needs an empty file for each container, which takes a thread; everything else of it is written ahead, after
+the list.
 """
 
 import asyncio
@@ -19,6 +22,7 @@ from plugwright.system.inotify import WatchedDirectories
 __all__ = ["KeptAnswers"]
 
 _MOST_UNITS = 512  # a list of sixty thousand shares would take seconds longer
+_AT_ONCE = 16  # shares whose files are written in one go
 _SETTLED = 1.0  # seconds from the first change of the driver's files; a package manager makes hundreds
 
 
@@ -29,10 +33,16 @@ class KeptAnswers:
         self._builder, self._backend, self._republish = builder, backend, republish
         self._kept = self._made = KeptAllocations()
         self._watched = WatchedDirectories(self._files_changed)
+        self._ahead: list[GpuUnit] = []
         self._listing: asyncio.TimerHandle | None = None
 
     def get(self, device_ids: Sequence[str]) -> Allocation | None:
-        return self._kept.get(device_ids)
+        return self._kept.get(device_ids) if self._backend.is_lasting else None
+
+    def renewed(self, units: Sequence[GpuUnit]) -> Allocation | None:
+        """For a backend that is not lasting; in a thread."""
+        kept = None if self._backend.is_lasting else self._kept.get([unit.id for unit in units])
+        return kept if kept is not None and self._backend.renew(units) else None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -48,13 +58,26 @@ class KeptAnswers:
 
     def make(self, units: Sequence[GpuUnit]) -> None:
         """PluginErrors are left to allocate(), which raises them for the pod that they concern."""
-        self._made = made = KeptAllocations()
-        if not self._backend.is_lasting or len(units) > _MOST_UNITS:
-            return
+        self._made = KeptAllocations()
+        self._ahead = [] if self._backend.is_lasting or len(units) > _MOST_UNITS else list(units)
+        if self._backend.is_lasting and len(units) <= _MOST_UNITS:
+            self._make(self._made, units)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether nothing is left to be written ahead."""
+        return not self._ahead
+
+    def write_ahead(self) -> None:
+        """Writes the files of some shares; in a thread."""
+        units, self._ahead = self._ahead[:_AT_ONCE], self._ahead[_AT_ONCE:]
+        self._make(self._made, units)
+
+    def _make(self, made: KeptAllocations, units: Sequence[GpuUnit]) -> None:
         in_memory, stamps = memory_file_systems(), dict[tuple[str, ...], NodeStamps | None]()
         for unit in units:
             try:
-                allocation = self._builder.build([unit], self._backend.extras([unit]))
+                allocation = self._builder.build([unit], self._backend.restored([unit]))
             except (PluginError, InvalidValue, OSError):
                 continue
             nodes = self._checked_nodes(allocation)

@@ -114,6 +114,7 @@ class Nvidia(Plugin):
                             self._stored = self._stored if now is None else now
                         if not view.is_pending:
                             yield await self._list_in_time(view)
+                        await self._write_ahead(view)
                         await self._wait_for_change(view)
                 finally:
                     self._labels.end()
@@ -148,6 +149,8 @@ class Nvidia(Plugin):
 
     def _allocate(self, devices: Sequence[Device]) -> Allocation:
         units = [sharing.given(self._unit(device.id), device) for device in devices]
+        if not self._is_shared_by_claims and (kept := self._answers.renewed(units)) is not None:
+            return kept
         if self._is_shared_by_claims and not any(unit.share_id or unit.is_part for unit in units):
             # Admin access, or an API server that knows no shared devices: the claim was given no part.
             return self._allocations.build(units, ContainerExtras(env=sharing.device_env(units)))
@@ -160,6 +163,12 @@ class Nvidia(Plugin):
                 await self.monitor.views.until(lambda newest: newest is not view)
             return
         self.monitor.read_now()
+
+    async def _write_ahead(self, view: View) -> None:
+        """Off the list's way: files of shares that are allocated later. A failure is the allocation's to report."""
+        with suppress(PluginError):
+            while not self._answers.is_ahead and self.monitor.views.value is view:
+                await self._listing.run(self._answers.write_ahead, to_end=True)
 
     async def _list_in_time(self, view: View) -> list[Device]:
         """A known problem of all GPUs needs no thread to be listed: there may be none left."""

@@ -49,6 +49,9 @@ class TimeSlicing:
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         return self.extras(units)
 
+    def renew(self, units: Sequence[GpuUnit]) -> bool:
+        return True
+
     def release(self, keys: Sequence[str]) -> None:
         """A container has no files."""
 

@@ -56,6 +56,14 @@ class BuiltinLibrary:
             ),
         )
 
+    def renew(self, name: str) -> bool:
+        if not self._files.has("limits", f"{name}.builtin"):
+            return False
+        if not all(copy.is_file() for _, copy in self._installed_as.values()):
+            return False
+        self._files.writable_file("usage", name, fresh=True)
+        return True
+
     def discard(self, name: str) -> None:
         self._files.discard("limits", f"{name}.builtin")
         self._files.discard("usage", name)

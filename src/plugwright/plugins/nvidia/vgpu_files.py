@@ -28,9 +28,12 @@ class TenantFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._made: set[Path] = set()  # private directories; from then on only root can change them
 
     def directory(self, path: Path, mode: int = _PRIVATE) -> Path:
         """Makes a directory of exactly this mode; one that is a link or belongs to another user is refused."""
+        if path in self._made and not path.is_symlink() and path.is_dir():
+            return path
         if path != self._root and path.is_relative_to(self._root):
             self.directory(path.parent)
         else:
@@ -44,7 +47,16 @@ class TenantFiles:
             os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
+        if mode == _PRIVATE:
+            self._made.add(path)
         return path
+
+    def has(self, *names: str) -> bool:
+        """Whether there is such a regular file, and no link in its place."""
+        try:
+            return stat.S_ISREG(self._root.joinpath(*names).lstat().st_mode)
+        except OSError:
+            return False
 
     def fixed(self, *names: str, content: bytes) -> Path:
         """A file that containers can read; running ones have it mounted, so it is replaced only if it differs."""

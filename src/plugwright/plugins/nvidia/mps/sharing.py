@@ -101,6 +101,9 @@ class MpsSharing:
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         return self.extras(units)
 
+    def renew(self, units: Sequence[GpuUnit]) -> bool:
+        return True
+
     def release(self, keys: Sequence[str]) -> None:
         """A client has no files of its own."""
 
