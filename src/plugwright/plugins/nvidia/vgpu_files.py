@@ -28,6 +28,7 @@ class TenantFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._writing = threading.Lock()  # files are written ahead while containers are given theirs
         self._made: set[Path] = set()  # private directories; from then on only root can change them
 
     def directory(self, path: Path, mode: int = _PRIVATE) -> Path:
@@ -70,22 +71,24 @@ class TenantFiles:
     def writable_file(self, *names: str, fresh: bool) -> Path:
         """A file that its container may write to. A fresh one is empty, and the last container's is deleted."""
         path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
-        if not fresh and path.exists():
-            return path
-        self._discard(path)
-        descriptor = os.open(path, _CREATE, 0o600)
-        try:
-            os.fchmod(descriptor, 0o666)
-        finally:
-            os.close(descriptor)
+        with self._writing:
+            if not fresh and path.exists():
+                return path
+            self._discard(path)
+            descriptor = os.open(path, _CREATE, 0o600)
+            try:
+                os.fchmod(descriptor, 0o666)
+            finally:
+                os.close(descriptor)
         return path
 
     def writable_directory(self, *names: str, fresh: bool) -> Path:
         """A directory that its container may write to. A fresh one is empty, and the last container's is deleted."""
         path = self._root.joinpath(*names)
-        if fresh:
-            self._discard(path)
-        return self.directory(path, 0o777)
+        with self._writing:
+            if fresh:
+                self._discard(path)
+            return self.directory(path, 0o777)
 
     def discard(self, *names: str) -> None:
         """Deletes a file or directory of a container that is gone; none is there if it never came so far."""
