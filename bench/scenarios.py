@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from bench.client import Client, Events, number
+from bench.empty_node import empty_node
 from bench.processes import ProcessFailed, memory, started, switches, switches_between, threads
 
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, encode
 from plugwright.protocol.paths import KubeletPaths
 
-__all__ = ["OURS", "Plan", "Program", "Sample", "parse_program", "scenarios"]
+__all__ = ["OURS", "Plan", "Program", "Sample", "allocate_times", "parse_program", "scenarios"]
 
 Sample = dict[str, float]
 Scenario = Callable[[Client], Sample]
@@ -36,6 +37,7 @@ class Program:
 
     name: str
     argv: tuple[str, ...]
+    config: str = ""  # instead of mock devices; `{root}` in it is the temporary directory
 
     @property
     def scales(self) -> bool:
@@ -97,6 +99,14 @@ def scenarios(plan: Plan, program: Program) -> dict[str, Scenario]:
     if program.is_configured:
         found[f"{plan.resources} resources"] = partial(_many_resources, plan, program)
     return found
+
+
+def allocate_times(program: Program, client: Client, calls: int) -> Sample:
+    """Of one start of the program; `limiter` in its directory has files in place of the vGPU limiter's libraries."""
+    with _session(program, client, BASE_COUNT, ["-calls", str(calls)]) as session:
+        session.events.expect("list")
+        allocate = session.events.expect("allocate")
+        return {f"allocate_{rank}_us": number(allocate, rank) for rank in ("p50", "p90", "p99", "max")}
 
 
 def _serving(plan: Plan, program: Program, client: Client) -> Sample:
@@ -183,12 +193,18 @@ def _session(
         root = Path(name)
         plugins = root / "device-plugins"
         plugins.mkdir()
-        (root / "config.yaml").write_text(_config(count, resources))
+        (root / "config.yaml").write_text(program.config.replace("{root}", name) or _config(count, resources))
+        (root / "limiter").mkdir()
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            (root / "limiter" / library).write_bytes(bytes(100_000))
         if resources > 1:
             KubeletPaths(root, plugins).checkpoint.write_bytes(_checkpoint())
         client_log, program_log = root / "client.log", root / "program.log"
         argv = [*client.argv, "-dir", str(plugins), "-hold", "600s", *flags]
-        with started(argv, client_log, piped=True) as kubelet:
+        with (
+            empty_node(KubeletPaths(root, plugins).pod_resources_socket),
+            started(argv, client_log, piped=True) as kubelet,
+        ):
             events = Events(kubelet, client_log)
             events.expect("listening")
             began = time.monotonic_ns()

@@ -25,6 +25,7 @@ from plugwright.sdk.device_family import (
     ResourceEntry,
     byte_size,
 )
+from plugwright.sdk.device_nodes import KeptAllocations
 from plugwright.sdk.host_mounts import FromSettings, HostMount
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
@@ -88,6 +89,7 @@ class Mock(Plugin):
         self._device("mock", _MockDevice(0), ())  # and one that no claim could select by
         devices = {self._generated_id(index): _MockDevice(index) for index in range(self._options.count)}
         self._devices = Latest(devices)
+        self._answers = KeptAllocations()
         self._writing = BlockingCalls(f"facts of {resource}", _FACTS_LIMIT, most_hung=1)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
@@ -99,6 +101,17 @@ class Mock(Plugin):
             yield devices
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return self.allocate_now(devices)
+
+    def allocate_now(self, devices: Sequence[Device]) -> Allocation:
+        device_ids = [device.id for device in devices]
+        answer = self._answers.get(device_ids)
+        if answer is None:
+            answer = self._allocation(devices)
+            self._answers.keep(device_ids, answer)
+        return answer
+
+    def _allocation(self, devices: Sequence[Device]) -> Allocation:
         facts = self._facts
         return Allocation(
             env={
@@ -147,6 +160,7 @@ class Mock(Plugin):
         else:
             raise PluginError(f"{self.resource} takes no command {name!r}")
         self._devices.publish(devices)
+        self._answers.clear()  # a device that is removed and added again has another number
         return f"{device_id} of {self.resource} {done}"
 
     def _generated_id(self, index: int) -> str:

@@ -1,17 +1,18 @@
 """The DevicePlugin service: served by plugins, called by kubelets."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from plugwright.errors import MalformedMessage
 from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import messages, transport, wire_format
 from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.transport import Streaming, Unary
 from plugwright.system.sockets import SocketFile
 
-__all__ = ["SERVICE", "DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
+__all__ = ["SERVICE", "AllocateNow", "DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
 
 SERVICE = "/v1beta1.DevicePlugin"
 _OPTIONS = f"{SERVICE}/GetDevicePluginOptions"
@@ -19,6 +20,9 @@ _LIST = f"{SERVICE}/ListAndWatch"
 _PREFER = f"{SERVICE}/GetPreferredAllocation"
 _ALLOCATE = f"{SERVICE}/Allocate"
 _PRE_START = f"{SERVICE}/PreStartContainer"
+
+# As `DevicePluginService.allocate`, without waiting; None if the answer is not at hand, and nothing is done then.
+AllocateNow = Callable[[Sequence[Sequence[str]]], bytes | None]
 
 
 class DevicePluginService(Protocol):
@@ -39,11 +43,13 @@ class DevicePluginService(Protocol):
     async def pre_start(self, device_ids: Sequence[str]) -> None: ...
 
 
-def serve(service: DevicePluginService, socket: Path) -> AbstractAsyncContextManager[SocketFile]:
-    return transport.serve(socket, methods(service))
+def serve(
+    service: DevicePluginService, socket: Path, allocate_now: AllocateNow | None = None
+) -> AbstractAsyncContextManager[SocketFile]:
+    return transport.serve(socket, methods(service, allocate_now))
 
 
-def methods(service: DevicePluginService) -> list[transport.Bound]:
+def methods(service: DevicePluginService, allocate_now: AllocateNow | None = None) -> list[transport.Bound]:
     """The service's methods, to be served beside others on one socket."""
 
     async def options(message: bytes) -> bytes:
@@ -55,6 +61,13 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
 
     async def allocate(message: bytes) -> bytes:
         return await service.allocate(messages.decode_allocate_request(message))
+
+    def allocated_now(message: bytes) -> bytes | None:
+        try:
+            containers = messages.decode_allocate_request(message)
+        except MalformedMessage:
+            return None  # `allocate` refuses it
+        return allocate_now(containers) if allocate_now is not None else None
 
     async def pre_start(message: bytes) -> bytes:
         await service.pre_start(messages.decode_ids(message))
@@ -68,7 +81,7 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
         Unary(_OPTIONS, options),
         Streaming(_LIST, lists),
         Unary(_PREFER, prefer),
-        Unary(_ALLOCATE, allocate),
+        Unary(_ALLOCATE, allocate, allocated_now if allocate_now is not None else None),
         Unary(_PRE_START, pre_start),
     ]
 

@@ -32,10 +32,14 @@ _OK = encode([(b"grpc-status", b"0")])
 
 
 class Handler(msgspec.Struct, frozen=True):
-    """One method: takes the request's bytes, and gives the bytes of one reply or of several."""
+    """One method: takes the request's bytes, and gives the bytes of one reply or of several.
+
+    `instant` gives the reply if it is at hand. None means that it has done nothing: `unary` is called then.
+    """
 
     unary: Callable[[bytes], Awaitable[bytes]] | None = None
     streaming: Callable[[bytes], AsyncGenerator[bytes, None]] | None = None
+    instant: Callable[[bytes], bytes | None] | None = None
 
 
 class _Route(msgspec.Struct, frozen=True):
@@ -156,6 +160,10 @@ class GrpcServerConnection(Http2Connection):
 
     def _start(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         call.message = None
+        reply = handler.instant(message) if handler.instant is not None else None
+        if reply is not None:
+            self._answer(call, reply)
+            return
         self._calls.add(call)
         call.task = concurrency.start(self._run(call, handler, message))
         if call.task.done():
@@ -189,16 +197,18 @@ class GrpcServerConnection(Http2Connection):
 
     async def _reply(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         if handler.unary is not None:
-            reply = await handler.unary(message)
-            if not call.ended and self.transport is not None:
-                call.sent_headers = True
-                self.send_answer(call, _HEADERS, grpc.prefixed(reply), _OK)
+            self._answer(call, await handler.unary(message))
         elif handler.streaming is not None:
             async with aclosing(handler.streaming(message)) as replies:
                 async for reply in replies:
                     self._send(call, partial(self.send_data, call, grpc.prefixed(reply)))
                     await self._until_drained(call)
             self._send(call, partial(self.send_trailers, call, _OK))
+
+    def _answer(self, call: _ServerCall, reply: bytes) -> None:
+        if not call.ended and self.transport is not None:
+            call.sent_headers = True
+            self.send_answer(call, _HEADERS, grpc.prefixed(reply), _OK)
 
     def _send(self, call: _ServerCall, send: Callable[[], None]) -> None:
         """Part of a stream of replies; the headers leave with the first one."""

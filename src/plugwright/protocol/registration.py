@@ -14,7 +14,7 @@ import msgspec
 
 from plugwright.model import Options
 from plugwright.protocol import device_plugin, messages, transport, wire_format
-from plugwright.protocol.device_plugin import DevicePluginService
+from plugwright.protocol.device_plugin import AllocateNow, DevicePluginService
 from plugwright.protocol.transport import Unary
 from plugwright.protocol.wire_format import write, write_flag, write_text
 from plugwright.system import sockets
@@ -123,10 +123,13 @@ class AnnouncementService(Protocol):
 
 
 def serve_watched(
-    service: DevicePluginService, announcement: AnnouncementService, socket: Path
+    service: DevicePluginService,
+    announcement: AnnouncementService,
+    socket: Path,
+    allocate_now: AllocateNow | None = None,
 ) -> AbstractAsyncContextManager[SocketFile]:
     """The device plugin service and the watcher's `Registration` on one socket."""
-    return transport.serve(socket, [*device_plugin.methods(service), *announcement_methods(announcement)])
+    return transport.serve(socket, [*device_plugin.methods(service, allocate_now), *announcement_methods(announcement)])
 
 
 def announcement_methods(announcement: AnnouncementService) -> list[transport.Bound]:

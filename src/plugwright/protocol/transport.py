@@ -43,13 +43,14 @@ _ENDING = "the plugin is stopping or registers again"
 
 
 class Unary(msgspec.Struct, frozen=True):
-    """A method with one reply: its path on the wire, and what makes the reply of a request."""
+    """A method with one reply: its path on the wire, and what makes the reply of a request; see `Handler`."""
 
     path: str
     reply: Callable[[bytes], Awaitable[bytes]]
+    instant: Callable[[bytes], bytes | None] | None = None
 
     def handler(self) -> Handler:
-        return Handler(unary=self.reply)
+        return Handler(unary=self.reply, instant=self.instant)
 
 
 class Streaming(msgspec.Struct, frozen=True):

@@ -128,6 +128,7 @@ class ResourceRuntime:
             await self.ownership.acquire()
             await self._serve()
         finally:
+            self.service.flush()
             self.ownership.close()
 
     async def _serve(self) -> None:

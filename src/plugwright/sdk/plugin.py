@@ -13,7 +13,7 @@ from plugwright.model import Allocation, Device, Options, PreferenceRequest, nat
 from plugwright.sdk.node_state import NodeState
 from plugwright.sdk.serve_settings import ServeSettings
 
-__all__ = ["Plugin", "fewest_numa_nodes", "supported_options", "valid_preference"]
+__all__ = ["Plugin", "answers_now", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
 _EXACT_NODES = 12  # with more nodes than this, not every subset of them is tried
 
@@ -45,6 +45,15 @@ class Plugin:
     def allocate(self, devices: Sequence[Device]) -> Allocation | Awaitable[Allocation]:
         """The allocation of a container that gets `devices`. The same devices may be allocated again."""
         return Allocation()
+
+    def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
+        """The result of allocate() if it is at hand, else None: allocate() is called then.
+
+        For plugins that know their answers beforehand. It is called on the event loop: it must not wait, nor touch a
+        file that may hang. The same object for the same answer is encoded once. Not called for a plugin with a
+        release(), nor if a subclass overrides allocate() alone.
+        """
+        return None
 
     def prefer(
         self, available: Sequence[Device], required: Sequence[Device], size: int
@@ -78,6 +87,15 @@ class Plugin:
     def command(self, name: str, arguments: Mapping[str, str]) -> str | Awaitable[str]:
         """An operator's own command to this plugin, through the daemon's control socket; returns a line to show."""
         raise PluginError(f"{self.resource} takes no command {name!r}")
+
+
+def answers_now(plugin: Plugin) -> bool:
+    """Whether allocate_now() may be called: a subclass with another allocate() gives other answers."""
+    kind = type(plugin)
+    if kind.allocate_now is Plugin.allocate_now or kind.release is not Plugin.release:
+        return False
+    owner = next(base for base in kind.__mro__ if "allocate" in vars(base) or "allocate_now" in vars(base))
+    return "allocate_now" in vars(owner)
 
 
 def supported_options(plugin: Plugin) -> Options:

@@ -191,7 +191,7 @@ class ResourceRegistration:
             self._report.waiting(f"no {_KUBELET} in {self._directory.path}")
         kubelet = await self._directory.appears(_KUBELET)
         path = self._directory.path / unique_socket_name(self.resource)
-        async with device_plugin.serve(self._service, path) as served:
+        async with device_plugin.serve(self._service, path, self._service.allocate_now) as served:
             self._report.set(RegistrationState.REGISTERING, self.status.value.reason)
             before = self._service.streams.value.opened
             replaced = await first(self._register(served), self._socket_replaced(served, kubelet))
@@ -219,7 +219,7 @@ class ResourceRegistration:
         if path.exists() and not is_stale_socket(path):
             raise ConfigError(f"{path.name} in {path.parent} belongs to another daemon")
         path.unlink(missing_ok=True)
-        async with registration.serve_watched(self._service, self, path) as served:
+        async with registration.serve_watched(self._service, self, path, self._service.allocate_now) as served:
             self.endpoint = served.path.name
             self._report.set(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
             before = self._service.streams.value.opened

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,10 +23,11 @@ from plugwright.model import Allocation, Device, Options, PreferenceRequest, nat
 from plugwright.protocol import messages
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
-from plugwright.sdk.plugin import Plugin, fewest_numa_nodes, supported_options, valid_preference
+from plugwright.sdk.plugin import Plugin, answers_now, fewest_numa_nodes, supported_options, valid_preference
 from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.plugin_checks import preference_problem
 from plugwright.sdk.settings import Settings
+from plugwright.system.idle_calls import IdleCalls
 from plugwright.system.latest import Latest
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _STORING = 0.05  # seconds from an answer to Allocate until the kubelet has surely stored it
+_KEPT = 4096  # encoded allocations
 
 
 class StreamCounts(msgspec.Struct, frozen=True):
@@ -57,6 +60,9 @@ class PluginService:
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
         self._problems = LogOnce(logger)
+        self._after = IdleCalls()  # the kubelet admits one pod at a time, and waits for the next answer
+        self._stored_at: float | None = None  # when the kubelet has stored the last answer
+        self._kept: dict[int, tuple[Allocation, bytes]] = {}  # by the identity of allocations that plugins keep
         self._limits, self._burst = settings.limits, settings.timeouts.burst
 
     @property
@@ -88,6 +94,37 @@ class PluginService:
     async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
         """The allocations, encoded."""
         return await self._counted("Allocate", self._answer(containers))
+
+    def allocate_now(self, containers: Sequence[Sequence[str]]) -> bytes | None:
+        """As `allocate`, if the plugin has the answer at hand; None if not, and nothing is done then.
+
+        What `allocate` refuses has no answer here, so every refusal is counted, logged and answered there.
+        """
+        start, plugin, ledger = time.perf_counter(), self.plugin, self._inventory.ledger
+        if not answers_now(plugin) or (ledger is not None and not ledger.memory.is_written.value):
+            return None
+        try:
+            requests = self._requests(containers)
+            device_ids = [device.id for devices in requests for device in devices]
+            if ledger is not None and ledger.refusals(self._inventory.resource, device_ids):
+                return None
+            answer = self._answer_at_hand(plugin, requests)
+        except PlugwrightError:
+            return None
+        if answer is None:
+            return None
+        if ledger is not None:  # the call ends before another begins, and holds its devices from now on
+            ledger.begin_allocate(self._inventory.resource, device_ids)
+            ledger.end_allocate(self._inventory.resource, device_ids, is_answered=True)
+        self._inventory.note_allocated(device_ids)
+        self._await_storing()
+        self._after.add(partial(self._log_allocated, requests))
+        self.metrics.count_call("Allocate", "ok", time.perf_counter() - start)
+        return answer
+
+    def flush(self) -> None:
+        """Logs what waits for an idle event loop."""
+        self._after.flush()
 
     async def allocations(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
         """One allocation per container, in order; all requests are checked before the plugin is called."""
@@ -135,7 +172,47 @@ class PluginService:
         try:
             return await self._allocated(containers)
         finally:
-            asyncio.get_running_loop().call_later(_STORING, allocating.end)
+            self._await_storing()
+            allocating.end()
+
+    def _await_storing(self) -> None:
+        """An Allocate is in progress until the kubelet has stored its answer; one timer for many answers."""
+        loop, is_awaited = asyncio.get_running_loop(), self._stored_at is not None
+        self._stored_at = loop.time() + _STORING
+        if not is_awaited:
+            self._inventory.allocating.begin()
+            loop.call_at(self._stored_at, self._end_storing)
+
+    def _end_storing(self) -> None:
+        loop, stored_at = asyncio.get_running_loop(), self._stored_at
+        if stored_at is not None and loop.time() < stored_at:
+            loop.call_at(stored_at, self._end_storing)
+        else:
+            self._stored_at = None
+            self._inventory.allocating.end()
+
+    def _answer_at_hand(self, plugin: Plugin, requests: list[list[Device]]) -> bytes | None:
+        self._calls.stalls.begin(f"allocate_now() of {self._inventory.resource}")
+        try:
+            allocations = [plugin.allocate_now(devices) for devices in requests]
+        except Exception as error:  # noqa: BLE001  plugin code: allocate() is called instead
+            facts = {"resource": self._inventory.resource, "error": f"{type(error).__name__}: {clean(error)}"}
+            self._problems.error("allocate_now() failed", facts["error"], key="allocate_now", extra=facts)
+            return None
+        finally:
+            self._calls.stalls.end(plugin)
+        found = [allocation for allocation in allocations if isinstance(allocation, Allocation)]
+        if len(found) < len(allocations):
+            return None
+        return self._kept_encoding(found[0]) if len(found) == 1 else messages.encode_allocations(found)
+
+    def _kept_encoding(self, allocation: Allocation) -> bytes:
+        kept = self._kept.get(id(allocation))
+        if kept is None:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            kept = self._kept[id(allocation)] = allocation, messages.encode_allocations([allocation])
+        return kept[1]
 
     async def _allocated(self, containers: Sequence[Sequence[str]]) -> bytes:
         requests, ledger, is_answered = self._requests(containers), self._inventory.ledger, False
@@ -159,8 +236,7 @@ class PluginService:
             await self.before_allocate(device_ids)
         self._inventory.note_allocated(device_ids)
         answer = self._encoded([await self._allocate(devices) for devices in requests])
-        # After the answer is on its way: the kubelet admits one pod at a time, and waits.
-        asyncio.get_running_loop().call_soon(self._log_allocated, requests)
+        self._after.add(partial(self._log_allocated, requests))
         return answer
 
     async def _preferences(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:

@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import socket
+import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, aclosing
 from pathlib import Path
@@ -27,6 +29,7 @@ from plugwright.plugins.generic.plugin import Generic, HostAccess
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
 from plugwright.sdk.cdi.resolution import resolve
+from plugwright.sdk.device_nodes import memory_file_systems
 from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
 from plugwright.sdk.sysfs import Host
 from plugwright.testing import KubeletSettings, pod_requesting, running
@@ -264,6 +267,37 @@ async def test_a_node_that_is_gone_since_the_last_scan_is_not_handed_out(machine
     machine.remove("/dev/thing")
     with pytest.raises(PluginError, match="/dev/thing does not exist"):
         await plugin.allocate(list(devices.values()))
+
+
+async def test_nodes_in_memory_need_no_thread_until_one_is_gone() -> None:
+    if Path("/dev/shm").stat().st_dev not in memory_file_systems():
+        pytest.skip("needs a tmpfs at /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        (dev := Path(name, "dev")).mkdir()
+        for thing in ("one", "two"):
+            os.mknod(dev / thing, stat.S_IFCHR | 0o600, os.makedev(0, 0))
+        access = HostAccess(host=Host(Path(name)), timing=PATIENT)
+        plugin = Generic(NAME, paths("/dev/one", "/dev/two"), HandoutOptions(), access)
+        assert plugin.allocate_now([Device("one")]) is None, "nothing is listed yet"
+        devices = await first(plugin)
+        for _ in range(2):
+            made = plugin.allocate_now(list(devices.values()))
+            assert made is not None
+            assert made == await plugin.allocate(list(devices.values()))
+        (dev / "two").unlink()
+        assert plugin.allocate_now([devices["two"]]) is None
+        assert plugin.allocate_now(list(devices.values())) is None
+        assert plugin.allocate_now([devices["one"]]) is not None
+        with pytest.raises(PluginError, match="/dev/two does not exist"):
+            await plugin.allocate([devices["two"]])
+
+
+async def test_nodes_elsewhere_take_a_thread(machine: Machine) -> None:
+    machine.node("thing")
+    plugin = generic(machine, paths("/dev/thing"))
+    devices = list((await first(plugin)).values())
+    assert plugin.allocate_now(devices) is None
+    assert (await plugin.allocate(devices)).nodes == (DeviceNode("/dev/thing"),)
 
 
 async def test_allocate_before_the_first_list_waits_for_it(machine: Machine) -> None:

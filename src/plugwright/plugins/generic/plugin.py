@@ -27,6 +27,7 @@ from plugwright.plugins.generic.allocation import HandoutOptions, WrittenUnits
 from plugwright.plugins.generic.hardware import Selector, Unit
 from plugwright.plugins.generic.health import HealthCheck, HealthMonitor, Probe
 from plugwright.sdk import plugin, sysfs
+from plugwright.sdk.device_nodes import KeptAllocations, NodeStamps, memory_file_systems, take_stamps
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming
 from plugwright.sdk.node_state import NodeState
 from plugwright.sdk.plugin import Plugin
@@ -70,6 +71,7 @@ class _Scan(msgspec.Struct, frozen=True):
     stamps: Mapping[str, Stamp | None]
     physical: Mapping[str, tuple[str, ...]]
     attributes: Mapping[str, Mapping[str, str | int]]
+    nodes: Mapping[str, NodeStamps]  # those of units that may be allocated without a thread
     directories: Sequence[Path]
     empty_reason: str
 
@@ -97,6 +99,8 @@ class Generic(Plugin):
         self._stamps: Mapping[str, Stamp | None] = {}
         self._physical: Mapping[str, tuple[str, ...]] = {}
         self._attributes: Mapping[str, Mapping[str, str | int]] = {}
+        self._nodes: Mapping[str, NodeStamps] = {}
+        self._kept = KeptAllocations()  # of the last scan
         self._cdi = WrittenUnits()
         self._problems = LogOnce(logger)
         self._listed = asyncio.Event()
@@ -121,10 +125,13 @@ class Generic(Plugin):
                 scan = await self._scanning.run(partial(self._scan, self._units))
                 self._units, self._stamps = scan.units, scan.stamps
                 self._physical, self._attributes = scan.physical, scan.attributes
+                self._nodes = {}  # those of the next units: until these are offered, an allocation takes a thread
+                self._kept.clear()
                 self.empty_reason = scan.empty_reason
                 units = list(scan.units.values())
                 await monitor.follow(units)
                 await self._scanning.run(partial(self._offer, units))
+                self._nodes = scan.nodes
                 self._listed.set()
                 hardware_change = asyncio.create_task(hotplug.change(scan.directories))
                 try:
@@ -148,8 +155,27 @@ class Generic(Plugin):
         # A plugin that has just taken over from another may be asked for devices before its first list.
         await self._listed.wait()
         offered = {device.id: self._offered_unit(device.id) for device in devices}
-        units = list({unit.id: unit for unit in offered.values()}.values())
         await self._allocating.run(partial(self._prepare, offered))
+        return self._allocation(list({unit.id: unit for unit in offered.values()}.values()))
+
+    def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
+        """If every node is in memory and as it was at the last scan, and no file has to be written."""
+        device_ids = [device.id for device in devices]
+        kept = self._kept.get(device_ids)
+        if kept is not None or not self._listed.is_set():
+            return kept
+        units = {unit.id: unit for device_id in device_ids if (unit := self._offered.get(device_id)) is not None}
+        stamps = [self._nodes[unit_id] for unit_id in units if unit_id in self._nodes]
+        if len(stamps) < len(units) or any(device_id not in self._offered for device_id in device_ids):
+            return None
+        nodes = NodeStamps(tuple(node for stamp in stamps for node in stamp.nodes))
+        if not nodes.are_unchanged():
+            return None
+        made = self._allocation(list(units.values()))
+        self._kept.keep(device_ids, made, nodes)
+        return made
+
+    def _allocation(self, units: Sequence[Unit]) -> Allocation:
         made = allocation.allocation_of(self.resource, self._options, units)
         names = [self._cdi.names[unit.id] for unit in units if unit.id in self._cdi.names]
         return Allocation(made.env, annotations=made.annotations, cdi=names) if names else made
@@ -177,7 +203,16 @@ class Generic(Plugin):
         attributes = {unit_id: hardware.published_facts(host, unit) for unit_id, unit in visible.items()}
         attributes |= {unit_id: dict(self._attributes.get(unit_id, {})) for unit_id in in_pods}
         reason = "" if found else _empty_reason(host, directories)
-        return _Scan(found, stamps, physical, attributes, directories, reason)
+        nodes = self._nodes_in_memory([visible[unit_id] for unit_id, stamp in stamps.items() if stamp is not None])
+        return _Scan(found, stamps, physical, attributes, nodes, directories, reason)
+
+    def _nodes_in_memory(self, units: Sequence[Unit]) -> dict[str, NodeStamps]:
+        """Without units that need a file for each allocation."""
+        in_memory, host = memory_file_systems(), self._access.host
+        if self._access.device_info is not None:
+            units = [unit for unit in units if not unit.details]
+        stamps = {unit.id: take_stamps(host, [path.host_path for path in unit.paths], in_memory) for unit in units}
+        return {unit_id: stamp for unit_id, stamp in stamps.items() if stamp is not None}
 
     def _examined(self, unit: Unit) -> Unit:
         try:

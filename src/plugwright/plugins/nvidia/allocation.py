@@ -4,6 +4,7 @@ Decided from values; `driver_files` knows the files on the host, and `cdi` write
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -68,6 +69,11 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
             return ""
         program = self.specs.hook_program() if self._writes_specs else None
         return f"refreshed by {program.path}" if program else "not refreshed, TRITON_LIBCUDA_PATH is set instead"
+
+    def driver_directories(self) -> list[Path]:
+        """The directories of the driver's files that answers name; others are in CDI specs, which lists write."""
+        by_nodes = self.config.strategies == [DeviceListStrategy.DEVICE_NODES]
+        return self.files.libraries.read_directories() if by_nodes and not self.files.simulated else []
 
     @property
     def _hands_out_files(self) -> bool:

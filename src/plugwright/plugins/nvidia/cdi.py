@@ -42,6 +42,7 @@ class GpuSpecs:
         self.classes: set[str] = set()  # of names that containers have, whatever is configured by now
         self.withheld: set[str] = set()  # names of GPUs that containers have, and that now are another GPU's
         self._programs: list[hooks.HookProgram | None] = []  # the one found at the last look
+        self._limits: dict[str, Path] = {}  # files of limits that were written since the last `write`, by name
 
     def hook_program(self) -> hooks.HookProgram | None:
         """As of the last `write`: what an allocation replaces must fit the spec."""
@@ -55,6 +56,7 @@ class GpuSpecs:
         PluginError where what every container needs is missing: the files stay as they are then.
         """
         self._programs = [program := hooks.find(self._config)]
+        self._limits = {}
         units = [unit for gpu in gpus for unit in (sharing.whole_device(gpu), *_mig_devices(gpu))]
         for name in dict.fromkeys((_WHOLE, self._class, *sorted(self.classes & {_LIMITED}))):
             devices = [device for unit in units for device in self._devices(name, unit, program)]
@@ -72,13 +74,14 @@ class GpuSpecs:
         """
         if not env and not libraries:
             return []  # as for nearly every allocation: empty edits take as long to make as the rest of one
-        mounts = self._files.replacements(libraries, self.hook_program() is not None) if libraries else []
-        edits = cdi.edits_of(Allocation(env=env, mounts=mounts))
-        if not edits:
-            return []
         texts = [f"{name}={text}" for name, text in (*env.items(), *libraries.items())]
         kind, name = self._kind("limits"), digest(texts)
-        self._directory.write(cdi.Spec(kind, [cdi.Device(name, edits)]), part=name)
+        if name not in self._limits or not self._limits[name].exists():
+            mounts = self._files.replacements(libraries, self.hook_program() is not None) if libraries else []
+            edits = cdi.edits_of(Allocation(env=env, mounts=mounts))
+            if not edits:
+                return []
+            self._limits[name] = self._directory.write(cdi.Spec(kind, [cdi.Device(name, edits)]), part=name)
         return [cdi.qualified_name(kind, name)]
 
     def keep_limits(self, stored: Iterable[str], current: Iterable[str]) -> None:

@@ -112,6 +112,10 @@ class DriverLibraries:
             cached = self._cached = (directory, self._changed_at(directory), self._read(directory))
         return cached[2]
 
+    def read_directories(self) -> list[Path]:
+        """Those whose changes make another tree; none before the first was read."""
+        return [self._cached[0], self._programs] if self._cached is not None else []
+
     def directories(self, linked: bool) -> Sequence[str]:
         """Those of the libraries in a container. One is enough where a hook adds it to the loader's cache."""
         return self._container_directories[:1] if linked else self._container_directories

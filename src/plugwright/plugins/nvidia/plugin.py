@@ -24,6 +24,7 @@ from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, N
 from plugwright.plugins.nvidia.driver import GpuHealth
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
+from plugwright.plugins.nvidia.kept_answers import KeptAnswers
 from plugwright.plugins.nvidia.labels import NodeLabels
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import CachedPreference
@@ -63,6 +64,7 @@ class Nvidia(Plugin):
         self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_hung=1)
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
+        self._answers = KeptAnswers(self._allocations, self._sharing, monitor.republish)
         self._listed: list[Device] = []
         self._problems = LogOnce(logger)
         self._versions = ("", "")  # of the driver and of CUDA
@@ -97,7 +99,7 @@ class Nvidia(Plugin):
     async def discover(self) -> AsyncIterator[list[Device]]:
         monitor = self.monitor
         async with monitor.running():
-            with monitor.selecting(self.resource, self._selection):
+            with monitor.selecting(self.resource, self._selection), self._answers.watching():
                 self._labels.begin()
                 follow = asyncio.create_task(self._sharing.follow(monitor.republish))
                 follow.add_done_callback(lambda _: monitor.republish())
@@ -112,6 +114,7 @@ class Nvidia(Plugin):
                             self._stored = self._stored if now is None else now
                         if not view.is_pending:
                             yield await self._list_in_time(view)
+                        await self._write_ahead(view)
                         await self._wait_for_change(view)
                 finally:
                     self._labels.end()
@@ -119,6 +122,9 @@ class Nvidia(Plugin):
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         return await self._allocating.run(partial(self._allocate, devices))
+
+    def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
+        return self._answers.get([device.id for device in devices])
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Uses the links of the newest view: the driver is not asked."""
@@ -143,6 +149,8 @@ class Nvidia(Plugin):
 
     def _allocate(self, devices: Sequence[Device]) -> Allocation:
         units = [sharing.given(self._unit(device.id), device) for device in devices]
+        if not self._is_shared_by_claims and (kept := self._answers.renewed(units)) is not None:
+            return kept
         if self._is_shared_by_claims and not any(unit.share_id or unit.is_part for unit in units):
             # Admin access, or an API server that knows no shared devices: the claim was given no part.
             return self._allocations.build(units, ContainerExtras(env=sharing.device_env(units)))
@@ -156,14 +164,22 @@ class Nvidia(Plugin):
             return
         self.monitor.read_now()
 
+    async def _write_ahead(self, view: View) -> None:
+        """Off the list's way: files of shares that are allocated later. A failure is the allocation's to report."""
+        with suppress(PluginError):
+            while not self._answers.is_ahead and self.monitor.views.value is view:
+                await self._listing.run(self._answers.write_ahead, to_end=True)
+
     async def _list_in_time(self, view: View) -> list[Device]:
         """A known problem of all GPUs needs no thread to be listed: there may be none left."""
         try:
             self._listed = await self._listing.run(partial(self._list, view))
         except PluginError:
+            self._answers.forget()
             if not view.problem or not self._listed:
                 raise
             return [device.unhealthy(view.problem, "driver") for device in self._listed]
+        self._answers.take()
         return self._listed
 
     def _list(self, view: View) -> list[Device]:
@@ -189,6 +205,7 @@ class Nvidia(Plugin):
         waits += [self.monitor.intervals.retry] if self._missing else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
+        self._answers.make([] if view.problem or self._is_shared_by_claims else units)
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
         self._versions = (view.snapshot.driver, view.snapshot.cuda)
         return list(self._devices(units, assessments, overlaps))

@@ -97,6 +97,8 @@ class ContainerExtras(msgspec.Struct, frozen=True):
 
 
 class SharingBackend(Protocol):
+    is_lasting: bool  # a container needs no files of its own: `renew` has nothing to do
+
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         """All units of these whole devices; PluginError if they are more than the kubelet accepts."""
         ...
@@ -123,6 +125,13 @@ class SharingBackend(Protocol):
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         """As `extras`, for a container that may be running with these units: what it uses is left alone."""
+        ...
+
+    def renew(self, units: Sequence[GpuUnit]) -> bool:
+        """After `restored`, all that `extras` adds: what a new container must find empty. False if files are missing.
+
+        The extras themselves are the same until the next list.
+        """
         ...
 
     def release(self, keys: Sequence[str]) -> None:

@@ -13,6 +13,8 @@ __all__ = ["TimeSlicing"]
 class TimeSlicing:
     """A `SharingBackend`; without `share` that of whole devices."""
 
+    is_lasting = True
+
     def __init__(self, resource: str, share: NvidiaShare | None) -> None:
         self._resource, self._share = resource, share
 
@@ -46,6 +48,9 @@ class TimeSlicing:
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         return self.extras(units)
+
+    def renew(self, units: Sequence[GpuUnit]) -> bool:
+        return True
 
     def release(self, keys: Sequence[str]) -> None:
         """A container has no files."""

@@ -37,6 +37,10 @@ class LimiterLibrary(Protocol):
         """OSError where the files cannot be made."""
         ...
 
+    def renew(self, name: str) -> bool:
+        """Empties what a container writes to; False if a file that its answer names is missing."""
+        ...
+
     def discard(self, name: str) -> None:
         """Deletes the files of a container that is gone."""
         ...
@@ -44,6 +48,8 @@ class LimiterLibrary(Protocol):
 
 class VgpuSharing:
     """A `SharingBackend`."""
+
+    is_lasting = False  # every container begins with an empty usage file
 
     def __init__(self, resource: str, share: NvidiaShare) -> None:
         self._resource, self._share = resource, share
@@ -86,6 +92,12 @@ class VgpuSharing:
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         """As `extras`, for a container that may be running with these units: what it has used stays counted."""
         return self._extras(units, is_fresh=False)
+
+    def renew(self, units: Sequence[GpuUnit]) -> bool:
+        try:
+            return self._library.renew(_name([unit.key for unit in units]))
+        except OSError as error:
+            raise PluginError(f"{self._resource}: cannot prepare a vgpu share: {error}") from error
 
     def release(self, keys: Sequence[str]) -> None:
         """Of one request, or of several, which had a share each."""

@@ -29,6 +29,7 @@ class BuiltinLibrary:
     def __init__(self, config: NvidiaVgpu) -> None:
         self._source = Path(config.builtin)
         self._files = TenantFiles(Path(config.root))
+        self._installed_as: dict[str, tuple[tuple[int, ...], Path]] = {}  # by soname: the source's status, and the copy
 
     def fault(self, unit: GpuUnit) -> str:
         if unit.gpu.mig_enabled and not unit.mig:
@@ -55,10 +56,26 @@ class BuiltinLibrary:
             ),
         )
 
+    def renew(self, name: str) -> bool:
+        if not self._files.has("limits", f"{name}.builtin"):
+            return False
+        if not all(copy.is_file() for _, copy in self._installed_as.values()):
+            return False
+        self._files.writable_file("usage", name, fresh=True)
+        return True
+
     def discard(self, name: str) -> None:
         self._files.discard("limits", f"{name}.builtin")
         self._files.discard("usage", name)
 
     def _installed(self, soname: str) -> Path:
-        content = (self._source / soname).read_bytes()
-        return self._files.fixed("lib", digest([content.hex()]), soname, content=content)
+        """The copy of a library; the source is read again only when it has changed."""
+        source = self._source / soname
+        status = source.stat()
+        stamp = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+        known = self._installed_as.get(soname)
+        if known is None or known[0] != stamp or not known[1].is_file():
+            content = source.read_bytes()
+            known = stamp, self._files.fixed("lib", digest([content.hex()]), soname, content=content)
+            self._installed_as[soname] = known
+        return known[1]

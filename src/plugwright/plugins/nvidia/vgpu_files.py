@@ -20,6 +20,7 @@ __all__ = ["TenantFiles"]
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE = 0o700
+_SMALL = 2**20  # bytes; a container may have left a terabyte
 
 
 class TenantFiles:
@@ -27,9 +28,13 @@ class TenantFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._writing = threading.Lock()  # files are written ahead while containers are given theirs
+        self._made: set[Path] = set()  # private directories; from then on only root can change them
 
     def directory(self, path: Path, mode: int = _PRIVATE) -> Path:
         """Makes a directory of exactly this mode; one that is a link or belongs to another user is refused."""
+        if path in self._made and not path.is_symlink() and path.is_dir():
+            return path
         if path != self._root and path.is_relative_to(self._root):
             self.directory(path.parent)
         else:
@@ -43,7 +48,16 @@ class TenantFiles:
             os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
+        if mode == _PRIVATE:
+            self._made.add(path)
         return path
+
+    def has(self, *names: str) -> bool:
+        """Whether there is such a regular file, and no link in its place."""
+        try:
+            return stat.S_ISREG(self._root.joinpath(*names).lstat().st_mode)
+        except OSError:
+            return False
 
     def fixed(self, *names: str, content: bytes) -> Path:
         """A file that containers can read; running ones have it mounted, so it is replaced only if it differs."""
@@ -57,30 +71,37 @@ class TenantFiles:
     def writable_file(self, *names: str, fresh: bool) -> Path:
         """A file that its container may write to. A fresh one is empty, and the last container's is deleted."""
         path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
-        if not fresh and path.exists():
-            return path
-        self._discard(path)
-        descriptor = os.open(path, _CREATE, 0o600)
-        try:
-            os.fchmod(descriptor, 0o666)
-        finally:
-            os.close(descriptor)
+        with self._writing:
+            if not fresh and path.exists():
+                return path
+            self._discard(path)
+            descriptor = os.open(path, _CREATE, 0o600)
+            try:
+                os.fchmod(descriptor, 0o666)
+            finally:
+                os.close(descriptor)
         return path
 
     def writable_directory(self, *names: str, fresh: bool) -> Path:
         """A directory that its container may write to. A fresh one is empty, and the last container's is deleted."""
         path = self._root.joinpath(*names)
-        if fresh:
-            self._discard(path)
-        return self.directory(path, 0o777)
+        with self._writing:
+            if fresh:
+                self._discard(path)
+            return self.directory(path, 0o777)
 
     def discard(self, *names: str) -> None:
         """Deletes a file or directory of a container that is gone; none is there if it never came so far."""
         self._discard(self._root.joinpath(*names))
 
     def _discard(self, path: Path) -> None:
-        """Moves it away, and deletes it in a thread: a container may have left a million files, or a terabyte."""
-        if not path.is_symlink() and not path.exists():
+        """A small file is deleted; others are moved away, and deleted in a thread: there may be a million of them."""
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _SMALL:
+            path.unlink(missing_ok=True)
             return
         trash = self.directory(self._root / "deleted")
         path.rename(trash / f"{path.name}-{os.urandom(8).hex()}")

@@ -45,6 +45,12 @@ class HamiLibrary:
         limits = self._limits(share)
         return ContainerExtras(limits=limits, mounts=self._mounts(share, limits))
 
+    def renew(self, name: str) -> bool:
+        if not self._files.has("limits", name) or not self._library.is_file():
+            return False
+        self._files.writable_directory("containers", name, fresh=True)
+        return True
+
     def discard(self, name: str) -> None:
         self._files.discard("limits", name)
         self._files.discard("containers", name)

@@ -39,6 +39,8 @@ _CAVEAT = "limits are for each process, and a tenant's GPU fault ends all of the
 class MpsSharing:
     """A `SharingBackend`."""
 
+    is_lasting = True
+
     def __init__(self, resource: str, share: NvidiaShare, clock: Callable[[], float] = time.monotonic) -> None:
         self._resource, self._share, self._clock = resource, share, clock
         self._config = share.mps or NvidiaMps()
@@ -98,6 +100,9 @@ class MpsSharing:
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         return self.extras(units)
+
+    def renew(self, units: Sequence[GpuUnit]) -> bool:
+        return True
 
     def release(self, keys: Sequence[str]) -> None:
         """A client has no files of its own."""
