@@ -67,7 +67,7 @@ class ConfigReport(_Part, frozen=True, kw_only=True):
 
 class HungCallReport(_Part, frozen=True, kw_only=True):
     name: str  # such as "read of the configuration"
-    since: datetime
+    since: datetime | None
     line: str  # of the code in which the call hangs
 
 
