@@ -3,6 +3,7 @@
 import sys
 
 from plugwright.system.early_signals import handle_early_signals
+from plugwright.system.init_process import leave_init
 
 __all__ = ["main"]
 
@@ -13,6 +14,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     is_daemon = arguments[:1] == ["run"] or arguments[:2] == ["mps", "run"]
     if is_daemon and not any(argument.startswith(_NO_DAEMON) for argument in arguments):
+        leave_init()
         handle_early_signals()
     if arguments[:1] == ["run"]:
         from plugwright.cli.lean_start import serve_plainly

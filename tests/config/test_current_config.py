@@ -110,7 +110,7 @@ async def test_the_same_refusal_keeps_its_time_and_another_one_is_logged(
 
 async def test_a_file_system_that_does_not_answer_costs_one_thread_and_is_read_when_it_does(path: Path) -> None:
     """A pipe is such a file: reading it waits until somebody writes."""
-    current = CurrentConfig(path, schema.load(path), read_limit=0.05)
+    current = CurrentConfig(path, schema.load(path), read_limit=0.05, read=Path.read_bytes)
     path.unlink()
     os.mkfifo(path)
     before = set(threading.enumerate())  # among them one of an earlier test, perhaps, that is about to end
@@ -132,7 +132,7 @@ async def test_a_file_system_that_does_not_answer_costs_one_thread_and_is_read_w
 
 
 async def test_the_event_loop_goes_on_while_the_file_is_read(path: Path) -> None:
-    current = CurrentConfig(path, schema.load(path))
+    current = CurrentConfig(path, schema.load(path), read=Path.read_bytes)
     content = path.read_text()
     path.unlink()
     os.mkfifo(path)

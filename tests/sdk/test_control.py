@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -33,6 +34,23 @@ NO_REQUESTS = {
     "an unknown word": (b'{"do": "dance"}', 'unknown request: {"do": "dance"}'),
     "no word": (b'{"do": ["watch"]}', "unknown request: "),
     "a cordon without a reason": (b'{"do": "cordon", "resource": "mock/gpu", "id": "x"}', "unknown request: "),
+    "a wait that no float can hold": (
+        b'{"do": "ready", "wait": 1' + b"0" * 400 + b"}",
+        "seconds must be a finite number",
+    ),
+    "a wait that is no number": (b'{"do": "ready", "wait": NaN}', "seconds must be a finite number, got nan"),
+    "a log level for longer than a float": (
+        b'{"do": "log level", "level": "debug", "for": 1' + b"0" * 400 + b"}",
+        "seconds must be a finite number",
+    ),
+    "a cordon for longer than a float": (
+        b'{"do": "cordon", "resource": "mock/gpu", "id": "x", "reason": "y", "for": 1' + b"0" * 400 + b"}",
+        "seconds must be a finite number",
+    ),
+    "a cordon until a time beyond a float": (
+        b'{"do": "cordon", "resource": "mock/gpu", "id": "x", "reason": "y", "until": -1' + b"0" * 400 + b"}",
+        "seconds must be a finite number",
+    ),
     "a cordon of a number": (b'{"do": "cordon", "resource": 1, "id": 2, "reason": 3}', "unknown request: "),
     "a long request": (b'{"do": "' + b"x" * 60_000 + b'"}', 'unknown request: {"do": "xxx'),
     "an unknown resource": (
@@ -128,6 +146,43 @@ async def test_status_is_answered_again_and_again(controlled: Settings, path: Pa
         for _ in range(3):
             answer = await someone.ask(do="status")
             assert [len(resource["devices"]) for resource in answer["ok"]["resources"]] == [2]
+
+
+async def answers(path: Path) -> None:
+    """Returns when the socket is there and answers."""
+
+    async def attempt() -> bool:
+        try:
+            async with client(path) as someone:
+                return "ok" in await someone.ask(do="status")
+        except (OSError, ValueError):
+            return False
+
+    async with asyncio.timeout(60):
+        while not await attempt():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_removed_control_socket_is_made_again(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled):
+        for remove in (path.unlink, lambda: path.rename(path.with_name("moved")), lambda: rmtree(path.parent)):
+            await answers(path)
+            remove()
+        await answers(path)
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_control_socket_that_another_process_had_is_made_when_that_ends(
+    controlled: Settings, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as predecessor:
+        predecessor.bind(str(path))
+        predecessor.listen()
+        async with two_devices(controlled):
+            assert [record.message for record in caplog.records].count("no control socket") == 1
+            predecessor.close()
+            await answers(path)
 
 
 @pytest.mark.parametrize(("line", "said"), NO_REQUESTS.values(), ids=NO_REQUESTS)

@@ -204,3 +204,18 @@ def test_nothing_is_left_of_a_receiver() -> None:
         with Signals():
             logging.getLogger(__name__).debug("inside")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+async def test_a_signal_without_a_meaning_does_not_end_the_daemon(
+    kubelet: ObservedKubelet, number: signal.Signals
+) -> None:
+    node = Node(kubelet.paths.root)
+    node.configure(gpu={"count": 2})
+    async with node.daemon() as daemon:
+        await kubelet.endpoint("mock/gpu", 2)
+        daemon.signal(number)
+        node.configure(gpu={"count": 3})  # served by the same process
+        await kubelet.endpoint("mock/gpu", 3)
+        daemon.signal(signal.SIGTERM)
+        assert await daemon.ends() == 0

@@ -385,3 +385,27 @@ async def test_a_failure_of_registration_turns_devices_unhealthy_until_it_runs_a
             Unannounceable.broken = False
         await kubelet.until(lambda _: kubelet.endpoints[TAPE] is not first)
         await kubelet.health(TAPE, "st0", "Healthy")
+
+
+class Saboteur(Plugin):
+    """Cancels the task that serves its resource."""
+
+    resource = "example.com/saboteur"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("one")]
+        for task in asyncio.all_tasks():
+            if task.get_name() == f"resource {self.resource}":
+                task.cancel()
+        await asyncio.Event().wait()
+
+
+async def test_a_resource_whose_task_ends_is_unready_with_the_reason(
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(Saboteur(), settings=settings) as daemon:
+        fault = await daemon.resource(Saboteur.resource).supervisor.fault.until(bool)
+        assert fault == "resource example.com/saboteur was cancelled by plugin code"
+        assert any(fault in line for line in control.unready(daemon))
+        assert not control.report(daemon)["ready"]
+    assert [record.message for record in caplog.records].count("resource has ended") == 1

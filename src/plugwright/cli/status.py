@@ -52,12 +52,7 @@ def _formatted(report: DaemonStatus, output: str) -> str:
 
 
 def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
-    if report["stalled"]:
-        yield click.style(clean(report["stalled"]), fg="red")
-    if report["log_lines_dropped"]:
-        yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
-    if report["cordons_unreadable"]:
-        yield clean(report["cordons_unreadable"])
+    yield from _daemon_lines(report, now)
     yield from _config_lines(report.get("config"), now)
     for name, reason in sorted(report.get("waiting", {}).items()):
         yield f"{clean(name)}: devices wait: {clean(reason)}"
@@ -76,6 +71,17 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
         yield "cordoned, but the resource is not served:"
         rows: list[list[Cell]] = [[cordon["resource"], cordon["id"], cordon["reason"]] for cordon in left]
         yield from (f"  {line}" for line in table_lines(["RESOURCE", "ID", "REASON"], rows))
+
+
+def _daemon_lines(report: DaemonStatus, now: float) -> Iterator[str]:
+    if report["stalled"]:
+        yield click.style(clean(report["stalled"]), fg="red")
+    for call in report.get("hung", []):
+        yield f"hung for {_age(now - call['since'])}: {clean(call['name'])}, in {clean(call['line'])}"
+    if report["log_lines_dropped"]:
+        yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
+    if report["cordons_unreadable"]:
+        yield clean(report["cordons_unreadable"])
 
 
 def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:

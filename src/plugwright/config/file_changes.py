@@ -11,11 +11,12 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from plugwright.system.concurrency import in_thread
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.inotify import Directory
 from plugwright.system.latest import Signal
 
@@ -23,6 +24,7 @@ __all__ = ["SETTLE", "LookupDirectory", "file_changes", "lookup_directories"]
 
 SETTLE = 0.1  # seconds from the first change to the next look: editors write in many steps
 _LINKS = 40  # as many as the kernel follows
+_LOOKUP_LIMIT = 10.0  # seconds
 
 
 class LookupDirectory(msgspec.Struct, frozen=True, order=True):
@@ -34,15 +36,18 @@ class LookupDirectory(msgspec.Struct, frozen=True, order=True):
 
 
 async def file_changes(path: Path, settle: float = SETTLE) -> AsyncGenerator[None, None]:
-    """Yields at first, and `settle` seconds after the file at `path` may have changed. Close it with `aclosing`."""
-    changed = Signal()
+    """Yields at first, and `settle` seconds after the file at `path` may have changed. Close it with `aclosing`.
+
+    CallUnfinished if the path cannot be looked up in time.
+    """
+    changed, lookups = Signal(), BlockingCalls("lookup of the configuration", _LOOKUP_LIMIT, most_hung=1)
     watched = _WatchedLookup(changed.notify)
     try:
         async for _ in changed.notifications():
             await asyncio.sleep(settle)
             # In a thread: the file may be on a server that does not answer. Again, because what was not watched until
             # now may have changed before it was.
-            while await watched.replace(await in_thread("configuration lookup", lambda: lookup_directories(path))):
+            while await watched.replace(await lookups.run(partial(lookup_directories, path))):
                 pass
             yield
     finally:

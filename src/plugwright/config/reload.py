@@ -22,12 +22,12 @@ from plugwright.config.file_changes import file_changes
 from plugwright.config.last_good import LastGoodFile
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames
-from plugwright.errors import CallUnfinished, ConfigError, PlugwrightError
+from plugwright.errors import CallTimedOut, CallUnfinished, ConfigError, PlugwrightError
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
-from plugwright.system.blocking import BlockingCalls
+from plugwright.system.blocking import BlockingCalls, call_within
 from plugwright.system.concurrency import Backoff, in_thread, single_error
 from plugwright.system.latest import Latest
 from plugwright.system.log_once import LogOnce
@@ -58,12 +58,17 @@ class CurrentConfig:
     """
 
     def __init__(
-        self, path: Path, config: Config, read_limit: float = _READ_LIMIT, state: ConfigState | None = None
+        self,
+        path: Path,
+        config: Config,
+        read_limit: float = _READ_LIMIT,
+        state: ConfigState | None = None,
+        read: Callable[[Path], bytes] = schema.read_bytes,
     ) -> None:
         self.value = config
         self.state = Latest(state or ConfigState(str(path), config.sha256, time.time()))
         self.reads = BlockingCalls("read of the configuration", read_limit, at_once=1)
-        self._path, self._read_limit = path, read_limit
+        self._path, self._read_limit, self._read_file = path, read_limit, read
         refused = self.state.value.refused
         self._seen = config.sha256 if refused is None else refused.sha256  # of the version that was read last
 
@@ -92,14 +97,19 @@ class CurrentConfig:
         """Yields when the file has another content than when it was last read. Close it with `aclosing`."""
         async with aclosing(file_changes(self._path)) as changes:
             async for _ in changes:
-                # Without a limit: nothing else waits for it.
-                if await in_thread("configuration change", partial(_fingerprint, self._path)) != self._seen:
+                if await self._has_changed():
                     yield
+
+    async def _has_changed(self) -> bool:
+        try:
+            return await self.reads.run(partial(_fingerprint, self._path, self._read_file)) != self._seen
+        except CallUnfinished:
+            return True  # the reload that follows reports the reason
 
     async def _read(self) -> _Attempt:
         """In one thread at most, however often it is tried while a file system does not answer."""
         try:
-            return await self.reads.run(partial(_attempt, self._path))
+            return await self.reads.run(partial(_attempt, self._path, self._read_file))
         except CallUnfinished as error:
             self._seen = ""
             reason = f"no answer within {self._read_limit:g} s" if self.reads.hung.value else str(error)
@@ -130,7 +140,8 @@ class DaemonConfig:
     without one the error is raised.
     """
 
-    def __init__(self, path: Path, state_dir: Path | None = None) -> None:
+    def __init__(self, path: Path, state_dir: Path | None = None, read_limit: float = _READ_LIMIT) -> None:
+        self._read_limit = read_limit
         self._last_good = LastGoodFile(state_dir, path)
         self._current = self._start(path)
         self._stack = AsyncExitStack()
@@ -146,7 +157,7 @@ class DaemonConfig:
         return self._current.state.value
 
     def _start(self, path: Path) -> CurrentConfig:
-        attempt = _attempt(path)
+        attempt = _attempt(path, partial(_read_at_start, self._read_limit))
         try:
             if attempt.config is None:
                 raise attempt.error or ConfigError(f"cannot read {path}")
@@ -155,7 +166,8 @@ class DaemonConfig:
         except Exception as error:  # noqa: BLE001  raised again where there is no other version
             config, state = self._restore(path, attempt.sha256, error)
         names = self._names.current
-        return CurrentConfig(path, config, state=replace(state, refused_names=names.refused, unnamed=names.unnamed))
+        state = replace(state, refused_names=names.refused, unnamed=names.unnamed)
+        return CurrentConfig(path, config, self._read_limit, state)
 
     def _make_plugins(self, config: Config) -> None:
         self._names = TemplateNames(config)
@@ -164,8 +176,8 @@ class DaemonConfig:
 
     def _restore(self, path: Path, sha256: str, error: Exception) -> tuple[Config, ConfigState]:
         try:
-            kept = self._last_good.load()
-        except ConfigError as unusable:
+            kept = call_within("read of the last good version", self._read_limit, self._last_good.load)
+        except (ConfigError, CallUnfinished) as unusable:
             raise ConfigError(f"{_text(error)}; its last good version cannot be used: {unusable}") from error
         if kept is None:
             raise error
@@ -259,11 +271,11 @@ async def replace_plugins(daemon: Daemon, plugins: list[Plugin], cordons: Sequen
         raise
 
 
-def _attempt(path: Path) -> _Attempt:
+def _attempt(path: Path, read: Callable[[Path], bytes]) -> _Attempt:
     """Reads and checks the file; never raises, so that an error comes with the version that has it."""
     sha256 = ""
     try:
-        content = schema.read_bytes(path)
+        content = read(path)
         sha256 = schema.digest(content)
         return _Attempt(sha256, schema.decode(path, content))
     except Exception as error:  # noqa: BLE001  raised again in the event loop
@@ -274,8 +286,18 @@ def _text(error: Exception) -> str:
     return clean(error if isinstance(error, PlugwrightError) else f"{type(error).__name__}: {error}")
 
 
-def _fingerprint(path: Path) -> str:
+def _fingerprint(path: Path, read: Callable[[Path], bytes]) -> str:
     try:
-        return schema.digest(schema.read_bytes(path))
+        return schema.digest(read(path))
     except ConfigError:
         return ""  # as `_attempt` has it
+
+
+def _read_at_start(limit: float, path: Path) -> bytes:
+    """Within the limit of a running daemon, although there is no event loop yet."""
+    try:
+        return call_within("read of the configuration", limit, partial(schema.read_bytes, path))
+    except CallTimedOut:
+        raise ConfigError(f"cannot read {path}: no answer within {limit:g} s") from None
+    except CallUnfinished as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None

@@ -24,6 +24,7 @@ from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySett
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ServeMode
+from plugwright.system import files
 from plugwright.system.cpython import sha256
 from plugwright.text import clean
 
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 _DIGITS = 12
+_LARGEST = 2**20  # bytes; a ConfigMap cannot have more
 
 
 _Pattern = Annotated[str, msgspec.Meta(min_length=1)]
@@ -131,14 +133,18 @@ class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def load(path: Path) -> Config:
-    return decode(path, read_bytes(path))
+    """The file at `path`, for a command that reads it once: a pipe is read to its end."""
+    return decode(path, read_bytes(path, from_pipe=path.is_fifo()))
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, *, from_pipe: bool = False) -> bytes:
+    """The content of a regular file, or of a pipe. ConfigError if it is larger than a ConfigMap may be."""
     try:
-        return path.read_bytes()
+        return files.read_pipe(path, _LARGEST) if from_pipe else files.read(path, _LARGEST)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
 
 
 def decode(path: Path, content: bytes) -> Config:

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -28,10 +28,14 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.holdings.holding import Holdings, HoldingSource, UnknownSource
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ResourceDriver, ServeMode
-from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
+from plugwright.sdk.status import DaemonStatus, DeviceStatus, HungStatus, ResourceStatus, shown
 from plugwright.system import json_lines
-from plugwright.system.concurrency import in_thread
+from plugwright.system.blocking import HungCall
+from plugwright.system.concurrency import Backoff, cancel, in_thread
+from plugwright.system.inotify import Directory
 from plugwright.system.json_lines import Blocked, Request
+from plugwright.system.log_once import LogOnce
+from plugwright.system.sockets import SocketFile
 from plugwright.text import clean
 
 __all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
@@ -44,6 +48,8 @@ def _without_pods(reason: str) -> Holdings:
 
 
 _NOT_ASKED = _without_pods("the kubelet was not asked")
+_SOCKET_RETRY, _SOCKET_LONGEST = 0.1, 5.0  # seconds until a control socket that was removed or taken is tried again
+_DIGITS_SHOWN = 40  # of a number in an error
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
@@ -51,19 +57,46 @@ _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 async def serve_control_socket(
     daemon: Daemon, path: Path | None, *, answers_blocked: bool = True
 ) -> AsyncIterator[None]:
-    """Serves the control socket while inside. A socket that cannot be made is logged: devices are served without it.
+    """Serves the control socket while inside; it is made again when its file is removed, or another process had it.
 
-    To answer while the event loop is blocked takes a thread: not `answers_blocked` does without.
+    A socket that cannot be made is logged: devices are served without it. To answer while the event loop is blocked
+    takes a thread: not `answers_blocked` does without.
     """
-    async with AsyncExitStack() as stack:
-        if path is not None:
-            try:
-                listening = json_lines.listen(path)
-                handle, blocked = partial(_handle, daemon), _blocked(daemon) if answers_blocked else None
-                await stack.enter_async_context(json_lines.serving(path, listening, handle, blocked))
-            except (OSError, PlugwrightError) as error:
-                logger.warning("no control socket", extra={"path": str(path), "error": str(error)})
+    if path is None:
         yield
+        return
+    tried, blocked = asyncio.Event(), _blocked(daemon) if answers_blocked else None
+    keeping = asyncio.create_task(_keep_socket(path, partial(_handle, daemon), blocked, tried))
+    try:
+        await tried.wait()
+        yield
+    finally:
+        await cancel(keeping)
+
+
+async def _keep_socket(path: Path, handle: json_lines.Handler, blocked: Blocked | None, tried: asyncio.Event) -> None:
+    """Runs indefinitely; `tried` is set when the socket is served, or cannot be made at first."""
+    problems, backoff = LogOnce(logger), Backoff(first=_SOCKET_RETRY, longest=_SOCKET_LONGEST)
+    while True:
+        try:
+            listening, directory = json_lines.listen(path), Directory(path.parent)
+            file = SocketFile.of(path)
+            async with json_lines.serving(path, listening, handle, blocked), directory.watching():
+                if problems.recovered():
+                    logger.info("control socket served", extra={"path": str(path)})
+                backoff.reset()
+                tried.set()
+                await directory.changed.until(partial(_is_gone, file))
+            reason = "its file was removed or replaced"
+        except (OSError, PlugwrightError) as error:
+            reason = str(error)
+        problems.warning("no control socket", reason, extra={"path": str(path), "error": reason})
+        tried.set()
+        await asyncio.sleep(backoff.delay())
+
+
+def _is_gone(file: SocketFile) -> bool:
+    return not file.exists()
 
 
 def _blocked(daemon: Daemon) -> Blocked:
@@ -92,11 +125,12 @@ def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -
     runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
     unknown = holdings.unknown.get(HoldingSource.POD_RESOURCES)
     return DaemonStatus(
-        ready=all(map(is_ready, runtimes)),
+        ready=all(map(is_ready, runtimes)) and not daemon.cordons.unreadable,
         registration=daemon.settings.registration.value,
         directory=str(daemon.directory),
         stalled=stalled,
         stalls=daemon.stalls.count,
+        hung=[_hung(call) for call in daemon.hung.value],
         cordons=daemon.cordons.listed(),
         cordons_unreadable=daemon.cordons.unreadable,
         pods_unreadable=unknown.reason if unknown is not None else "",
@@ -107,6 +141,10 @@ def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -
     )
 
 
+def _hung(call: HungCall) -> HungStatus:
+    return HungStatus(name=clean(call.name), since=round(time.time() - call.seconds, 3), line=call.line)
+
+
 def one_line(daemon: Daemon) -> str:
     idle = sum(runtime.is_idle for runtime in daemon.resources.values())
     ready = sum(map(is_ready, daemon.resources.values())) - idle
@@ -115,13 +153,15 @@ def one_line(daemon: Daemon) -> str:
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
-    """Registered, and the kubelet has a stream open, or the driver's devices are published; or idle."""
+    """Registered without a fault, and the kubelet has a stream open, or the driver's devices are published; or idle."""
     return runtime.is_idle or not any(_waiting(runtime))
 
 
 def unready(daemon: Daemon) -> list[str]:
     """What a readiness probe waits for, in lines; none if the daemon serves all of its resources."""
     waiting = [] if daemon.serving else ["starting or stopping"]
+    if daemon.cordons.unreadable:
+        waiting.append(clean(daemon.cordons.unreadable))
     for name, runtime in sorted(dict(daemon.resources).items()):
         if not runtime.is_idle:
             waiting += [clean(f"{name}: {reason}") for reason in _waiting(runtime)]
@@ -133,6 +173,8 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
     if owner := runtime.ownership.owner.value:
         yield f"{RegistrationState.WAITING} {owner}"
         return
+    if fault := runtime.supervisor.fault.value:
+        yield fault
     failing = runtime.discovery.failing.value
     if runtime.serve.api is not ServeMode.DRA:
         status = runtime.registration.status.value
@@ -232,7 +274,7 @@ async def _handle(daemon: Daemon, request: Request) -> object:
         case {"do": "watch" | "watch reports" as name}:
             return _changes(daemon, _VIEWS[name])
         case {"do": "ready", "wait": int() | float() as seconds}:
-            return await _until_ready(daemon, seconds)
+            return await _until_ready(daemon, _finite(seconds))
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
             cordon = Cordon(reason, await _author(request), time.time(), _end(request))
             await daemon.cordons.add(resource, device_id, cordon)
@@ -243,7 +285,7 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             still = f"; the configuration file still cordons it: {rule}" if rule else ""
             return f"{device_id} of {resource} is no longer cordoned{still}"
         case {"do": "log level", "level": str(level), "for": int() | float() as seconds}:
-            daemon.log_level.change(level, float(seconds), await _author(request))
+            daemon.log_level.change(level, _finite(seconds), await _author(request))
             return daemon.log_level.describe()
         case {"do": "log level"} if "level" not in request:
             return daemon.log_level.describe()
@@ -263,13 +305,23 @@ def _driver(daemon: Daemon, resource: str) -> ResourceDriver:
     return driver
 
 
+def _finite(number: float) -> float:
+    """JSON has integers that no float can hold, and NaN."""
+    try:
+        if math.isfinite(number):
+            return float(number)
+    except OverflowError:
+        pass
+    raise ConfigError(f"seconds must be a finite number, got {clean(str(number)[:_DIGITS_SHOWN])}")
+
+
 def _end(request: Request) -> float:
     """When a cordon is to end, in seconds since the epoch."""
     match request:
         case {"for": int() | float() as seconds}:
-            end = time.time() + seconds
-        case {"until": int() | float() as end}:
-            pass
+            end = time.time() + _finite(seconds)
+        case {"until": int() | float() as seconds}:
+            end = _finite(seconds)
         case _:
             end = math.nan if {"for", "until"} & request.keys() else math.inf
     if not 0 <= end <= LATEST and not math.isinf(end):

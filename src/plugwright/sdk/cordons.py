@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 CORDONS_FILE = "cordons.json"  # in the directory of the node
 _VERSION = 2  # the first had no number
+_LARGEST = 2**20  # bytes; 200 for each cordon are usual
 _FORMAT = "format"  # no resource has this name: theirs have a slash
 LATEST = 253_402_300_799.0  # the last second of the year 9999
 
@@ -94,7 +95,11 @@ class Cordons:
 
     def __init__(self, path: Path | None) -> None:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
-        self._file = StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False)) if path is not None else None
+        self._file = (
+            StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False, limit=_LARGEST))
+            if path is not None
+            else None
+        )
         self._cordons: _Stored = {}
         self._problems = LogOnce(logger)
 

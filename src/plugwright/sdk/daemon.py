@@ -41,6 +41,7 @@ from plugwright.sdk.socket_directory import watch_for_replacement
 from plugwright.sdk.status import ConfigState
 from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
+from plugwright.system.blocking import HungCall, hung_calls
 from plugwright.system.concurrency import cancel_within, single_error
 from plugwright.system.heartbeat import Heartbeat
 from plugwright.system.inotify import Directory
@@ -234,6 +235,7 @@ class Daemon:
         self._audit = AllocationAudit(self.ledger, settings.timeouts.audit)
         self.rivals = Rivals(self.ledger.checkpoint, paths.device_plugins, self._listed, settings.timeouts.holders)
         self.rivals.found.subscribe(self._publish_change)
+        self.hung = Latest[tuple[HungCall, ...]](())  # blocking calls of every kind, on this event loop
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -244,6 +246,8 @@ class Daemon:
         `DirectoryReplaced` ends it: only another process can see the directory that the kubelet has now.
         """
         plugins = check_plugins(plugins)
+        self.hung = hung_calls()
+        unsubscribe = self.hung.subscribe(self._publish_change)
         for plugin in plugins:
             sockets.check_path(self._directory.path / registration.unique_socket_name(plugin.resource))
         removed = registration.remove_stale_sockets(self._directory.path)
@@ -271,6 +275,7 @@ class Daemon:
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
+            unsubscribe()
             await self._audit.close()
             self.log_level.close()
             if self._owns_stalls:
@@ -329,20 +334,25 @@ class Daemon:
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:
-        runtime = ResourceRuntime(
-            plugin,
-            self.settings,
-            self._directory,
-            self.stalls,
-            self.ledger,
-            self._drivers,
-        )
+        runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls, self.ledger, self._drivers)
         self.cordons.attach(runtime.inventory)
         runtime.service.on_allocated = self._audit.add
         runtime.subscribe(self._publish_change)
         self.resources[plugin.resource] = runtime
-        # In no TaskGroup: one resource that ends in a way nobody thought of must not end the others.
-        self._tasks[plugin.resource] = asyncio.create_task(runtime.run(), name=f"resource {plugin.resource}")
+        # In no TaskGroup: isolates unexpected failures of one resource from the others.
+        task = self._tasks[plugin.resource] = asyncio.create_task(runtime.run(), name=f"resource {plugin.resource}")
+        task.add_done_callback(partial(self._notice_end, runtime))
+
+    def _notice_end(self, runtime: ResourceRuntime, task: "asyncio.Task[None]") -> None:
+        """A resource is served until it is stopped: any other end shows in the log, in `status` and in readiness."""
+        if self._tasks.get(runtime.resource) is not task:
+            return
+        error = None if task.cancelled() else task.exception()
+        how = "was cancelled by plugin code" if task.cancelled() else f"ended: {type(error).__name__}: {error}"
+        reason = clean(f"{task.get_name()} {how}")
+        logger.error("resource has ended", extra={"resource": runtime.resource, "error": reason}, exc_info=error)
+        runtime.inventory.add_fault("resource", reason)
+        runtime.supervisor.fault.publish(reason)
 
     async def _stop(self, resources: list[str]) -> None:
         stopping = [self._tasks.pop(resource) for resource in resources]

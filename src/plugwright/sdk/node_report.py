@@ -19,6 +19,7 @@ __all__ = [
     "DriverReport",
     "HolderReport",
     "HoldingsReport",
+    "HungCallReport",
     "KubeletReport",
     "MoveReport",
     "NodeReport",
@@ -64,12 +65,19 @@ class ConfigReport(_Part, frozen=True, kw_only=True):
     unnamed: tuple[str, ...] = ()  # name templates without a device
 
 
+class HungCallReport(_Part, frozen=True, kw_only=True):
+    name: str  # such as "read of the configuration"
+    since: datetime | None
+    line: str  # of the code in which the call hangs
+
+
 class DaemonReport(_Part, frozen=True, kw_only=True):
     version: str
     ready: bool
     waiting_for: tuple[str, ...] = ()  # lines of the readiness probe; empty if ready
     stalled: str = ""  # why the event loop is blocked
     stalls: int = 0
+    hung: tuple[HungCallReport, ...] = ()  # blocking calls in threads
     log_lines_dropped: int = 0
     config: ConfigReport | None = None  # null for a plugin that runs without a configuration file
 

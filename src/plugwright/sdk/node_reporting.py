@@ -19,6 +19,7 @@ from plugwright.sdk.node_report import (
     DriverReport,
     HolderReport,
     HoldingsReport,
+    HungCallReport,
     KubeletReport,
     MoveReport,
     NodeReport,
@@ -57,6 +58,10 @@ def node_report(
             waiting_for=tuple(waiting),
             stalled=status["stalled"],
             stalls=status["stalls"],
+            hung=tuple(
+                HungCallReport(name=call["name"], since=timestamp(call["since"]), line=call["line"])
+                for call in status["hung"]
+            ),
             log_lines_dropped=status["log_lines_dropped"],
             config=_config(daemon.config.value) if daemon.config.value is not None else None,
         ),

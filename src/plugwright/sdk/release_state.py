@@ -7,16 +7,17 @@ are the node's and do not move, unless the node's directory is another one: then
 
 import fcntl
 import logging
-import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.errors import CallUnfinished, ConfigError, PlugwrightError
 from plugwright.sdk.cordons import CORDONS_FILE, Cordons
 from plugwright.sdk.settings import Settings
 from plugwright.system import files
+from plugwright.system.blocking import call_within
 from plugwright.text import clean
 
 __all__ = ["with_own_state"]
@@ -34,14 +35,12 @@ def with_own_state(settings: Settings) -> Settings:
     shared, node = settings.state_dir, settings.node_directory
     if shared is None or node is None:
         return settings
-    found: list[Path] = []
-    # In a thread, because a disk may hang; there is no event loop yet.
-    worker = threading.Thread(target=lambda: found.append(_prepared(shared, node, settings.release)), daemon=True)
-    worker.start()
-    worker.join(_LIMIT)
-    own = found[0] if found else _directory(shared, settings.release)
-    if worker.is_alive():
-        logger.error("state of an earlier version not looked for: the disk hangs", extra={"path": str(shared)})
+    try:
+        own = call_within("look for earlier state", _LIMIT, partial(_prepared, shared, node, settings.release))
+    except CallUnfinished as error:
+        own = _directory(shared, settings.release)
+        facts = {"path": str(shared), "error": clean(error)}
+        logger.error("state of an earlier version not looked for: the disk hangs", extra=facts)
     return replace(settings, state_dir=own, node_dir=node)
 
 

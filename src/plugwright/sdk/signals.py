@@ -1,5 +1,7 @@
 """Signals of a running daemon: SIGTERM and SIGINT stop it, SIGHUP reloads; a stop has a limit, whatever hangs.
 
+SIGUSR1 and SIGUSR2, which end other processes, do nothing.
+
 The kernel's notice of a signal goes to a thread of its own (`signal.set_wakeup_fd`), because a handler in Python only
 runs when the main thread gets back to the interpreter: one that hangs in a driver's library never does, and one that
 sleeps in the event loop does not where the kernel gave the signal to another thread. That thread sleeps until there is
@@ -26,6 +28,7 @@ __all__ = ["Signals", "StopLimits", "end_process"]
 logger = logging.getLogger(__name__)
 
 _STOP = frozenset({signal.SIGTERM, signal.SIGINT})
+_HANDLED = (*_STOP, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # by default, each of them ends the process
 
 
 class StopLimits(msgspec.Struct, frozen=True):
@@ -50,7 +53,7 @@ class Signals:
         self._thread = threading.Thread(target=self._watch, name="plugwright-signals", daemon=True)
         self._thread.start()
         self._wakeup_before = signal.set_wakeup_fd(self._notices.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _handled_by_thread) for number in (*_STOP, signal.SIGHUP)}
+        self._before = {number: signal.signal(number, _handled_by_thread) for number in _HANDLED}
         early = self._before[signal.SIGHUP]
         self.reload = isinstance(early, EarlyHangup) and early.received
         return self

@@ -16,6 +16,7 @@ __all__ = [
     "CordonStatus",
     "DaemonStatus",
     "DeviceStatus",
+    "HungStatus",
     "RefusedConfig",
     "ResourceStatus",
     "shown",
@@ -103,12 +104,21 @@ class CordonStatus(TypedDict):
     served: bool  # whether the resource is served at present
 
 
+class HungStatus(TypedDict):
+    """A blocking call that hangs in a thread: a read of a dead file system, a driver that does not answer."""
+
+    name: str
+    since: float  # when the call began
+    line: str  # of the code in which it hangs
+
+
 class DaemonStatus(TypedDict):
     ready: bool
     registration: str
     directory: str
     stalled: str  # why the event loop is blocked, empty if it is not
     stalls: int
+    hung: list[HungStatus]
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
     pods_unreadable: str  # why the pods of the devices are not known, empty if they are

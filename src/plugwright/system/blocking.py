@@ -11,18 +11,50 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from plugwright.errors import CallNotStarted, CallTimedOut
 from plugwright.system import concurrency
+from plugwright.system.cpython import start_thread
 from plugwright.system.heartbeat import line_of_thread
 from plugwright.system.latest import Latest, Signal
 
-__all__ = ["BlockingCalls", "HungCall"]
+__all__ = ["BlockingCalls", "HungCall", "call_within", "hung_calls"]
 
 T = TypeVar("T")
+
+
+def call_within(name: str, limit: float, function: Callable[[], T]) -> T:
+    """The result of `function`, or what it raises, for a program without an event loop; CallTimedOut, CallNotStarted.
+
+    The calling thread waits up to `limit` seconds. A call that hangs stays in its thread.
+    """
+    outcome: SimpleQueue[Callable[[], T]] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001  raised again in the calling thread
+            outcome.put(partial(_raise, error))
+        else:
+            outcome.put(lambda: result)
+
+    try:
+        start_thread(name, work)
+        finish = outcome.get(timeout=limit)
+    except RuntimeError as error:  # no thread can be started
+        raise CallNotStarted(name, str(error)) from error
+    except Empty:
+        raise CallTimedOut(name, limit) from None
+    return finish()
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
 
 
 class HungCall(msgspec.Struct, eq=False):
@@ -40,6 +72,15 @@ class HungCall(msgspec.Struct, eq=False):
     def line(self) -> str:
         """The line of code in which the call hangs."""
         return line_of_thread(self.thread)
+
+
+# By event loop: calls of every kind that hang.
+_hung: WeakKeyDictionary[asyncio.AbstractEventLoop, Latest[tuple[HungCall, ...]]] = WeakKeyDictionary()
+
+
+def hung_calls() -> Latest[tuple[HungCall, ...]]:
+    """The hung calls of every `BlockingCalls` on the running event loop."""
+    return _hung.setdefault(asyncio.get_running_loop(), Latest(()))
 
 
 class _Call(Generic[T]):
@@ -170,7 +211,8 @@ class BlockingCalls:
 
     def _give_up(self, facts: HungCall) -> None:
         if facts not in self.hung.value:
-            self.hung.publish((*self.hung.value, facts))
+            for hung in (self.hung, hung_calls()):
+                hung.publish((*hung.value, facts))
             self._changed.notify()  # callers that wait for their turn may be refused now
 
     def _end(self, facts: HungCall, outcome: "asyncio.Future[Any]") -> None:
@@ -182,4 +224,5 @@ class BlockingCalls:
 
     def _forget(self, facts: HungCall) -> None:
         if facts in self.hung.value:
-            self.hung.publish(tuple(call for call in self.hung.value if call is not facts))
+            for hung in (self.hung, hung_calls()):
+                hung.publish(tuple(call for call in hung.value if call is not facts))

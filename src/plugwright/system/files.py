@@ -17,7 +17,17 @@ import msgspec
 
 from plugwright.errors import StateFileLocked
 
-__all__ = ["READ_LIMIT", "FileCalls", "locked", "put_aside", "read", "remove", "remove_unfinished", "write_atomically"]
+__all__ = [
+    "READ_LIMIT",
+    "FileCalls",
+    "locked",
+    "put_aside",
+    "read",
+    "read_pipe",
+    "remove",
+    "remove_unfinished",
+    "write_atomically",
+]
 
 # A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
 _PREFIX = ".plugwright-"
@@ -66,14 +76,27 @@ def read(path: Path, limit: int = READ_LIMIT) -> bytes:
             raise ValueError("it must be a regular file")
         if status.st_size > limit:
             raise ValueError(f"it must have at most {limit} bytes, got {status.st_size}")
-        content = bytearray()
-        while piece := os.read(descriptor, _PIECE):
-            content += piece
-            if len(content) > limit:  # it grows
-                raise ValueError(f"it must have at most {limit} bytes, got more")
-        return bytes(content)
+        return _read_all(descriptor, limit)
     finally:
         os.close(descriptor)
+
+
+def read_pipe(path: Path, limit: int = READ_LIMIT) -> bytes:
+    """What is written to a pipe until its writers have closed it; ValueError if that is more than `limit` bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read_all(descriptor, limit)
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, limit: int) -> bytes:
+    content = bytearray()
+    while piece := os.read(descriptor, _PIECE):
+        content += piece
+        if len(content) > limit:  # it grows
+            raise ValueError(f"it must have at most {limit} bytes, got more")
+    return bytes(content)
 
 
 def write_atomically(

@@ -103,6 +103,7 @@ async def serving(
         await connected(*await asyncio.open_unix_connection(sock=connection, limit=_LINE_LIMIT))
 
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(_end_all, connections)
         stack.callback(file.unlink)  # also where the thread cannot be started
         if blocked is None:
             server = await asyncio.start_unix_server(connected, sock=listening, limit=_LINE_LIMIT)
@@ -111,6 +112,9 @@ async def serving(
             await stack.enter_async_context(_accepting(listening, taken, blocked, connections))
         stack.callback(file.unlink)  # before it is closed: nobody finds a socket that refuses
         yield
+
+
+async def _end_all(connections: "set[asyncio.Task[None]]") -> None:
     await cancel(*connections)
 
 

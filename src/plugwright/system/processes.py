@@ -16,8 +16,8 @@ async def run(
 ) -> tuple[int, str]:
     """The exit status and the end of the output. OSError where the command cannot be started.
 
-    Returns when the process ends: a child of it that still has the output open is not waited for. A caller that is
-    cancelled, by a time limit for example, kills the process and its whole session.
+    Returns when the process ends, and kills the processes that it has left in its session. A caller that is cancelled,
+    by a time limit for example, kills the process and its whole session.
     """
     with _collecting() as (tail, reading, writing):
         try:
@@ -45,7 +45,10 @@ async def run(
 
 
 async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
-    """Terminates the process, waits up to `grace` seconds, then kills its session; without a grace it kills at once."""
+    """Terminates the process, waits up to `grace` seconds, then kills its session; without a grace it kills at once.
+
+    A process that has ended leaves none of its group behind either.
+    """
     try:
         if process.returncode is None and grace:
             with suppress(ProcessLookupError, TimeoutError):
@@ -53,9 +56,8 @@ async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
                 async with asyncio.timeout(grace):
                     await process.wait()
     finally:  # up to Python 3.11.2 a timeout in a task that is being cancelled raises CancelledError
-        if process.returncode is None or grace:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 

@@ -330,7 +330,7 @@ class UnkillableProbe:
 
 
 async def test_a_command_that_cannot_be_killed_is_a_fault_and_keeps_nothing_waiting(machine: Machine) -> None:
-    devices = [Unit(f"disk{number}") for number in range(40)]
+    devices = [Unit(f"disk{number}") for number in range(100)]
     unkillable, often = UnkillableProbe(), HealthCheck(every=0.002, timeout=0.001, failures=1, successes=1)
     overdue = "check command did not answer within 0.001 s"
     refused = "check command not begun: too many checks of other devices have not ended"
@@ -340,7 +340,34 @@ async def test_a_command_that_cannot_be_killed_is_a_fault_and_keeps_nothing_wait
         # All have a result, so the slots of those that hang were given back.
         reasons = await monitor.reasons.until(lambda reasons: {overdue, refused} == set(reasons.values()))
         assert len(reasons) == len(devices)
-    assert unkillable.calls < 16  # eight that hang, and those that were under way with the last of them
+    assert unkillable.calls < 64 + 8  # those that hang, and those that were under way with the last of them
+
+
+async def test_many_checks_that_hang_cost_their_own_devices_and_recover_when_their_files_are_replaced(
+    machine: Machine,
+) -> None:
+    """As eight functions of a dead adapter beside devices that work."""
+    units = [Unit(f"disk{number}", directory=machine.root / f"disk{number}") for number in range(20)]
+    for disk in units:
+        assert disk.directory is not None
+        disk.directory.mkdir()
+        os.mkfifo(disk.directory / "state") if disk in units[:12] else (disk.directory / "state").write_text("1")
+    pipes = [os.open(disk.directory / "state", os.O_RDWR) for disk in units[:12] if disk.directory is not None]
+    often = check(file="state", equals=["1"], every=0.01, timeout=0.02, failures=1, successes=1)
+    overdue = dict.fromkeys([disk.id for disk in units[:12]], "check file did not answer within 0.02 s")
+    try:
+        async with asyncio.timeout(60), monitoring(machine, often) as monitor:
+            await monitor.follow(units)
+            await monitor.reasons.until(lambda reasons: reasons == overdue)
+            for disk in units[:12]:
+                assert disk.directory is not None
+                disk.directory.joinpath("new").write_text("1")
+                disk.directory.joinpath("new").replace(disk.directory / "state")
+            await monitor.reasons.until(lambda reasons: not reasons)
+    finally:
+        for pipe in pipes:
+            os.write(pipe, b"ends the thread")
+            os.close(pipe)
 
 
 async def test_a_command_on_a_file_system_that_hangs_is_not_started_and_costs_one_thread(machine: Machine) -> None:

@@ -54,6 +54,9 @@ class LinkProbe(msgspec.Struct, frozen=True):
     async def fault(self, host: Host, unit: Unit) -> str | None:
         return await concurrency.in_thread(f"check link of {unit.id}", lambda: self._look(unit))
 
+    def watched(self, host: Host, unit: Unit) -> Path | None:
+        return unit.directory
+
     def _look(self, unit: Unit) -> str | None:
         if unit.directory is None or (unit.anchor is not None and not unit.directory.exists()):
             return None  # a pod has it in a network namespace of its own
@@ -71,6 +74,9 @@ class DriverProbe(msgspec.Struct, frozen=True):
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         return await concurrency.in_thread(f"check driver of {unit.id}", lambda: self._look(unit))
+
+    def watched(self, host: Host, unit: Unit) -> Path | None:
+        return unit.directory
 
     def _look(self, unit: Unit) -> str:
         wanted = self.check.driver or "*"
@@ -97,10 +103,16 @@ class FileProbe(msgspec.Struct, frozen=True):
     async def fault(self, host: Host, unit: Unit) -> str | None:
         return await concurrency.in_thread(f"check file of {unit.id}", lambda: self._look(host, unit))
 
-    def _look(self, host: Host, unit: Unit) -> str:
+    def watched(self, host: Host, unit: Unit) -> Path | None:
+        return _find_file(host, unit, self._name(unit))
+
+    def _name(self, unit: Unit) -> str:
         # A serial number is what a device says of itself: it must not lead to another directory.
         facts = {key: text if key in _PATH_FACTS else text.replace("/", "_") for key, text in facts_of(unit).items()}
-        name = allocation.fill(self.check.file or "", facts)
+        return allocation.fill(self.check.file or "", facts)
+
+    def _look(self, host: Host, unit: Unit) -> str:
+        name = self._name(unit)
         path = _find_file(host, unit, name)
         if path is None:
             return f"{name}: no such file"

@@ -4,38 +4,45 @@ One bad result does not make a device Unhealthy, and one good result does not ma
 checking: those are in `checks`, which is loaded only for resources with health checks.
 
 Health does not fail open: a probe that raises, hangs or cannot be begun is a fault. A probe that hangs is not started
-again until it has ended, and nothing waits for it: not the next check, not the end of the plugin.
+again until it has ended, and nothing waits for it: not the next check, not the end of the plugin. If its file is
+replaced meanwhile, it is abandoned and the new file is probed: no driver answers for the old one any more.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Literal, Protocol
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from plugwright.errors import CallUnfinished
 from plugwright.plugins.generic.hardware import Unit
 from plugwright.sdk.device_family import FamilySettings, Texts
 from plugwright.sdk.sysfs import Host
-from plugwright.system.concurrency import cancel
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.concurrency import cancel, in_thread
 from plugwright.system.latest import Latest
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
 
-__all__ = ["CheckState", "HealthCheck", "HealthMonitor", "Probe"]
+__all__ = ["CheckState", "FileBasedProbe", "HealthCheck", "HealthMonitor", "Probe"]
 
 logger = logging.getLogger(__name__)
 
 _FIRST_RESULTS = 1.0  # seconds that a list waits for the first results of new devices
 _KILLED = 0.5  # seconds in which a command that was killed ends, unless it cannot be killed
 _AT_ONCE = 8
-_MOST_STUCK = 8  # each may be a thread, and the process has a limited number of them
+_MOST_STUCK = 64  # each may be a thread, and the process has a limited number of them
+_LOOK = 1.0  # seconds to find out whether the file of a hanging probe was replaced
 _UNKNOWN = "not checked yet"
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Times = Annotated[int, msgspec.Meta(ge=1, le=100)]
 CheckKey = tuple[str, int]  # the id of a unit, and the index of a check
+_Identity = tuple[int, int] | None  # device and inode; None: no such file, or not known
 
 
 class CheckState(msgspec.Struct, frozen=True):
@@ -90,6 +97,15 @@ class Probe(Protocol):
         ...
 
 
+@runtime_checkable
+class FileBasedProbe(Protocol):
+    """A probe that reads a file, or files below a directory."""
+
+    def watched(self, host: Host, unit: Unit) -> Path | None:
+        """The file or directory whose replacement makes a hanging probe pointless. Blocks; may raise OSError."""
+        ...
+
+
 class HealthMonitor:
     """Runs the checks of a resource's units, each at its own interval.
 
@@ -103,6 +119,9 @@ class HealthMonitor:
         self._states: dict[CheckKey, CheckState] = {}
         self._running: dict[CheckKey, asyncio.Task[None]] = {}
         self._stuck: dict[CheckKey, asyncio.Task[str | None]] = {}
+        self._abandoned: set[asyncio.Task[str | None]] = set()  # stuck on a file that has been replaced
+        self._identities: dict[CheckKey, _Identity] = {}  # of the files that probes have begun to read
+        self._looks = BlockingCalls("look at a checked file", _LOOK, most_hung=4)
         self._problems = LogOnce(logger)
         self._failure = ""  # why checks no longer run
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -116,12 +135,13 @@ class HealthMonitor:
             yield
         finally:
             await cancel(*repeating, *self._running.values())
-            await _stop(list(self._stuck.values()))
+            await _stop([*self._stuck.values(), *self._abandoned])
 
     async def follow(self, units: Sequence[Unit]) -> None:
         """Checks these units from now on; returns when new ones have been checked once, or after a short while."""
         self._units = {unit.id: unit for unit in units}
         self._states = {key: state for key, state in self._states.items() if key[0] in self._units}
+        self._identities = {key: seen for key, seen in self._identities.items() if key[0] in self._units}
         keys = [(unit_id, index) for unit_id in self._units for index in range(len(self._checks))]
         tasks = [self._start(key) for key in keys if key not in self._states]
         if tasks:
@@ -159,8 +179,10 @@ class HealthMonitor:
         check, probe = self._checks[key[1]]
         overdue = f"check {probe.kind} did not answer within {check.timeout:g} s"
         if key in self._stuck:
-            return overdue
-        if len(self._stuck) >= _MOST_STUCK:
+            if not await self._has_moved(key, unit):
+                return overdue
+            self._abandon(key)
+        if len(self._stuck) + len(self._abandoned) >= _MOST_STUCK:
             return f"check {probe.kind} not begun: too many checks of other devices have not ended"
         task = asyncio.create_task(self._probe_result(key, unit))
         try:
@@ -169,14 +191,37 @@ class HealthMonitor:
             if not task.done():
                 # The fault is reported first, and the end of what was stopped awaited in the background.
                 self._stuck[key] = task
-                task.add_done_callback(lambda _: self._stuck.pop(key, None))
+                task.add_done_callback(partial(self._forget_stuck, key))
                 if probe.stoppable:
                     task.cancel()
         return task.result() if done else overdue
 
+    def _forget_stuck(self, key: CheckKey, task: "asyncio.Task[str | None]") -> None:
+        self._abandoned.discard(task)
+        if self._stuck.get(key) is task:
+            del self._stuck[key]
+
+    def _abandon(self, key: CheckKey) -> None:
+        self._abandoned.add(self._stuck.pop(key))
+        logger.info("hanging health check abandoned: its file was replaced", extra={"device": key[0]})
+
+    async def _has_moved(self, key: CheckKey, unit: Unit) -> bool:
+        """Whether the file of a hanging probe was replaced; no, if that cannot be found out."""
+        probe = self._checks[key[1]][1]
+        if key not in self._stuck or not isinstance(probe, FileBasedProbe):
+            return False
+        try:
+            return await self._looks.run(partial(_identity, probe, self._host, unit)) != self._identities.get(key)
+        except CallUnfinished:
+            return False
+
     async def _probe_result(self, key: CheckKey, unit: Unit) -> str | None:
         probe = self._checks[key[1]][1]
         try:
+            if isinstance(probe, FileBasedProbe):
+                self._identities.pop(key, None)
+                look = partial(_identity, probe, self._host, unit)
+                self._identities[key] = await in_thread(f"look at {unit.id}", look)
             fault = await _fault_of_parts(probe, self._host, unit)
         except Exception as error:  # one check of one device: whatever it raises is a fault
             fault = f"check {probe.kind} failed: {type(error).__name__}: {error}"
@@ -200,6 +245,15 @@ class HealthMonitor:
                 if reason != "":
                     reasons.setdefault(unit_id, _UNKNOWN if reason is None else reason)
         self.reasons.publish_if_changed(reasons)
+
+
+def _identity(probe: FileBasedProbe, host: Host, unit: Unit) -> _Identity:
+    try:
+        path = probe.watched(host, unit)
+        status = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if status is not None else None
 
 
 async def _stop(probes: "Sequence[asyncio.Task[str | None]]") -> None:
