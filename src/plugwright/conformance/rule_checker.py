@@ -6,7 +6,7 @@ that rule. A program that has died is started again before the next rule.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plugwright.conformance import catalogue
@@ -46,10 +46,11 @@ class _Outcome:
 class Checker:
     """The verdicts of one verifier so far, and what they are needed for."""
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, proven: Mapping[type[Rule], Verdict] | None = None) -> None:
         self._verifier = verifier
         self._version = verifier.options.version
-        self._made: dict[type[Rule], Verdict] = {}
+        self._proven = proven or {}  # verdicts that were reported before
+        self._made: dict[type[Rule], Verdict] = {**self._proven}
         self._crashes: dict[str, str] = {}  # the rule in which a program first ended in a certain way
         self._rules: Sequence[type[Rule]] = ()
         self._told: set[str] = set()  # causes that were reported
@@ -63,12 +64,27 @@ class Checker:
             for verdict in await self._unregistered(rules):
                 yield verdict
             return
-        for rule in rules:
+        for rule in (rule for rule in rules if rule not in self._proven):
             # It may have been checked already, as the cause of an earlier one.
             verdict = self._made.get(rule) or await self._checked(rule)
             for made in self._causes(verdict, rules):
                 yield made
             yield verdict
+
+    async def proof(self, rule: type[Rule]) -> Verdict | None:
+        """The verdict on a rule that is kept or not applicable; None for any other outcome."""
+        if unasked := self._unasked(rule):
+            return unasked
+        verifier, began = self._verifier, time.monotonic()
+        try:
+            before = None if rule.alone else await verifier.running()
+        except PluginNotRunning:
+            return None
+        outcome = await self._outcome(rule)
+        ending = await self._ended(rule, outcome, same=before is verifier.current)
+        if ending is not None or outcome.status not in (RuleStatus.PASS, RuleStatus.NOT_APPLICABLE):
+            return None
+        return replace(self._verdict(rule, outcome.status), seen=outcome.seen, seconds=time.monotonic() - began)
 
     async def _unregistered(self, rules: Sequence[type[Rule]]) -> list[Verdict]:
         """Without a registration nothing is proven: only failures count, the first MUST of them is the cause."""

@@ -210,7 +210,7 @@ class AllocatesQuickly(Rule):
 
 
 class AllocatesAfterRestart(Rule):
-    id, level, facts = "ALO-13", Level.MUST, ("3.49", "8.12")
+    id, level, facts, waits = "ALO-13", Level.MUST, ("3.49", "8.12"), 1
     title = "Devices can be allocated after a restart of the kubelet as before"
     why = "Pods that were refused before are admitted now, with devices that were allocated already."
     fix = "Do not tie devices to a connection or a registration."

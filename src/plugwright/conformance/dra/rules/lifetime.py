@@ -62,7 +62,7 @@ async def call_growth(verifier: Verifier) -> Growth:
 
 
 class ClaimsLeaveNoDescriptor(DriverRule):
-    id, level = "DRR-01", Level.MUST
+    id, level, observation = "DRR-01", Level.MUST, "calls"
     title = "Claims leave no descriptor open"
     why = "After some thousand pods the driver can open no file any more, and no claim is prepared."
     fix = "Close what you open in a call, also when the call fails."
@@ -74,7 +74,7 @@ class ClaimsLeaveNoDescriptor(DriverRule):
 
 
 class ClaimsLeaveNoThread(DriverRule):
-    id, level = "DRR-02", Level.MUST
+    id, level, observation = "DRR-02", Level.MUST, "calls"
     title = "Claims leave no thread behind"
     why = "Each one holds memory, and in the end none can be started any more."
     fix = "End what you start for a call when the call ends."
@@ -86,7 +86,7 @@ class ClaimsLeaveNoThread(DriverRule):
 
 
 class ClaimsLeaveNoMemory(DriverRule):
-    id, level = "DRR-03", Level.MUST
+    id, level, observation = "DRR-03", Level.MUST, "calls"
     title = "Claims do not fill the memory"
     why = "The pod is killed at its memory limit, and pods wait for their claims meanwhile."
     fix = "Forget a claim when it is unprepared: look for maps that only grow, and goroutines that never end."
@@ -98,7 +98,7 @@ class ClaimsLeaveNoMemory(DriverRule):
 
 
 class DriverOutlivesKubelet(DriverRule):
-    id, level, facts = "DRG-12", Level.MUST, ("11.6", "11.8")
+    id, level, facts, waits = "DRG-12", Level.MUST, ("11.6", "11.8"), 2
     title = "The driver waits for a kubelet that is away, and can be found when it is back"
     why = "A kubelet is down for minutes in an upgrade; no claim could be prepared until the driver is restarted."
     fix = "Keep both sockets and their servers for as long as the program runs, whether a kubelet is connected or not."

@@ -232,7 +232,7 @@ async def _contents(verifier: DriverVerifier) -> tuple[DriverSession, dict[str, 
 
 
 class RestoredAfterWipe(DriverRule):
-    id, level, facts = "SLC-12", Level.MUST, ("11.8",)
+    id, level, facts, waits = "SLC-12", Level.MUST, ("11.8",), 3
     title = "Slices are back after a start of the kubelet, which deletes them all"
     why = "Otherwise the node has no devices from then on, until the driver is restarted."
     fix = "Watch your own slices for as long as the program runs, and put back what is missing."
@@ -246,7 +246,7 @@ class RestoredAfterWipe(DriverRule):
 
 
 class RestoredAfterDeletion(DriverRule):
-    id, level = "SLC-13", Level.MUST
+    id, level, waits = "SLC-13", Level.MUST, 3
     title = "A slice that somebody deletes is back"
     why = "One missing slice makes its pool incomplete, and all of its devices useless."
     fix = "Watch your own slices, not the kubelet: anybody with the right may delete them."
@@ -259,7 +259,7 @@ class RestoredAfterDeletion(DriverRule):
 
 
 class RepairedAfterEdit(DriverRule):
-    id, level = "SLC-14", Level.SHOULD
+    id, level, waits = "SLC-14", Level.SHOULD, 3
     title = "A slice that somebody edits is repaired"
     why = "Devices that are missing or wrong in it stay so until the program is restarted."
     fix = "Compare what the watch shows with what you want, and update where they differ."
