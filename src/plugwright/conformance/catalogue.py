@@ -37,6 +37,7 @@ __all__ = [
     "DRIVER_RULES",
     "GROUPS",
     "RULES",
+    "causes",
     "find",
     "is_about_crashes",
     "prerequisite",
@@ -98,6 +99,13 @@ def registration(*, dra: bool) -> type[Rule]:
 def prerequisite(rule: type[Rule]) -> str:
     """The id of the rule that an unexpected error of a call belongs to; empty if there is none."""
     return _PREREQUISITES.get(rule.id.partition("-")[0], "")
+
+
+def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
+    """The rules that an error may belong to: a restarted driver with other devices cannot prepare earlier claims."""
+    if not cause:
+        return ()
+    return (cause, "SLC-16") if rule.alone and cause == "PRP-01" else (cause,)
 
 
 def restarts(rule: type[Rule]) -> str:

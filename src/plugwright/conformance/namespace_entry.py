@@ -4,7 +4,7 @@ It is a program by itself and imports nothing of plugwright, since each start of
 """
 
 # pathlib would take longer to load than all of this takes.
-# ruff: noqa: PTH103, PTH110, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211, S606
+# ruff: noqa: PTH102, PTH103, PTH109, PTH110, PTH114, PTH115, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211, S606
 
 import ctypes
 import os

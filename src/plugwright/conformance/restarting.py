@@ -5,10 +5,10 @@ import re
 from collections.abc import Collection
 
 from plugwright.conformance.program import Program
-from plugwright.conformance.session import Session
+from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.errors import PluginNotRunning
 
-__all__ = ["crashed", "start_after_end", "until_back"]
+__all__ = ["crashed", "restart_kubelet", "start_after_end", "until_back"]
 
 # Programs name sockets by the second of their start, and no container starts twice within one.
 _PAUSE = 1.1
@@ -29,6 +29,14 @@ def crashed(program: Program) -> bool:
     """Whether the program ended by a signal or a runtime error, and not by its own decision."""
     code = program.returncode
     return code is not None and (code < 0 or _CRASHES.search(program.output) is not None)
+
+
+async def restart_kubelet(session: Session) -> list[RegisteredPlugin]:
+    """Restarts the kubelet and waits until every resource is listed again."""
+    resources, mark = {plugin.resource for plugin in session.plugins()}, session.mark
+    await session.kubelet.restart()
+    await until_back(session, resources, mark)
+    return session.plugins()
 
 
 async def until_back(session: Session, resources: Collection[str], mark: int, limit: float = 0.0) -> None:

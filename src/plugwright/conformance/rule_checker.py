@@ -156,8 +156,9 @@ class Checker:
         )
         if ending is not None:
             return self._crashed(verdict, ending, violated=outcome.violated)
-        if outcome.cause and await self._breaks(rule, outcome.cause):
-            return replace(self._not_checked(rule, outcome.cause), seen=outcome.seen)
+        for cause in catalogue.causes(rule, outcome.cause):
+            if await self._breaks(rule, cause):
+                return replace(self._not_checked(rule, cause), seen=outcome.seen)
         if outcome.status is RuleStatus.ERROR:
             return self._crashed(verdict, Ending(outcome.seen, (), "not registered"), violated=False)
         return verdict

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from plugwright.conformance.asking import allocate, expect, outcome, with_devices
+from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
@@ -149,8 +150,8 @@ class KeepsUpdateFromDeadStream(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         session, _, _ = await _chosen(verifier)
-        await session.restart_kubelet()
-        await session.restart_kubelet()
+        await restart_kubelet(session)
+        await restart_kubelet(session)
         async with _failed(verifier):
             pass
 

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 from plugwright.conformance.asking import check_devices, expect, expect_list
 from plugwright.conformance.observations import idleness, program_life
+from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
@@ -180,7 +181,7 @@ class ListStaysSame(Rule):
         session = await verifier.running()
         before = _ids(session)
         verifier.examine((device_id for ids in before.values() for device_id in ids), "device in a list")
-        await session.restart_kubelet()
+        await restart_kubelet(session)
         after = _ids(session)
         for resource, ids in before.items():
             missing = sorted(ids - after.get(resource, set()))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from plugwright.conformance.asking import check_alive, expect
-from plugwright.conformance.restarting import until_back
+from plugwright.conformance.restarting import restart_kubelet, until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
@@ -109,7 +109,7 @@ class RegistersOnce(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         before = len(session.registrations)
-        await session.restart_kubelet()
+        await restart_kubelet(session)
         await session.settle()
         counts = [registration.request.resource for registration in session.registrations[before:]]
         twice = sorted({resource for resource in counts if counts.count(resource) > 1})
@@ -140,7 +140,7 @@ class KeepsResourceName(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         try:
-            await session.restart_kubelet()
+            await restart_kubelet(session)
         except PluginNotRunning:
             if session.registered_names <= verifier.resources:
                 raise

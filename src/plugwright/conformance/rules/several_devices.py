@@ -79,7 +79,8 @@ def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateRes
     """Variables that differ between devices, and have the value of a single one in the answer for all of them."""
     for kind in ("env", "annotations"):
         for name, value in getattr(together, kind).items():
-            values = {device_id: getattr(answer, kind).get(name) for device_id, answer in alone.items()}
+            own = {device_id: getattr(answer, kind) for device_id, answer in alone.items()}
+            values = {device_id: found[name] for device_id, found in own.items() if name in found}
             if value in values.values() and len(set(values.values())) == len(values) > 1:
                 lost = next(device_id for device_id, single in values.items() if single != value)
                 yield f"value of {lost} in {name}, which is {value!r}"
