@@ -36,6 +36,7 @@ __all__ = [
     "DRIVER_GROUPS",
     "DRIVER_RULES",
     "GROUPS",
+    "LOST_STREAMS",
     "RULES",
     "causes",
     "find",
@@ -89,6 +90,9 @@ _PREREQUISITES = {
     "DST": "PRP-01",
     "DRG": "PRP-01",
 }
+
+
+LOST_STREAMS = "FLT-10"  # the rule about the end of streams, which other rules cause as well
 
 
 def registration(*, dra: bool) -> type[Rule]:

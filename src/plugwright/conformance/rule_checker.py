@@ -154,6 +154,8 @@ class Checker:
             seen=outcome.seen,
             calls=_lines(verifier, mark if same else 0) if outcome.status.is_finding else (),
         )
+        if await self._is_lost_stream(rule, verdict.status):
+            return replace(self._not_checked(rule, catalogue.LOST_STREAMS), seen=outcome.seen)
         if ending is not None:
             return self._crashed(verdict, ending, violated=outcome.violated)
         for cause in catalogue.causes(rule, outcome.cause):
@@ -224,6 +226,12 @@ class Checker:
         ending = self._verifier.last_crash()
         verdict = replace(self._verdict(rule, RuleStatus.ERROR), expected="the program can be started", seen=reason)
         return replace(verdict, output=ending.lines if ending else ())
+
+    async def _is_lost_stream(self, rule: type[Rule], status: RuleStatus) -> bool:
+        """Whether a rule that restarts kubelets fails on a program that does not survive the end of streams."""
+        cause = catalogue.find(catalogue.LOST_STREAMS)
+        concerned = rule.waits and cause in self._rules and status in (RuleStatus.FAIL, RuleStatus.ERROR)
+        return bool(concerned) and await self._breaks(rule, cause.id)
 
     async def _breaks(self, rule: type[Rule], cause: str) -> bool:
         """Whether the rule about the step that failed is broken too; it is checked now if it was not yet."""

@@ -171,8 +171,8 @@ class Verifier:
             return None
         if patient and await self._comes_back(shared, self.limits.call):
             return None
-        if shared.programs and shared.program.crashed:
-            return shared.program.how_ended
+        if shared.programs and not shared.program.running:
+            return shared.program.how_ended if shared.program.crashed else None
         lines = shared.program.how_ended.lines if shared.programs else ()
         return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")
 

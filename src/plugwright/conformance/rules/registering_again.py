@@ -13,6 +13,7 @@ from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning, RuleViolated
 from plugwright.kubelet.events import Call
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -186,6 +187,7 @@ class OutlivesKubelet(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         seconds = _THOROUGH_AWAY if verifier.options.thorough else _AWAY
+        before = {plugin.resource: set(plugin.ids) for plugin in session.plugins()}
         mark = session.mark
         await session.kubelet.stop()
         session.paths.kubelet_socket.unlink(missing_ok=True)
@@ -200,6 +202,9 @@ class OutlivesKubelet(Rule):
         except PluginNotRunning as error:
             raise RuleViolated(f"a registration with a kubelet that was away for {seconds:g} s", str(error)) from None
         await check_alive(verifier, f"a kubelet that was away for {seconds:g} s")
+        for plugin in session.plugins():
+            lost = sorted(before.get(plugin.resource, set()) - set(plugin.ids))
+            expect(not lost, f"the healthy devices of {plugin.resource} as before", f"without {some(lost)}")
 
     @staticmethod
     async def _pass(verifier: Verifier, session: Session, seconds: float) -> None:

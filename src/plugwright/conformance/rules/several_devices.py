@@ -68,11 +68,20 @@ def _missing(
             yield from (f"{item.host_path} of {device_id}" for item in items if item.host_path not in hosts)
             # A path that all devices have alone, such as /dev/acc0, may be numbered when there are several.
             others = {item.container_path for other, theirs in own.items() if other != device_id for item in theirs}
+            rights = {item.host_path: _rights(item) for item in getattr(together, name)}
+            other = [item for item in items if rights.get(item.host_path, _rights(item)) != _rights(item)]
+            yield from (f"{_rights(item)} for {item.host_path} of {device_id}" for item in other)
             special = [item.container_path for item in items if item.container_path not in others]
             yield from (f"{path} of {device_id}" for path in special if path not in targets)
     for device_id, answer in alone.items():
         yield from (f"CDI device {name} of {device_id}" for name in answer.cdi if name not in together.cdi)
     yield from _lost_variables(alone, together)
+
+
+def _rights(item: object) -> str:
+    """The permissions of a device node, or whether a mount can be written to."""
+    permissions = getattr(item, "permissions", "")
+    return f"permissions {permissions}" if permissions else f"read_only {getattr(item, 'read_only', False)}"
 
 
 def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateResponse) -> Iterator[str]:

@@ -143,7 +143,8 @@ class SurvivesUpdate(DriverRule):
                 names = [name for device in before for name in device.cdi_devices]
                 places = spec_directories(verifier, session)
                 names = [name for name in names if name in cdi_devices(places)]
-                await session.program.stop(verifier.limits.end, signal.SIGTERM)
+                ended = await session.program.stop(verifier.limits.end, signal.SIGTERM)
+                expect(ended, f"an end within {verifier.limits.end:g} s while a claim is prepared", "it runs on")
                 await session.program.end()
                 gone = [name for name in names if name not in cdi_devices(places)]
                 expect(not gone, "the CDI specs of prepared claims after SIGTERM", f"none for {some(gone)}")

@@ -122,12 +122,10 @@ async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) ->
             for path in files:
                 change(path)
             try:
-                again = await _start_again(verifier, session)
+                await prepared(session, await _start_again(verifier, session), other)
             except RuleViolated as error:
-                if _NAMES_STATE.search(error.seen.splitlines()[-1]):
-                    return  # it refuses to serve, and says which file is damaged
-                raise
-            await prepared(session, again, other)
+                if not _NAMES_STATE.search(error.seen.splitlines()[-1]):
+                    raise  # a driver may refuse to serve, if it says which file is damaged
 
 
 class SurvivesDamage(DriverRule):
