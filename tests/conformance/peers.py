@@ -1,7 +1,7 @@
-"""Verifies programs of others and prints the table of docs/verified.md: `python -m tests.conformance.peers DIR [NAME...]`.
+"""Verifies programs of others, and prints the table of docs/verified.md: `python -m tests.conformance.peers DIR`.
 
-DIR contains the programs, which you build as their projects describe, under the names below, and `fake/` with the device
-nodes that this machine lacks. Reports are written to DIR/out.
+DIR contains the programs, which you build as their projects describe, under the names below, and `fake/` with the
+device nodes that this machine lacks. Names after DIR select programs. Reports are written to DIR/out.
 """
 
 import json
