@@ -29,7 +29,8 @@ def test_json_has_the_counts_and_every_verdict() -> None:
     assert document["counts"] == {"pass": 1, "fail": 1, "warning": 1, "error": 1, "not checked": 1, "not applicable": 1}
     assert (document["outcome"], document["verified"]) == ("failed", True)
     assert document["verdicts"][0]["calls"] == ["Register x", "list y"]
-    assert document["verdicts"][0]["page"] == "https://plugwright.dev/docs/verify.md#reg-01"
+    assert document["verdicts"][0]["more"] == "plugwright verify --explain REG-01"
+    assert document["verdicts"][0]["page"] == ""
 
 
 def test_junit_fails_a_must_and_passes_a_should() -> None:
@@ -45,7 +46,8 @@ def test_junit_fails_a_must_and_passes_a_should() -> None:
     assert len(list(suites.iter("system-out"))) == 1
 
 
-def test_sarif_has_what_github_asks_for() -> None:
+def test_sarif_has_what_github_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUGWRIGHT_DOCS_URL", "https://example.com/docs")
     [run] = json.loads(documents.as_sarif(replace(REPORT, source="cmd/main.go")))["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == ["REG-01", "REG-08", "LST-01", "RES-01"]
@@ -70,6 +72,14 @@ def test_sarif_points_at_a_file_of_the_project(tmp_path: Path, monkeypatch: pyte
 def test_links_lead_to_the_pages_that_a_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLUGWRIGHT_DOCS_URL", "https://example.com/docs/")
     assert MUST.page() == "https://example.com/docs/verify.md#reg-01"
+    assert f"| [REG-01]({MUST.page()}) | 1.36 | fail | a \\| list |" in documents.as_markdown(REPORT)
+
+
+@pytest.mark.parametrize("kind", documents.FORMATS)
+def test_no_report_has_a_link_without_a_page_behind_it(kind: str) -> None:
+    text = documents.FORMATS[kind](REPORT)
+    assert "plugwright.dev/docs" not in text
+    assert "helpUri" not in text
 
 
 def test_annotations_are_workflow_commands() -> None:
@@ -82,7 +92,7 @@ def test_annotations_are_workflow_commands() -> None:
 def test_markdown_has_a_row_for_what_did_not_pass() -> None:
     text = documents.as_markdown(REPORT)
     assert "| 1 pass | 1 fail | 1 warning | 1 error | 1 not checked | 1 not applicable |" in text
-    assert f"| [REG-01]({MUST.page()}) | 1.36 | fail | a \\| list |" in text
+    assert "| REG-01 | 1.36 | fail | a \\| list |" in text
     assert "LST-01" not in text
 
 

@@ -136,6 +136,13 @@ Examples:
     "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds for a registration."
 )
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Versions to verify at once.")
+@click.option(
+    "--instances",
+    type=click.IntRange(1, 16),
+    default=VerifyOptions().instances,
+    show_default=True,
+    help="Instances of the program that run at once, each with its own kubelet, so that waits overlap.",
+)
 def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
     """Verify that a device plugin or a DRA driver keeps the contract with the kubelet.
 
@@ -246,6 +253,7 @@ def _options(values: dict[str, Any]) -> VerifyOptions:
         host_root=values["host_root"],
         dra=values["dra"],
         parameters=read_parameters(values["parameters"]) if values["parameters"] else None,
+        instances=values["instances"],
     )
     return replace(options, cdi_dirs=values["cdi_dirs"]) if values["cdi_dirs"] else options
 
@@ -276,7 +284,7 @@ def _details(verdict: Verdict) -> list[tuple[str, str]]:
         ("why", rule.why),
         ("fix", rule.fix),
         ("level", f"{rule.level}, kubelet versions: {rule.versions()}"),
-        ("more", f"plugwright verify --explain {rule.id}, {rule.page()}"),
+        ("more", rule.more()),
     ]
 
 
@@ -324,7 +332,10 @@ def _list_rules(groups: Mapping[str, Sequence[type[Rule]]]) -> None:
 
 def _explain(rule: type[Rule]) -> None:
     click.echo(f"{click.style(rule.id, bold=True)} ({rule.level}): {rule.title}")
-    facts = ", ".join(f"{documentation_url()}/kubelet-behaviour.md#{fact}" for fact in rule.facts) or "none"
+    url = documentation_url()
+    page = f"{url}/kubelet-behaviour.md#" if url else "docs/kubelet-behaviour.md#"
+    facts = ", ".join(f"{page}{fact}" for fact in rule.facts) or "none"
     for name, text in (("why", rule.why), ("fix", rule.fix), ("versions", rule.versions()), ("facts", facts)):
         click.echo(f"  {name:<9} {text}")
-    click.echo(f"  {'page':<9} {rule.page()}")
+    if url:
+        click.echo(f"  {'page':<9} {rule.page()}")

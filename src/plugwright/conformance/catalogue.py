@@ -36,7 +36,9 @@ __all__ = [
     "DRIVER_GROUPS",
     "DRIVER_RULES",
     "GROUPS",
+    "LOST_STREAMS",
     "RULES",
+    "causes",
     "find",
     "is_about_crashes",
     "prerequisite",
@@ -90,6 +92,9 @@ _PREREQUISITES = {
 }
 
 
+LOST_STREAMS = "FLT-10"  # the rule about the end of streams, which other rules cause as well
+
+
 def registration(*, dra: bool) -> type[Rule]:
     """The rule that is checked first, whichever are selected."""
     return DRIVER_RULES[0] if dra else RULES[0]
@@ -98,6 +103,13 @@ def registration(*, dra: bool) -> type[Rule]:
 def prerequisite(rule: type[Rule]) -> str:
     """The id of the rule that an unexpected error of a call belongs to; empty if there is none."""
     return _PREREQUISITES.get(rule.id.partition("-")[0], "")
+
+
+def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
+    """The rules that an error may belong to: a restarted driver with other devices cannot prepare earlier claims."""
+    if not cause:
+        return ()
+    return (cause, "SLC-16") if rule.alone and cause == "PRP-01" else (cause,)
 
 
 def restarts(rule: type[Rule]) -> str:

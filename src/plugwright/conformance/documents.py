@@ -69,7 +69,7 @@ def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
             message=_xml(f"expected {verdict.expected}; seen {verdict.seen}"),
         )
         rule = verdict.rule
-        failure.text = _xml("\n".join([rule.why, rule.fix, rule.page(), *verdict.calls, *verdict.output]))
+        failure.text = _xml("\n".join([rule.why, rule.fix, rule.more(), *verdict.calls, *verdict.output]))
     elif _is_skipped(verdict):
         ElementTree.SubElement(case, "skipped", message=_xml(why_skipped(verdict)))
     elif verdict.status is RuleStatus.WARNING:
@@ -115,7 +115,8 @@ def as_markdown(report: Report) -> str:
 
 def _row(verdict: Verdict) -> str:
     status = f"{verdict.status}{', known' if verdict.known else ''}"
-    name = f"[{verdict.rule.id}]({verdict.rule.page()})"
+    page = verdict.rule.page()
+    name = f"[{verdict.rule.id}]({page})" if page else verdict.rule.id
     cells = (name, verdict.version, status, verdict.expected, verdict.seen, verdict.rule.fix)
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 
@@ -128,7 +129,7 @@ def as_annotations(report: Report) -> str:
 
 def _annotation(verdict: Verdict) -> str:
     rule, level = verdict.rule, "warning" if verdict.status is RuleStatus.WARNING else "error"
-    text = f"Expected {verdict.expected}; seen {verdict.seen}\nWhy: {rule.why}\nFix: {rule.fix}\n{rule.page()}"
+    text = f"Expected {verdict.expected}; seen {verdict.seen}\nWhy: {rule.why}\nFix: {rule.fix}\n{rule.more()}"
     title = f"{rule.id} {rule.title} (kubelet {verdict.version})"
     return f"::{level} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(text)}"
 

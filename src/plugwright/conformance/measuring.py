@@ -30,9 +30,16 @@ def usage(pids: Sequence[int]) -> Usage:
     for process in (Path(f"/proc/{pid}") for pid in pids):
         with suppress(OSError):
             descriptors += len(list((process / "fd").iterdir()))
-            threads += len(list((process / "task").iterdir()))
+            threads += len(list((process / "task").iterdir())) + _zombies(process)
             memory += _private_memory((process / "status").read_text())
     return Usage(descriptors, threads, memory)
+
+
+def _zombies(process: Path) -> int:
+    """Children that have ended and that the process does not wait for: each keeps an entry in the process table."""
+    children = [pid for path in process.glob("task/*/children") for pid in path.read_text().split()]
+    states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
+    return states.count("Z")
 
 
 def _private_memory(status: str) -> int:

@@ -29,6 +29,12 @@ class Mount:
     source: Path
     destination: Path
 
+    @property
+    def covered(self) -> Path:
+        """The directory whose entries the mount hides or replaces: the first parent that exists on this machine."""
+        place = self.destination
+        return place if place.exists() else next(parent for parent in place.parents if parent.is_dir())
+
 
 def parse_bind(text: str) -> Mount:
     """`SRC:DST`; raises ConfigError if SRC does not exist or nothing can be mounted on DST."""

@@ -4,7 +4,7 @@ It is a program by itself and imports nothing of plugwright, since each start of
 """
 
 # pathlib would take longer to load than all of this takes.
-# ruff: noqa: PTH103, PTH110, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211, S606
+# ruff: noqa: PTH102, PTH103, PTH109, PTH110, PTH114, PTH115, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211, S606
 
 import ctypes
 import os
@@ -30,7 +30,10 @@ def _place(source: str, destination: str, former: str) -> None:
         parent = destination
         while not os.path.isdir(parent):
             parent = os.path.dirname(parent)
-        _cover(os.path.realpath(parent), former)
+        if os.path.realpath(parent) == "/":
+            _replace_root(former)
+        else:
+            _cover(os.path.realpath(parent), former)
         if os.path.isdir(source):
             os.makedirs(destination)
         else:
@@ -46,6 +49,25 @@ def _cover(directory: str, former: str) -> None:
     _mount("tmpfs", directory, "tmpfs", 0)
     for name in os.listdir(former):
         os.symlink(os.path.join(former, name), os.path.join(directory, name))
+
+
+def _replace_root(place: str) -> None:
+    """Makes a directory in memory, with the entries of the former root, the root: a mount on / has no effect."""
+    os.makedirs(place, exist_ok=True)
+    _mount("tmpfs", place, "tmpfs", 0)
+    for name in os.listdir("/"):
+        former, entry = os.path.join("/", name), os.path.join(place, name)
+        if os.path.islink(former):
+            os.symlink(os.readlink(former), entry)
+            continue
+        if os.path.isdir(former):
+            os.mkdir(entry)
+        else:
+            open(entry, "w").close()
+        _mount(former, entry, "none", _BIND | _RECURSIVE)
+    directory = os.getcwd()
+    os.chroot(place)
+    os.chdir(directory)
 
 
 def _mount(source: str, target: str, kind: str, flags: int) -> None:

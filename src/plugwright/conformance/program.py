@@ -150,6 +150,10 @@ class Program(asyncio.SubprocessProtocol):
                 await self.ends()
         return not self.running
 
+    def forgive(self) -> None:
+        """Takes an end that nobody asked for as a deliberate one."""
+        self.crashed = False
+
     async def settles(self, limit: float) -> None:
         """Returns when the program has ended, or waits for something, as far as can be seen, or after `limit`."""
         with suppress(TimeoutError):

@@ -14,7 +14,6 @@ from plugwright.conformance.verifier import Verifier
 
 __all__ = ["REGISTRATION", "Level", "Report", "Rule", "RuleStatus", "Verdict", "documentation_url"]
 
-_DOCUMENTATION = "https://plugwright.dev/docs"
 REGISTRATION = ("REG-01", "DRG-01")  # the rules that every other one depends on
 
 
@@ -50,6 +49,8 @@ class Rule:
 
     A `thorough` rule takes minutes and is only checked on request. A rule that is `alone` starts the program itself.
     A `note` concerns few nodes, or calls that current kubelets do not make: it is only checked if it is named.
+    `waits` is how often the rule waits for the program to restart or to react: such rules are checked in parallel.
+    Rules with the same `observation` use one result, and are checked in sequence.
     """
 
     id: ClassVar[str]
@@ -63,14 +64,28 @@ class Rule:
     thorough: ClassVar[bool] = False
     alone: ClassVar[bool] = False
     note: ClassVar[bool] = False
+    waits: ClassVar[int] = 0
+    observation: ClassVar[str] = ""
 
     async def check(self, verifier: Verifier) -> None:
         raise NotImplementedError
 
     @classmethod
+    def group(cls) -> str:
+        """The name of the rules that are checked in sequence with this one; empty for those that do not wait."""
+        return cls.observation or (cls.id if cls.alone or cls.waits else "")
+
+    @classmethod
     def page(cls) -> str:
-        """The URL of the rule in the documentation."""
-        return f"{documentation_url()}/verify.md#{cls.id.lower()}"
+        """The URL of the rule in the documentation; empty if PLUGWRIGHT_DOCS_URL does not name a copy of it."""
+        url = documentation_url()
+        return f"{url}/verify.md#{cls.id.lower()}" if url else ""
+
+    @classmethod
+    def more(cls) -> str:
+        """How to read more about the rule: the command, which works everywhere, and the page."""
+        page = cls.page()
+        return f"plugwright verify --explain {cls.id}{f', {page}' if page else ''}"
 
     @classmethod
     def holds_for(cls, version: str) -> bool:
@@ -126,6 +141,7 @@ class Verdict:
             "output": list(self.output),
             "why": self.rule.why,
             "fix": self.rule.fix,
+            "more": self.rule.more(),
             "page": self.rule.page(),
             "kubelet_facts": list(self.rule.facts),
             "versions": self.rule.versions(),
@@ -181,5 +197,5 @@ def _number(version: str) -> tuple[int, int]:
 
 
 def documentation_url() -> str:
-    """Where the pages are; PLUGWRIGHT_DOCS_URL names a copy, such as that of the tag that a CI job uses."""
-    return os.environ.get("PLUGWRIGHT_DOCS_URL", "").rstrip("/") or _DOCUMENTATION
+    """PLUGWRIGHT_DOCS_URL, a copy of the documentation, such as that of the tag that a CI job uses; or nothing."""
+    return os.environ.get("PLUGWRIGHT_DOCS_URL", "").rstrip("/")

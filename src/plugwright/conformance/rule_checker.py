@@ -6,7 +6,7 @@ that rule. A program that has died is started again before the next rule.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plugwright.conformance import catalogue
@@ -46,10 +46,11 @@ class _Outcome:
 class Checker:
     """The verdicts of one verifier so far, and what they are needed for."""
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, proven: Mapping[type[Rule], Verdict] | None = None) -> None:
         self._verifier = verifier
         self._version = verifier.options.version
-        self._made: dict[type[Rule], Verdict] = {}
+        self._proven = proven or {}  # verdicts that were reported before
+        self._made: dict[type[Rule], Verdict] = {**self._proven}
         self._crashes: dict[str, str] = {}  # the rule in which a program first ended in a certain way
         self._rules: Sequence[type[Rule]] = ()
         self._told: set[str] = set()  # causes that were reported
@@ -63,12 +64,27 @@ class Checker:
             for verdict in await self._unregistered(rules):
                 yield verdict
             return
-        for rule in rules:
+        for rule in (rule for rule in rules if rule not in self._proven):
             # It may have been checked already, as the cause of an earlier one.
             verdict = self._made.get(rule) or await self._checked(rule)
             for made in self._causes(verdict, rules):
                 yield made
             yield verdict
+
+    async def proof(self, rule: type[Rule]) -> Verdict | None:
+        """The verdict on a rule that is kept or not applicable; None for any other outcome."""
+        if unasked := self._unasked(rule):
+            return unasked
+        verifier, began = self._verifier, time.monotonic()
+        try:
+            before = None if rule.alone else await verifier.running()
+        except PluginNotRunning:
+            return None
+        outcome = await self._outcome(rule)
+        ending = await self._ended(rule, outcome, same=before is verifier.current)
+        if ending is not None or outcome.status not in (RuleStatus.PASS, RuleStatus.NOT_APPLICABLE):
+            return None
+        return replace(self._verdict(rule, outcome.status), seen=outcome.seen, seconds=time.monotonic() - began)
 
     async def _unregistered(self, rules: Sequence[type[Rule]]) -> list[Verdict]:
         """Without a registration nothing is proven: only failures count, the first MUST of them is the cause."""
@@ -138,10 +154,13 @@ class Checker:
             seen=outcome.seen,
             calls=_lines(verifier, mark if same else 0) if outcome.status.is_finding else (),
         )
+        if await self._is_lost_stream(rule, verdict.status):
+            return replace(self._not_checked(rule, catalogue.LOST_STREAMS), seen=outcome.seen)
         if ending is not None:
             return self._crashed(verdict, ending, violated=outcome.violated)
-        if outcome.cause and await self._breaks(rule, outcome.cause):
-            return replace(self._not_checked(rule, outcome.cause), seen=outcome.seen)
+        for cause in catalogue.causes(rule, outcome.cause):
+            if await self._breaks(rule, cause):
+                return replace(self._not_checked(rule, cause), seen=outcome.seen)
         if outcome.status is RuleStatus.ERROR:
             return self._crashed(verdict, Ending(outcome.seen, (), "not registered"), violated=False)
         return verdict
@@ -207,6 +226,12 @@ class Checker:
         ending = self._verifier.last_crash()
         verdict = replace(self._verdict(rule, RuleStatus.ERROR), expected="the program can be started", seen=reason)
         return replace(verdict, output=ending.lines if ending else ())
+
+    async def _is_lost_stream(self, rule: type[Rule], status: RuleStatus) -> bool:
+        """Whether a rule that restarts kubelets fails on a program that does not survive the end of streams."""
+        cause = catalogue.find(catalogue.LOST_STREAMS)
+        concerned = rule.waits and cause in self._rules and status in (RuleStatus.FAIL, RuleStatus.ERROR)
+        return bool(concerned) and await self._breaks(rule, cause.id)
 
     async def _breaks(self, rule: type[Rule], cause: str) -> bool:
         """Whether the rule about the step that failed is broken too; it is checked now if it was not yet."""

@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
+from plugwright.conformance import overlap
 from plugwright.conformance.dra.driver_verifier import DriverVerifier
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Rule, Verdict
@@ -62,11 +63,26 @@ async def verify(target: Target, rules: Sequence[type[Rule]], options: VerifyOpt
 async def verdicts(
     target: Target, rules: Sequence[type[Rule]], options: VerifyOptions
 ) -> AsyncGenerator[Verdict, None]:
-    """One verdict for each rule, as soon as it is known; rules that start the program themselves come last.
+    """One verdict for each rule: first the rules that overlapping checks prove, then the others, with one instance.
 
     A rule that was not asked for has a verdict only if it is the reason why another one could not be checked.
     """
     kind = DriverVerifier if options.dra else Verifier
+    ordered = sorted(rules, key=lambda rule: rule.alone)
+    proven: dict[type[Rule], Verdict] = {}
     async with kind(target, options) as verifier:
-        async for verdict in Checker(verifier).check(sorted(rules, key=lambda rule: rule.alone)):
-            yield verdict
+        await verifier.started()
+        if not verifier.failure and _can_overlap(target, rules, options):
+            async with aclosing(overlap.proofs(verifier, rules)) as proofs:
+                async for verdict in proofs:
+                    proven[verdict.rule] = verdict
+                    yield verdict
+            await verifier.reset()
+        if len(proven) < len(rules):
+            async for verdict in Checker(verifier, proven).check(ordered):
+                yield verdict
+
+
+def _can_overlap(target: Target, rules: Sequence[type[Rule]], options: VerifyOptions) -> bool:
+    """Whether several instances can check these rules: a program in a given directory has no second instance."""
+    return options.instances > 1 and not target.attached and not options.directory and len(overlap.groups(rules)) > 1

@@ -40,14 +40,15 @@ def as_sarif(report: Report) -> str:
 
 
 def _rule(rule: type[Rule]) -> Mapping[str, object]:
-    text = f"{rule.why} {rule.fix}"
+    text, page = f"{rule.why} {rule.fix}", rule.page()
+    more = f"[{rule.id}]({page})" if page else f"`{rule.more()}`"
     return {
         "id": rule.id,
         "name": rule.__name__,
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why},
-        "help": {"text": f"{text} See {rule.page()}", "markdown": f"{text} [More]({rule.page()})"},
-        "helpUri": rule.page(),
+        "help": {"text": f"{text} More: {rule.more()}", "markdown": f"{text} More: {more}"},
+        **({"helpUri": page} if page else {}),
         "defaultConfiguration": {"level": _LEVELS[rule.level]},
         "properties": {"precision": "high", "tags": ["kubernetes"]},
     }

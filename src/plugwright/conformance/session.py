@@ -229,13 +229,6 @@ class Session:
         """The resources of all Register calls."""
         return {registration.request.resource for registration in self.registrations}
 
-    async def restart_kubelet(self, limit: float = 0.0) -> list[RegisteredPlugin]:
-        """Restarts the kubelet and waits until every resource is listed again."""
-        resources, mark = {plugin.resource for plugin in self.plugins()}, self.mark
-        await self.kubelet.restart()
-        await self.until_registered(resources, mark=mark, limit=limit)
-        return self.plugins()
-
     @contextmanager
     def holding_registrations(self) -> Iterator[None]:
         """Register calls are not answered while inside."""
@@ -267,7 +260,7 @@ def _registration(request: RegisterRequest, socket: Path) -> RegisterCall:
 def visible_parent(target: Target) -> Path | None:
     """A directory for the session's that no bind of the target hides from the program; None for the usual one."""
     usual, other = Path("/dev/shm"), Path("/tmp")
-    return other if any(usual.is_relative_to(bind.destination) for bind in target.binds) else None
+    return other if any(usual.is_relative_to(bind.covered) for bind in target.binds) else None
 
 
 @asynccontextmanager

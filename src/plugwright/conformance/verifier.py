@@ -34,7 +34,7 @@ class VerifyOptions:
 
     `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
     `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver, and `parameters` are the opaque
-    parameters of each claim.
+    parameters of each claim. `instances` of the program may run at a time.
     """
 
     version: str = DEFAULT_VERSION
@@ -47,6 +47,7 @@ class VerifyOptions:
     cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     dra: bool = False
     parameters: Mapping[str, object] | None = None
+    instances: int = 4
 
 
 class Verifier:
@@ -74,6 +75,20 @@ class Verifier:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def another(self) -> Self:
+        """A verifier of the same program, which expects the same resources."""
+        made = type(self)(self.target, self.options)
+        made.resources = self.resources
+        return made
+
+    async def reset(self) -> None:
+        """Ends every session and forgets all observations; the resources stay."""
+        await self._stack.aclose()
+        self.current = self._shared = None
+        self.failure, self._failures = "", 0
+        self._remembered.clear()
+        self._watched.clear()
 
     async def started(self) -> Session:
         """The shared session as it began, whether the plugin is registered or not."""
@@ -156,8 +171,8 @@ class Verifier:
             return None
         if patient and await self._comes_back(shared, self.limits.call):
             return None
-        if shared.programs and shared.program.crashed:
-            return await self.ended(patient=False)
+        if shared.programs and not shared.program.running:
+            return shared.program.how_ended if shared.program.crashed else None
         lines = shared.program.how_ended.lines if shared.programs else ()
         return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")
 

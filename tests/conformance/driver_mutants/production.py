@@ -296,6 +296,13 @@ class StateOfPod(SmallDriver):
         return self.directory / f"checkpoint-{os.environ['POD_UID']}.json"
 
 
+@breaks("DST-07")
+class WaitsForClaimsAtEnd(SmallDriver):
+    async def ending(self) -> None:
+        while self.load():
+            await asyncio.sleep(0.1)
+
+
 @breaks("DRH-04")
 class RepeatsHealthOnce(SmallDriver):
     async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -195,3 +196,35 @@ class EmptiesListAtEnd(SmallPlugin):
         self.ends = True
         self.changes.changed.notify()
         asyncio.get_running_loop().call_later(0.3, super().on_signal)
+
+
+@breaks("REG-25")
+class FailsAfterAbsence(SmallPlugin):
+    """Its devices stay Unhealthy once the kubelet was away for some seconds."""
+
+    late = False
+
+    async def serve_once(self) -> None:
+        began = asyncio.get_running_loop().time()
+        await self.changes.appears("kubelet.sock")
+        self.late = self.late or asyncio.get_running_loop().time() - began > 2
+        await super().serve_once()
+
+    def failed(self) -> set[str]:
+        return set(IDS[1:]) if self.late else super().failed()
+
+
+@breaks("ALO-14")
+class SecondDeviceReadOnly(SmallPlugin):
+    def answer(self, ids: list[str]) -> pb.ContainerAllocateResponse:
+        response = super().answer(ids)
+        for node in response.devices[1:]:
+            node.permissions = "r"
+        return response
+
+
+@breaks("RES-08")
+class LeavesZombies(SmallPlugin):
+    def answer(self, ids: list[str]) -> pb.ContainerAllocateResponse:
+        subprocess.Popen(["true"]).returncode = 0  # nothing waits for it
+        return super().answer(ids)

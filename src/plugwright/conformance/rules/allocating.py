@@ -13,6 +13,7 @@ from plugwright.conformance.asking import (
     with_devices,
     with_option,
 )
+from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
@@ -210,7 +211,7 @@ class AllocatesQuickly(Rule):
 
 
 class AllocatesAfterRestart(Rule):
-    id, level, facts = "ALO-13", Level.MUST, ("3.49", "8.12")
+    id, level, facts, waits = "ALO-13", Level.MUST, ("3.49", "8.12"), 1
     title = "Devices can be allocated after a restart of the kubelet as before"
     why = "Pods that were refused before are admitted now, with devices that were allocated already."
     fix = "Do not tie devices to a connection or a registration."
@@ -220,7 +221,7 @@ class AllocatesAfterRestart(Rule):
         plugins = await with_devices(verifier)
         before = {plugin.resource: await allocate(verifier, plugin, plugin.ids[:1]) for plugin in plugins}
         ids = {plugin.resource: plugin.ids[:1] for plugin in plugins}
-        for plugin in await session.restart_kubelet():
+        for plugin in await restart_kubelet(session):
             if plugin.resource in before:
                 error = await outcome(allocate(verifier, plugin, ids[plugin.resource]))
                 expect(error is None, f"an answer for {ids[plugin.resource]}", str(error))

@@ -30,7 +30,7 @@ async def _started(verifier: Verifier, session: Session) -> Session:
 
 
 class EndsOnSigterm(Rule):
-    id, level, facts, alone = "END-01", Level.MUST, ("8.21",), True
+    id, level, facts, alone, observation = "END-01", Level.MUST, ("8.21",), True, "program life"
     title = "SIGTERM ends the program"
     why = "A pod that does not end is killed after its grace period, and an upgrade of the node waits for it."
     fix = "Handle SIGTERM. The first process of a container ignores signals that it does not handle."
@@ -41,7 +41,7 @@ class EndsOnSigterm(Rule):
 
 
 class ExitsWithZero(Rule):
-    id, level, facts, alone = "END-02", Level.SHOULD, (), True
+    id, level, facts, alone, observation = "END-02", Level.SHOULD, (), True, "program life"
     title = "The exit status after SIGTERM is 0"
     why = "Any other is shown as an error of the pod, and alarms somebody at each upgrade."
     fix = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
@@ -52,7 +52,7 @@ class ExitsWithZero(Rule):
 
 
 class RemovesSocket(Rule):
-    id, level, facts, alone = "END-03", Level.SHOULD, ("8.21",), True
+    id, level, facts, alone, observation = "END-03", Level.SHOULD, ("8.21",), True, "program life"
     title = "A program that ends removes its socket"
     why = "What is left is dialled in vain, and fills the directory over the years."
     fix = "Unlink the socket when the server stops, if it is still yours."
@@ -63,7 +63,7 @@ class RemovesSocket(Rule):
 
 
 class LeavesNoProcess(Rule):
-    id, level, facts, alone = "END-04", Level.SHOULD, (), True
+    id, level, facts, alone, observation = "END-04", Level.SHOULD, (), True, "program life"
     title = "A program that ends leaves no process behind"
     why = "Outside of a container they hold devices and files that the next instance needs."
     fix = "End and wait for your children."
@@ -93,7 +93,7 @@ class StartsAfterKill(Rule):
 
 
 class LeavesOthersAlone(Rule):
-    id, level, facts, alone = "END-06", Level.MUST, ("1.32", "8.7"), True
+    id, level, facts, alone, observation = "END-06", Level.MUST, ("1.32", "8.7"), True, "program life"
     title = "Sockets and files of others in the directory are left alone"
     why = (
         "Other plugins live in the same directory. Without its socket one that registers is refused after ten seconds; "
@@ -146,7 +146,7 @@ async def _expect_served(verifier: Verifier, session: Session) -> None:
 
 
 class ComesBackAfterUpgrade(Rule):
-    id, level, facts, alone = "END-08", Level.MUST, ("2.23", "3.74"), True
+    id, level, facts, alone, observation = "END-08", Level.MUST, ("2.23", "3.74"), True, "program life"
     title = "After SIGTERM and a new start the resource is back"
     why = "That is what every upgrade does; the kubelet itself is not restarted."
     fix = "Register at every start, whether a kubelet knew an earlier instance or not."
@@ -172,7 +172,7 @@ class EndsWithoutKubelet(Rule):
 
 
 class LeavesWhatPodsUse(Rule):
-    id, level, facts, alone = "END-10", Level.MUST, ("3.49", "8.12"), True
+    id, level, facts, alone, observation = "END-10", Level.MUST, ("3.49", "8.12"), True, "program life"
     title = "Files, sockets and CDI specs of answers outlive the program's end and its next start"
     why = (
         "Pods run on while the plugin is upgraded. The kubelet starts their containers again with the stored answer, "
@@ -188,7 +188,7 @@ class LeavesWhatPodsUse(Rule):
 
 
 class KeepsListAtEnd(Rule):
-    id, level, facts, alone = "END-11", Level.MUST, ("2.25", "8.9"), True
+    id, level, facts, alone, observation = "END-11", Level.MUST, ("2.25", "8.9"), True, "program life"
     title = "A program that ends drops no device from its list"
     why = (
         "The kubelet keeps the devices of a plugin that is away for five minutes. Devices that are dropped are gone at "

@@ -32,9 +32,9 @@ async def _session(verifier: Verifier) -> Session:
     return session
 
 
-async def _growth(verifier: Verifier, restarts: int) -> Usage:
-    """What restarts of the kubelet have added."""
-    session = await _session(verifier)
+async def restart_growth(verifier: Verifier) -> Usage:
+    """The increase over restarts of the kubelet."""
+    session, restarts = await _session(verifier), _restarts(verifier)
     for _ in range(_WARM_UP):
         await _restart(session)
     before = usage(session.program.processes())
@@ -44,12 +44,15 @@ async def _growth(verifier: Verifier, restarts: int) -> Usage:
 
 
 async def _restart(session: Session) -> None:
+    resources, mark = {plugin.resource for plugin in session.plugins()}, session.mark
+    await session.kubelet.restart()
     try:
-        await session.restart_kubelet()
+        await session.until_registered(resources, mark=mark)
     except PluginNotRunning as error:
         program = session.program
         if program.running or not program.returncode or crashed(program):
             raise
+        program.forgive()
         raise RuleNotApplicable(f"it ends when a kubelet restarts often, so nothing adds up: {error}") from None
 
 
@@ -58,44 +61,44 @@ def _restarts(verifier: Verifier) -> int:
 
 
 class KeepsDescriptors(Rule):
-    id, level, facts = "RES-01", Level.MUST, ("1.38",)
+    id, level, facts, observation, waits = "RES-01", Level.MUST, ("1.38",), "restarts", _RESTARTS
     title = "Restarts of the kubelet leave no descriptor open"
     why = "After some hundred restarts the program can open no file any more."
     fix = "Stop the old server and close the old connection at each registration."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
-        grown = (await _growth(verifier, restarts)).descriptors
+        grown = (await verifier.remembered(restart_growth)).descriptors
         expect(grown < restarts // 2, "as many descriptors as before", f"{grown} more after {restarts} restarts")
 
 
 class KeepsThreads(Rule):
-    id, level, facts = "RES-02", Level.MUST, ()
+    id, level, facts, observation, waits = "RES-02", Level.MUST, (), "restarts", _RESTARTS
     title = "Restarts of the kubelet leave no thread behind"
     why = "Each one holds memory, and in the end none can be started any more."
     fix = "End a stream's thread when its context ends."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
-        grown = (await _growth(verifier, restarts)).threads
+        grown = (await verifier.remembered(restart_growth)).threads
         expect(grown < restarts // 2, "as many threads as before", f"{grown} more after {restarts} restarts")
 
 
 class KeepsMemory(Rule):
-    id, level, facts = "RES-03", Level.SHOULD, ()
+    id, level, facts, observation, waits = "RES-03", Level.SHOULD, (), "restarts", _RESTARTS
     title = "Restarts of the kubelet do not fill the memory"
     why = "The pod is killed at its memory limit, with all its devices."
     fix = "Drop the state of the last registration; look for lists that only grow."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
-        grown = (await _growth(verifier, restarts)).memory
+        grown = (await verifier.remembered(restart_growth)).memory
         seen = f"{grown / 1024:.0f} KiB more after {restarts} restarts"
         expect(grown < restarts * _MEMORY, f"less than {_MEMORY // 1024} KiB for each restart", seen)
 
 
 class IsQuietWhenIdle(Rule):
-    id, level, facts = "RES-04", Level.SHOULD, ()
+    id, level, facts, observation = "RES-04", Level.SHOULD, (), "idleness"
     title = "An idle plugin does not wake up all the time"
     why = "It runs on every node, for months, beside work that needs the cores."
     fix = "Wait for events; where you must look, look every few seconds."
@@ -107,7 +110,7 @@ class IsQuietWhenIdle(Rule):
 
 
 class CostsNothingWhenIdle(Rule):
-    id, level, facts = "RES-05", Level.MUST, ()
+    id, level, facts, observation = "RES-05", Level.MUST, (), "idleness"
     title = "An idle plugin does not use the processor"
     why = "A busy loop takes a core of every node."
     fix = "Wait for events; a `for {}` around a select with a default is a busy loop."
@@ -170,7 +173,7 @@ async def call_growth(verifier: Verifier) -> Growth:
 
 
 class CallsLeaveNoDescriptor(Rule):
-    id, level, facts = "RES-07", Level.MUST, ("8.11",)
+    id, level, facts, observation = "RES-07", Level.MUST, ("8.11",), "calls"
     title = "Allocate leaves no descriptor open"
     why = "After some thousand pods the program can open no file any more, and its next start is a crash."
     fix = "Close what you open in the call, also when the call fails."
@@ -182,7 +185,7 @@ class CallsLeaveNoDescriptor(Rule):
 
 
 class CallsLeaveNoThread(Rule):
-    id, level, facts = "RES-08", Level.MUST, ("8.11",)
+    id, level, facts, observation = "RES-08", Level.MUST, ("8.11",), "calls"
     title = "Allocate leaves no thread behind"
     why = "Each one holds memory, and in the end none can be started any more."
     fix = "End what you start for a call when the call ends."
@@ -194,7 +197,7 @@ class CallsLeaveNoThread(Rule):
 
 
 class CallsLeaveNoMemory(Rule):
-    id, level, facts = "RES-09", Level.MUST, ("8.11",)
+    id, level, facts, observation = "RES-09", Level.MUST, ("8.11",), "calls"
     title = "Allocate does not fill the memory"
     why = "The pod is killed at its memory limit, with all its devices."
     fix = "Keep nothing of a call: look for lists and maps that only grow, and goroutines that never end."

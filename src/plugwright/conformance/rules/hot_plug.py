@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from plugwright.conformance.asking import allocate, expect, outcome, with_devices
+from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
@@ -57,7 +58,7 @@ def _health(session: Session, resource: str, device_id: str) -> str:
 
 
 class ReportsFailure(Rule):
-    id, level, facts = "HOT-01", Level.MUST, ("2.10", "7.7")
+    id, level, facts, observation = "HOT-01", Level.MUST, ("2.10", "7.7"), "health"
     title = "A device that fails is listed as Unhealthy"
     why = "The kubelet goes on handing it out, and each pod that gets it fails."
     fix = "Watch the device, and send a new list when its health changes."
@@ -68,7 +69,7 @@ class ReportsFailure(Rule):
 
 
 class KeepsFailedDevice(Rule):
-    id, level, facts, since = "HOT-02", Level.MUST, ("2.25", "8.9"), ""
+    id, level, facts, since, observation = "HOT-02", Level.MUST, ("2.25", "8.9"), "", "health"
     title = "A device that fails stays in the list"
     why = "Kubelets from 1.34 on may crash when a device that a pod holds is dropped from the list."
     fix = "List it as Unhealthy for as long as a pod may hold it."
@@ -89,7 +90,7 @@ class KeepsFailedDevice(Rule):
 
 
 class ReportsRecovery(Rule):
-    id, level, facts = "HOT-03", Level.MUST, ("2.5",)
+    id, level, facts, observation = "HOT-03", Level.MUST, ("2.5",), "health"
     title = "A device that recovers is listed as Healthy again"
     why = "Otherwise the node loses a device for each fault until the program is restarted."
     fix = "Watch for the recovery as you watch for the failure."
@@ -101,7 +102,7 @@ class ReportsRecovery(Rule):
 
 
 class FailsAlone(Rule):
-    id, level, facts = "HOT-04", Level.MUST, ("2.10",)
+    id, level, facts, observation = "HOT-04", Level.MUST, ("2.10",), "health"
     title = "Other devices stay as they are when one fails"
     why = "One lost device must not refuse every pod of the node."
     fix = "Keep the health of each device by itself."
@@ -114,7 +115,7 @@ class FailsAlone(Rule):
 
 
 class RefusesFailed(Rule):
-    id, level, facts = "HOT-05", Level.SHOULD, ("3.16",)
+    id, level, facts, observation = "HOT-05", Level.SHOULD, ("3.16",), "health"
     title = "Allocate of a device that has failed is refused"
     why = "The kubelet may have chosen it a moment before."
     fix = "Look at the current health in Allocate."
@@ -126,7 +127,7 @@ class RefusesFailed(Rule):
 
 
 class UpdatesEveryStream(Rule):
-    id, level, facts = "HOT-06", Level.MUST, ("2.22",)
+    id, level, facts, observation = "HOT-06", Level.MUST, ("2.22",), "health"
     title = "A change reaches every open stream"
     why = "Streams that read one channel take updates from each other, and the kubelet's may get none."
     fix = "Publish the latest list, and let each stream compare it with what it has sent."
@@ -142,21 +143,21 @@ class UpdatesEveryStream(Rule):
 
 
 class KeepsUpdateFromDeadStream(Rule):
-    id, level, facts = "HOT-07", Level.MUST, ("2.15",)
+    id, level, facts, observation = "HOT-07", Level.MUST, ("2.15",), "health"
     title = "A change reaches the kubelet after it was restarted"
     why = "A dead stream that takes the one update leaves the kubelet with an old list until the next change."
     fix = "End the streams of the last registration, and share no channel with them."
 
     async def check(self, verifier: Verifier) -> None:
         session, _, _ = await _chosen(verifier)
-        await session.restart_kubelet()
-        await session.restart_kubelet()
+        await restart_kubelet(session)
+        await restart_kubelet(session)
         async with _failed(verifier):
             pass
 
 
 class ReportsFailureWhileAway(Rule):
-    id, level, facts = "HOT-08", Level.MUST, ("2.5",)
+    id, level, facts, observation = "HOT-08", Level.MUST, ("2.5",), "health"
     title = "What failed while there was no kubelet is in the next list"
     why = "The first list after a start is the whole truth for the kubelet."
     fix = "Watch devices whether a kubelet is connected or not."

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 from plugwright.conformance.asking import check_devices, expect, expect_list
 from plugwright.conformance.observations import idleness, program_life
+from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
@@ -171,7 +172,7 @@ class ServesAfterDeadStream(Rule):
 
 
 class ListStaysSame(Rule):
-    id, level, facts = "LST-12", Level.MUST, ("2.5", "2.25")
+    id, level, facts, waits = "LST-12", Level.MUST, ("2.5", "2.25"), 1
     title = "The list is complete again after a restart of the kubelet"
     why = "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them."
     fix = "Send the same list on every stream, however many there were."
@@ -180,7 +181,7 @@ class ListStaysSame(Rule):
         session = await verifier.running()
         before = _ids(session)
         verifier.examine((device_id for ids in before.values() for device_id in ids), "device in a list")
-        await session.restart_kubelet()
+        await restart_kubelet(session)
         after = _ids(session)
         for resource, ids in before.items():
             missing = sorted(ids - after.get(resource, set()))
@@ -188,7 +189,7 @@ class ListStaysSame(Rule):
 
 
 class ListIsNotRepeated(Rule):
-    id, level, facts = "LST-13", Level.SHOULD, ("2.14",)
+    id, level, facts, observation = "LST-13", Level.SHOULD, ("2.14",), "idleness"
     title = "A list that has not changed is not sent again and again"
     why = "The kubelet writes its checkpoint to the disk for every list."
     fix = "Send a list when it differs from the last one."
@@ -200,7 +201,7 @@ class ListIsNotRepeated(Rule):
 
 
 class IdsSurviveProgram(Rule):
-    id, level, facts, alone = "LST-14", Level.MUST, ("8.15",), True
+    id, level, facts, alone, observation = "LST-14", Level.MUST, ("8.15",), True, "program life"
     title = "Devices have the same ids after a restart of the program"
     why = "The kubelet knows from its checkpoint which pod holds which id; with new ids two pods get one device."
     fix = "Derive ids from the hardware, never from a counter, the time or chance."

@@ -195,7 +195,7 @@ class WaitsForKubelet(Rule):
 
 
 class RetriesRefused(Rule):
-    id, level, facts, alone = "REG-12", Level.MUST, ("1.26", "8.3"), True
+    id, level, facts, alone, observation = "REG-12", Level.MUST, ("1.26", "8.3"), True, "refusals"
     title = "A refused registration is tried again, or ends the program with an error"
     why = "A kubelet refuses while it cannot reach the plugin; one that stays silent afterwards is never seen again."
     fix = "Call Register again after a delay that grows, or exit with an error."
@@ -206,7 +206,7 @@ class RetriesRefused(Rule):
 
 
 class RetriesSlowly(Rule):
-    id, level, facts, alone = "REG-13", Level.SHOULD, ("1.26",), True
+    id, level, facts, alone, observation = "REG-13", Level.SHOULD, ("1.26",), True, "refusals"
     title = "Refused registrations are not repeated in a hot loop"
     why = "A kubelet that starts is busy; thousands of calls a second keep it from starting."
     fix = "Wait between two attempts, longer each time."

@@ -7,12 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from plugwright.conformance.asking import check_alive, expect
-from plugwright.conformance.restarting import until_back
+from plugwright.conformance.restarting import restart_kubelet, until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PluginNotRunning, RuleViolated
 from plugwright.kubelet.events import Call
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -21,7 +22,7 @@ _AWAY, _THOROUGH_AWAY = 6.0, 180.0  # seconds
 
 
 class RegistersAgain(Rule):
-    id, level, facts = "REG-14", Level.MUST, ("1.16", "2.15", "8.7")
+    id, level, facts, waits = "REG-14", Level.MUST, ("1.16", "2.15", "8.7"), 1
     title = "The plugin registers again after the kubelet was restarted"
     why = (
         "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until they are back."
@@ -41,7 +42,7 @@ class RegistersAgain(Rule):
 
 
 class RegistersAgainPromptly(Rule):
-    id, level, facts = "REG-15", Level.SHOULD, ("3.69", "8.7")
+    id, level, facts, waits = "REG-15", Level.SHOULD, ("3.69", "8.7"), 1
     title = "The plugin is back soon after a restart of the kubelet"
     why = (
         "Until then pods with devices are refused for good with UnexpectedAdmissionError, after a node's reboot "
@@ -59,7 +60,7 @@ class RegistersAgainPromptly(Rule):
 
 
 class SurvivesRestarts(Rule):
-    id, level, facts = "REG-16", Level.MUST, ("2.15",)
+    id, level, facts, waits = "REG-16", Level.MUST, ("2.15",), _RESTARTS
     title = "The plugin registers after every one of several restarts"
     why = "A kubelet in a crash loop restarts many times; plugins that count their attempts are gone for good."
     fix = (
@@ -80,7 +81,7 @@ class SurvivesRestarts(Rule):
 
 
 class NoticesRemovedSocket(Rule):
-    id, level, facts = "REG-17", Level.SHOULD, ("1.16", "8.7")
+    id, level, facts, waits = "REG-17", Level.SHOULD, ("1.16", "8.7"), 1
     title = "The plugin registers again when its own socket is removed"
     why = (
         "A kubelet that starts removes every socket; where the new kubelet.sock and the end of the stream were missed, "
@@ -101,7 +102,7 @@ class NoticesRemovedSocket(Rule):
 
 
 class RegistersOnce(Rule):
-    id, level, facts = "REG-18", Level.SHOULD, ("2.22", "8.10")
+    id, level, facts, waits = "REG-18", Level.SHOULD, ("2.22", "8.10"), 1
     title = "The plugin registers once for each start of the kubelet"
     why = "Each registration is one more stream; when an older one ends, kubelets up to 1.36 tear down the newer."
     fix = "Do not register again while the stream of the last registration is open."
@@ -109,7 +110,7 @@ class RegistersOnce(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         before = len(session.registrations)
-        await session.restart_kubelet()
+        await restart_kubelet(session)
         await session.settle()
         counts = [registration.request.resource for registration in session.registrations[before:]]
         twice = sorted({resource for resource in counts if counts.count(resource) > 1})
@@ -132,7 +133,7 @@ class NeverRegistersConnectedSocket(Rule):
 
 
 class KeepsResourceName(Rule):
-    id, level, facts = "REG-20", Level.MUST, ("2.18",)
+    id, level, facts, waits = "REG-20", Level.MUST, ("2.18",), 1
     title = "The resource has the same name after a restart of the kubelet"
     why = "Pods ask for it by its name, and an old name stays in the node's status."
     fix = "Derive the name from the hardware and the configuration alone."
@@ -140,7 +141,7 @@ class KeepsResourceName(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         try:
-            await session.restart_kubelet()
+            await restart_kubelet(session)
         except PluginNotRunning:
             if session.registered_names <= verifier.resources:
                 raise
@@ -149,7 +150,7 @@ class KeepsResourceName(Rule):
 
 
 class NoticesLostStream(Rule):
-    id, level, facts, note = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6"), True
+    id, level, facts, note, waits = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6"), True, 1
     title = "The plugin registers again when the kubelet ends its stream"
     why = (
         "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs. Kubelets "
@@ -172,7 +173,7 @@ class NoticesLostStream(Rule):
 
 
 class OutlivesKubelet(Rule):
-    id, level, facts = "REG-25", Level.MUST, ("1.16", "2.15", "8.7")
+    id, level, facts, waits = "REG-25", Level.MUST, ("1.16", "2.15", "8.7"), 3
     title = "The program waits for a kubelet that is away, and registers when it is back"
     why = (
         "A kubelet is down for minutes in an upgrade, and leaves its socket behind when it is killed; a plugin that "
@@ -186,6 +187,7 @@ class OutlivesKubelet(Rule):
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
         seconds = _THOROUGH_AWAY if verifier.options.thorough else _AWAY
+        before = {plugin.resource: set(plugin.ids) for plugin in session.plugins()}
         mark = session.mark
         await session.kubelet.stop()
         session.paths.kubelet_socket.unlink(missing_ok=True)
@@ -196,10 +198,13 @@ class OutlivesKubelet(Rule):
         if not verifier.target.attached:
             expect(session.program.running, "it waits for the next kubelet", session.program.ending)
         try:
-            await session.until_registered(verifier.resources, mark=mark)
+            await until_back(session, verifier.resources, mark)
         except PluginNotRunning as error:
             raise RuleViolated(f"a registration with a kubelet that was away for {seconds:g} s", str(error)) from None
         await check_alive(verifier, f"a kubelet that was away for {seconds:g} s")
+        for plugin in session.plugins():
+            lost = sorted(before.get(plugin.resource, set()) - set(plugin.ids))
+            expect(not lost, f"the healthy devices of {plugin.resource} as before", f"without {some(lost)}")
 
     @staticmethod
     async def _pass(verifier: Verifier, session: Session, seconds: float) -> None:

@@ -68,6 +68,9 @@ def _missing(
             yield from (f"{item.host_path} of {device_id}" for item in items if item.host_path not in hosts)
             # A path that all devices have alone, such as /dev/acc0, may be numbered when there are several.
             others = {item.container_path for other, theirs in own.items() if other != device_id for item in theirs}
+            rights = {item.host_path: _rights(item) for item in getattr(together, name)}
+            other = [item for item in items if rights.get(item.host_path, _rights(item)) != _rights(item)]
+            yield from (f"{_rights(item)} for {item.host_path} of {device_id}" for item in other)
             special = [item.container_path for item in items if item.container_path not in others]
             yield from (f"{path} of {device_id}" for path in special if path not in targets)
     for device_id, answer in alone.items():
@@ -75,11 +78,18 @@ def _missing(
     yield from _lost_variables(alone, together)
 
 
+def _rights(item: object) -> str:
+    """The permissions of a device node, or whether a mount can be written to."""
+    permissions = getattr(item, "permissions", "")
+    return f"permissions {permissions}" if permissions else f"read_only {getattr(item, 'read_only', False)}"
+
+
 def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateResponse) -> Iterator[str]:
     """Variables that differ between devices, and have the value of a single one in the answer for all of them."""
     for kind in ("env", "annotations"):
         for name, value in getattr(together, kind).items():
-            values = {device_id: getattr(answer, kind).get(name) for device_id, answer in alone.items()}
+            own = {device_id: getattr(answer, kind) for device_id, answer in alone.items()}
+            values = {device_id: found[name] for device_id, found in own.items() if name in found}
             if value in values.values() and len(set(values.values())) == len(values) > 1:
                 lost = next(device_id for device_id, single in values.items() if single != value)
                 yield f"value of {lost} in {name}, which is {value!r}"

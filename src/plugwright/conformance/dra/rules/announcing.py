@@ -112,7 +112,7 @@ class HasName(DriverRule):
 
 
 class ServesBeforeAnnouncing(DriverRule):
-    id, level, facts, alone = "DRG-03", Level.MUST, ("11.3",), True
+    id, level, facts, alone, observation = "DRG-03", Level.MUST, ("11.3",), True, "announcement"
     title = "The service socket listens before the registration socket is there"
     why = "The kubelet dials the endpoint at once; a claim that comes first fails, and is tried again after a minute."
     fix = "Start the DRA service, then the registration socket."
@@ -152,7 +152,7 @@ class ServesWhatItLists(DriverRule):
 
 
 class AnswersGetInfo(DriverRule):
-    id, level, facts, alone = "DRG-06", Level.MUST, ("1.45",), True
+    id, level, facts, alone, observation = "DRG-06", Level.MUST, ("1.45",), True, "announcement"
     title = "GetInfo is answered within a second"
     why = "The kubelet gives up after a second, tries again and again, and never registers the driver."
     fix = "Answer from memory: do no work in GetInfo."
@@ -176,7 +176,7 @@ class TakesStatus(DriverRule):
 
 
 class SocketsArePrivate(DriverRule):
-    id, level, alone = "DRG-08", Level.SHOULD, True
+    id, level, alone, observation = "DRG-08", Level.SHOULD, True, "announcement"
     title = "Sockets are closed to other users"
     why = "Whoever can write to them can have the claims of others unprepared."
     fix = "Set the umask to at least 022 before you listen, or chmod the sockets to 0600."
@@ -204,7 +204,7 @@ class PathsFit(DriverRule):
 
 
 class DriverIsFoundAgain(DriverRule):
-    id, level, facts = "DRG-10", Level.MUST, ("11.8",)
+    id, level, facts, waits = "DRG-10", Level.MUST, ("11.8",), 2
     title = "A kubelet that was restarted finds the driver"
     why = "Kubelets are restarted by upgrades; no claim could be prepared until somebody restarts the driver."
     fix = "Keep both sockets and their servers for as long as the program runs."

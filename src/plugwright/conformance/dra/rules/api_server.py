@@ -53,7 +53,7 @@ async def _away(session: DriverSession) -> AsyncIterator[None]:
 
 
 class OutlivesApiServer(DriverRule):
-    id, level, alone = "API-01", Level.MUST, True
+    id, level, alone, waits = "API-01", Level.MUST, True, 3
     title = "The driver runs on while the API server is away, and repairs its slices when it is back"
     why = (
         "API servers are upgraded and lost for minutes; a driver that ends or gives up leaves its node without devices."
@@ -95,7 +95,7 @@ class UnpreparesWithoutApiServer(DriverRule):
 
 
 class StartsWithoutApiServer(DriverRule):
-    id, level, alone = "API-03", Level.MUST, True
+    id, level, alone, waits = "API-03", Level.MUST, True, 3
     title = "A driver that starts before the API server can be reached publishes when it is there"
     why = "After a power cut nodes are faster than the control plane, and nobody restarts every driver by hand."
     fix = "Wait for the API server, or exit with an error so that the program is started again."
@@ -114,7 +114,7 @@ class StartsWithoutApiServer(DriverRule):
 
 
 class ListsAgainWhenExpired(DriverRule):
-    id, level = "API-04", Level.MUST
+    id, level, waits = "API-04", Level.MUST, 6
     title = "A watch that ends with 410 is followed by another list"
     why = "API servers end watches every few minutes, and forget old versions: a slice that is lost then stays lost."
     fix = "List again and watch from that version, whenever a watch ends for whatever reason."
@@ -132,7 +132,7 @@ class ListsAgainWhenExpired(DriverRule):
 
 
 class RetriesRefusedRequests(DriverRule):
-    id, level = "API-05", Level.MUST
+    id, level, waits = "API-05", Level.MUST, 6
     title = "Requests that the API server answers with 500 or 429 are tried again, without a hot loop"
     why = "An overloaded API server refuses for minutes; drivers that give up, or try without a pause, make it worse."
     fix = "Try again after a delay that grows, and keep to Retry-After."
@@ -146,7 +146,8 @@ class RetriesRefusedRequests(DriverRule):
                     await _runs_for(session, _REFUSING)
                     made = len(session.api.requests) - known
                 expect(made < _HOT, f"fewer than {_HOT} requests in {_REFUSING:g} s of answers {code}", f"{made}")
-                await until_slices_back(verifier, session, before)
+                # Go's library up to 0.34 waits for its cache after a write that failed, and then once more.
+                await until_slices_back(verifier, session, before, times=2)
                 async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                     await self._refuse(session, driver, code, claim)
                     await prepared(session, driver, claim)
@@ -160,7 +161,7 @@ class RetriesRefusedRequests(DriverRule):
 
 
 class EnduresSlowApiServer(DriverRule):
-    id, level, facts = "API-06", Level.MUST, ("1.45", "11.11")
+    id, level, facts, waits = "API-06", Level.MUST, ("1.45", "11.11"), 2
     title = f"With an API server that takes {_SLOW:g} s for an answer claims are prepared, and GetInfo is answered"
     why = (
         "Slow answers are the rule in a large cluster that restarts. A kubelet waits 45 s for a claim and one second "

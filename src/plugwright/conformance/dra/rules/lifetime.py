@@ -62,7 +62,7 @@ async def call_growth(verifier: Verifier) -> Growth:
 
 
 class ClaimsLeaveNoDescriptor(DriverRule):
-    id, level = "DRR-01", Level.MUST
+    id, level, observation = "DRR-01", Level.MUST, "calls"
     title = "Claims leave no descriptor open"
     why = "After some thousand pods the driver can open no file any more, and no claim is prepared."
     fix = "Close what you open in a call, also when the call fails."
@@ -74,7 +74,7 @@ class ClaimsLeaveNoDescriptor(DriverRule):
 
 
 class ClaimsLeaveNoThread(DriverRule):
-    id, level = "DRR-02", Level.MUST
+    id, level, observation = "DRR-02", Level.MUST, "calls"
     title = "Claims leave no thread behind"
     why = "Each one holds memory, and in the end none can be started any more."
     fix = "End what you start for a call when the call ends."
@@ -86,7 +86,7 @@ class ClaimsLeaveNoThread(DriverRule):
 
 
 class ClaimsLeaveNoMemory(DriverRule):
-    id, level = "DRR-03", Level.MUST
+    id, level, observation = "DRR-03", Level.MUST, "calls"
     title = "Claims do not fill the memory"
     why = "The pod is killed at its memory limit, and pods wait for their claims meanwhile."
     fix = "Forget a claim when it is unprepared: look for maps that only grow, and goroutines that never end."
@@ -98,7 +98,7 @@ class ClaimsLeaveNoMemory(DriverRule):
 
 
 class DriverOutlivesKubelet(DriverRule):
-    id, level, facts = "DRG-12", Level.MUST, ("11.6", "11.8")
+    id, level, facts, waits = "DRG-12", Level.MUST, ("11.6", "11.8"), 2
     title = "The driver waits for a kubelet that is away, and can be found when it is back"
     why = "A kubelet is down for minutes in an upgrade; no claim could be prepared until the driver is restarted."
     fix = "Keep both sockets and their servers for as long as the program runs, whether a kubelet is connected or not."
@@ -143,7 +143,8 @@ class SurvivesUpdate(DriverRule):
                 names = [name for device in before for name in device.cdi_devices]
                 places = spec_directories(verifier, session)
                 names = [name for name in names if name in cdi_devices(places)]
-                await session.program.stop(verifier.limits.end, signal.SIGTERM)
+                ended = await session.program.stop(verifier.limits.end, signal.SIGTERM)
+                expect(ended, f"an end within {verifier.limits.end:g} s while a claim is prepared", "it runs on")
                 await session.program.end()
                 gone = [name for name in names if name not in cdi_devices(places)]
                 expect(not gone, "the CDI specs of prepared claims after SIGTERM", f"none for {some(gone)}")

@@ -234,11 +234,11 @@ class RefusesUnknownDevice(DriverRule):
 
 
 class IsExclusive(DriverRule):
-    id, level = "PRP-13", Level.SHOULD
+    id, level = "PRP-13", Level.MUST
     title = "A device that another claim holds is refused"
     why = (
-        "The API asks no driver for this check, but force-deleted pods and races of schedulers lead there, and the "
-        "driver is the last that can keep two pods apart."
+        "Force-deleted pods and two schedulers lead there, and two pods work on one device. Kubernetes asks drivers to "
+        "verify it, as the last line of defense (k8s.io/dynamic-resource-allocation, kubeletplugin/draplugin.go)."
     )
     fix = "Keep in the checkpoint which claim has which device, and look there first."
 

@@ -62,7 +62,7 @@ class SharesDevice(DriverRule):
 
 
 class NamesShare(DriverRule):
-    id, level, facts = "PRP-21", Level.MUST, ("11.2",)
+    id, level, facts = "PRP-21", Level.SHOULD, ("11.2",)
     title = "A share of a device carries its share_id"
     why = "Without it the kubelet, and who asks it, cannot tell the shares of one device apart."
     fix = "Copy shareID of the result into share_id, in v1."
