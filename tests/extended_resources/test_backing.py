@@ -33,11 +33,8 @@ def node(
     return NodeSnapshot("n1", "1", counts[0], counts[1], {NAME: owner} if owner else {}, silence, boot_id="here")
 
 
-def with_kubelet_dir(*registered: str, listening: int = 0, announced: str = "", held: int = 0) -> ClusterContext:
-    holders = {NAME: (Holder("default", "p", held),)} if held else {}
-    return ClusterContext(
-        {}, KubeletDirectory("here", frozenset(registered), listening, frozenset({announced} - {""}), holders)
-    )
+def with_kubelet_dir(*registered: str, listening: int = 0, announced: str = "") -> ClusterContext:
+    return ClusterContext({}, KubeletDirectory("here", frozenset(registered), listening, frozenset({announced} - {""})))
 
 
 def judgement(snapshot: NodeSnapshot, context: ClusterContext | None = None) -> tuple[Backing, KeyState]:
@@ -177,8 +174,3 @@ def test_devices_from_a_claim_are_shown_but_not_counted() -> None:
     claiming = BoundPod("default", "p1", "n1", {NAME: 2}, claimed=frozenset({NAME}))
     (only,) = listed(node(0, 0), claiming, context=GPU_CLASS)
     assert (only.requested, only.holders) == (0, (Holder("default", "p1", 2, claim=True),))
-
-
-def test_allocated_devices_of_a_pod_unknown_to_the_api_are_held() -> None:
-    (only,) = listed(node(10, 10), context=with_kubelet_dir(NAME, listening=1, held=3))
-    assert only.held_by == "default/p:3"

@@ -13,7 +13,7 @@ from tests.protocol.held_devices import serve_held_devices
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import ConfigError
 from plugwright.extended_resources.kubelet_dir import read
-from plugwright.extended_resources.resources import Holder, KubeletDirectory
+from plugwright.extended_resources.resources import KubeletDirectory
 from plugwright.protocol import checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
@@ -94,11 +94,17 @@ async def test_unidentified_server_in_plugins_registry_counts_as_listening(paths
         assert await read(paths) == replace(NOTHING, listening=1)
 
 
-async def test_pods_hold_the_allocated_devices(paths: KubeletPaths) -> None:
+async def test_pods_are_never_listed(paths: KubeletPaths) -> None:
+    """List while an Allocate is open makes the kubelet give the device out again (3.58)."""
+    lists = 0
+
     class Node:
         async def held_devices(self) -> Sequence[HeldDevice]:
-            return [HeldDevice("a/b", device_id, "default", "p1", "main") for device_id in ("x", "y")]
+            nonlocal lists
+            lists += 1
+            return ()
 
     paths.pod_resources_socket.parent.mkdir()
     async with serve_held_devices(Node(), paths.pod_resources_socket):
-        assert (await read(paths)).holders == {"a/b": (Holder("default", "p1", 2),)}
+        assert await read(paths) == NOTHING
+    assert lists == 0

@@ -73,23 +73,20 @@ def assess(node: NodeSnapshot, resource: str, pods: Iterable[BoundPod], context:
         resource,
         node.capacity.get(resource),
         node.allocatable.get(resource),
-        _holders(node, resource, pods, context),
+        _holders(resource, pods),
         _assessment(node, resource, context),
     )
 
 
-def _holders(
-    node: NodeSnapshot, resource: str, pods: Iterable[BoundPod], context: ClusterContext
-) -> tuple[Holder, ...]:
-    """One holder per pod: its request, or what the kubelet has allocated where only that is known."""
-    kubelet_dir = context.kubelet_dir_of(node)
-    allocated = kubelet_dir.holders.get(resource, ()) if kubelet_dir else ()
-    holders = {(holder.namespace, holder.pod): holder for holder in allocated}
-    for pod in pods:
-        if pod.requests.get(resource):
-            claim = resource in pod.claimed
-            holders[pod.namespace, pod.name] = Holder(pod.namespace, pod.name, pod.requests[resource], claim)
-    return tuple(sorted(holders.values()))
+def _holders(resource: str, pods: Iterable[BoundPod]) -> tuple[Holder, ...]:
+    """One holder per pod, with the number of devices that it requests."""
+    return tuple(
+        sorted(
+            Holder(pod.namespace, pod.name, pod.requests[resource], resource in pod.claimed)
+            for pod in pods
+            if pod.requests.get(resource)
+        )
+    )
 
 
 def _assessment(node: NodeSnapshot, resource: str, context: ClusterContext) -> Assessment:

@@ -1,17 +1,18 @@
-"""The kubelet's own directory, read only: registered resources, live plugin sockets, allocated devices.
+"""The kubelet's own directory, read only: registered resources and live plugin sockets.
 
 The checkpoint names every resource that the kubelet has a plugin for, or had within the grace period; a socket with a
-live server may be a plugin; the pod-resources API lists the allocated devices.
+live server may be a plugin. The pods come from the API server: this process cannot know whether an Allocate is open,
+and List of pod-resources makes the kubelet give the device of an open Allocate out again (3.58).
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from plugwright.errors import CheckpointCorrupt, ConfigError, PlugwrightError
-from plugwright.extended_resources.resources import Holder, KubeletDirectory
-from plugwright.protocol import checkpoint, pod_resources, registration
+from plugwright.extended_resources.resources import KubeletDirectory
+from plugwright.protocol import registration
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.holdings.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.system import sockets
 from plugwright.system.boot import boot_id
 
@@ -23,7 +24,7 @@ _TIMEOUT = 5.0
 async def read(paths: KubeletPaths) -> KubeletDirectory:
     """Raises `ConfigError` if it cannot be read: an unreadable directory must not look like an empty one."""
     try:
-        registered = _registered(paths.checkpoint)
+        registered = await _registered(paths.checkpoint)
         plugin_sockets = list(_sockets(paths.device_plugins, paths.kubelet_socket))
         registry_sockets = list(_sockets(paths.plugins_registry))
     except OSError as error:
@@ -33,15 +34,12 @@ async def read(paths: KubeletPaths) -> KubeletDirectory:
     announced = [await _announced_resource(path) for path in registry_sockets]
     listening = sum(map(sockets.is_listening, plugin_sockets)) + sum(name is not None for name in announced)
     names = frozenset(name for name in announced if name)
-    return KubeletDirectory(this_boot, registered, listening, names, await _holders(paths.pod_resources_socket))
+    return KubeletDirectory(this_boot, registered, listening, names)
 
 
-def _registered(path: Path) -> frozenset[str]:
+async def _registered(path: Path) -> frozenset[str]:
     try:
-        return frozenset(checkpoint.decode(path.read_bytes()).registered or ())
-    except FileNotFoundError:
-        path.parent.stat()  # a kubelet that never had a plugin has a directory but no checkpoint
-        return frozenset()
+        return frozenset((await KubeletCheckpoint(path, _TIMEOUT).read()).registered)
     except CheckpointCorrupt as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -61,16 +59,3 @@ async def _announced_resource(path: Path) -> str | None:
     except (OSError, PlugwrightError):
         return ""
     return info.name if info.kind == registration.DEVICE_PLUGIN else None
-
-
-async def _holders(path: Path) -> dict[str, tuple[Holder, ...]]:
-    try:
-        async with pod_resources.connect(path) as kubelet:
-            devices = await kubelet.held_devices(timeout=_TIMEOUT)
-    except (OSError, PlugwrightError):  # the kubelet may be down; the API server's pods are enough then
-        return {}
-    holders: dict[str, tuple[Holder, ...]] = {}
-    counts = Counter((device.resource, device.namespace, device.pod) for device in devices)
-    for (resource, namespace, pod), count in counts.items():
-        holders[resource] = (*holders.get(resource, ()), Holder(namespace, pod, count))
-    return holders

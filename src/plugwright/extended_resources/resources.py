@@ -136,7 +136,6 @@ class KubeletDirectory:
     registered: frozenset[str]
     listening: int
     announced: frozenset[str]
-    holders: Mapping[str, tuple[Holder, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

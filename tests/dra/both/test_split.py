@@ -21,9 +21,10 @@ from tests.dra.both.split_actors import (
     split_of,
     until,
 )
+from tests.plugin_client import connect_plugin
 
 from plugwright import Device
-from plugwright.dra.both.holders import allocated_devices
+from plugwright.dra.both.holders import PodHolders, allocated_devices
 from plugwright.dra.both.operators import waits_for
 from plugwright.dra.device_placement import DeviceState
 from plugwright.errors import ConfigError, PeerRefused, PodRefused
@@ -378,3 +379,15 @@ async def test_other_settings_replace_what_operators_have_asked_for(root: Path) 
 
 def waits(driver: SplitDriver, device_id: str) -> str:
     return waits_for(driver.split, device_id, driver.split.placements.value[device_id])
+
+
+async def test_a_just_allocated_device_counts_as_held(root: Path) -> None:
+    """The answer has reached the kubelet, which shows it in neither pod-resources nor its checkpoint yet."""
+    async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, Cluster(), Prepared()) as driver:
+        await kubelet.allocatable(TAPE, 1)
+        paths = kubelet.paths
+        [socket] = [path for path in paths.device_plugins.glob("*.sock") if path != paths.kubelet_socket]
+        async with connect_plugin(socket) as plugin:
+            await plugin.allocate(["st0"])
+        holders = PodHolders(driver.runtime, QUICK.stored, clock=lambda: 0.0)
+        assert await holders.of(["st0"]) == {"st0": "a pod that is being admitted"}

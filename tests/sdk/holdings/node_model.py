@@ -74,6 +74,7 @@ class Node:
             (8, self.begin_pod), (8, self.finish_allocate), (5, self.end_pod), (6, self.read), (6, self.publish),
             (2, self.prepare), (2, self.unprepare), (2, self.start), (1, self.kill), (1, self.lose_memory),
             (1, self.lose_claim_files), (2, self.toggle_checkpoint), (2, self.toggle_pods), (1, self.foreign_list),
+            (1, self.reboot),
         ]  # fmt: skip
         [(_, step)] = self.random.choices(steps, [weight for weight, _ in steps])
         self.trace.append(step.__name__)
@@ -152,10 +153,33 @@ class Node:
         self.publish()
 
     def kill(self) -> None:
-        """The kubelet fails the pods whose Allocate has not returned, and gives nothing out without a plugin."""
+        """The kubelet gives nothing out without a plugin.
+
+        It fails the pods whose Allocate has not returned. An answer may have arrived just before: then the pod runs,
+        and neither the ended daemon nor a checkpoint knows of it yet.
+        """
         self.book, self.lists = None, {}
-        self.in_use -= {holder.name for holder in self.open}
+        for holder in self.open:
+            if self.random.random() < 0.5:
+                self.holders.append(holder)
+                self.records.setdefault(holder.name, []).append(holder)
+                self.trace[-1] += f" answered {holder.name}"
+            else:
+                self.in_use.discard(holder.name)
         self.open.clear()
+
+    def reboot(self) -> None:
+        """The kubelet knows only its checkpoint: pods that it does not contain lose their devices.
+
+        Claims stay prepared for their pods, because the driver's files survive.
+        """
+        self.kill()
+        self.records = {name: holders for name, holders in self.records.items() if name in self.checkpoint}
+        recorded = [holder for holders in self.records.values() for holder in holders]
+        self.holders = [holder for holder in self.holders if holder.is_claim or holder in recorded]
+        self.forgotten.clear()
+        self.in_use = set(self.records)
+        self.start()
 
     def read(self) -> None:
         book = self.book
