@@ -124,7 +124,7 @@ async def test_a_check_reads_a_pipe_to_its_end(tmp_path: Path) -> None:
     with writer:
         writer.write(configuration(gpu={"count": 1}))
     done = await checking
-    assert (done.code, done.out) == (0, f"{pipe}: 1 resources, good\n")
+    assert (done.code, done.out) == (0, f"{pipe}: 1 resource, valid\n")
 
 
 async def _take(_: object) -> dict[str, str]:

@@ -49,7 +49,8 @@ def target(name: str, directory: Path) -> Target:
         return Target((sys.executable, str(TAPE)), {"PLUGWRIGHT_KUBELET_DIR": "{root}"})
     file = directory / "plugwright.yaml"
     file.write_text(CONFIGURED[name])
-    return Target((sys.executable, "-m", "plugwright", "run", "-c", str(file), "--kubelet-dir", "{root}"))
+    places = ("--kubelet-dir", "{root}", "--state-dir", "{root}/state", "--control-socket", "{root}/control.sock")
+    return Target((sys.executable, "-m", "plugwright", "run", "-c", str(file), *places))
 
 
 @pytest.mark.parametrize(("name", "version"), [*cases()])
