@@ -155,7 +155,7 @@ def _last_message(world: World, pod: Object) -> str:
 
 def _unjudged(pod: Object, world: World) -> list[str]:
     spec = pod.get("spec") or {}
-    unjudged = []
+    unjudged: list[str] = []
     if any(volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()):
         unjudged.append("volumes are not checked")
     if not any(map(numa.report_policy, world.reports.values())):
@@ -170,8 +170,8 @@ def _evidence(search: Search) -> Iterable[Evidence]:
     for verdict, names in search.verdicts():
         if not verdict.fits:
             groups.setdefault(_group_text(verdict), (_reason(verdict), []))[1].extend(names)
-    for text, (reason, names) in sorted(groups.items(), key=lambda item: -len(item[1][1])):
-        yield Evidence(reason, text, len(names), tuple(names[:3]))
+    for text, (reason, members) in sorted(groups.items(), key=lambda item: -len(item[1][1])):
+        yield Evidence(reason, text, len(members), tuple(members[:3]))
 
 
 def _reason(verdict: Verdict) -> str:
