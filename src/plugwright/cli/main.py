@@ -38,6 +38,7 @@ _COMMANDS = {
         "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
     "Look and repair": {
+        "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),

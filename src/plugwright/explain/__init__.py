@@ -1,0 +1,12 @@
+"""Why a pod waits, whether it would run, and what is wrong with a claim.
+
+`reading` reads a cluster as a `World` of values; `explanation` is the answer about one pod. `oracle` decides whether a
+node takes a pod, `relaxations` lists single changes, `search` finds those that suffice. A cure is reported only after
+the oracle confirmed it.
+"""
+
+from plugwright.explain.explanation import Explanation, explain_pod
+from plugwright.explain.reading import read_world
+from plugwright.explain.world import World
+
+__all__ = ["Explanation", "World", "explain_pod", "read_world"]

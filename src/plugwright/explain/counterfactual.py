@@ -1,0 +1,99 @@
+"""Changes to a pod or its cluster, as values: what a relaxation changes, and how it is applied to plain objects."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from plugwright.explain.world import ClaimSource, Object, ObjectId
+
+__all__ = ["REMOVED", "Edit", "Relaxation", "Situation", "edited", "relaxed"]
+
+REMOVED = "\0removed"  # the value of an edit that removes a field or an entry of a list
+Path = tuple[str | int, ...]
+
+
+class Edit(Struct, frozen=True):
+    """A change of the pod, or of one of its claims (`claim` is its index). `path` begins at the object."""
+
+    path: Path
+    value: Any = REMOVED
+    claim: int | None = None
+
+
+class Relaxation(Struct, frozen=True, kw_only=True):
+    """One change that might let the pod run. `cost` orders relaxations by what they cost the user.
+
+    Relaxations of the pod and its claims concern every node; the others only `nodes`. `text` continues "runs …".
+    """
+
+    kind: str
+    cost: float
+    text: str
+    edits: tuple[Edit, ...] = ()
+    ended: frozenset[ObjectId] = frozenset()  # pods
+    freed: frozenset[ObjectId] = frozenset()  # claims
+    slices: tuple[Object, ...] = ()  # replace the slices of the same names
+    changed_nodes: tuple[Object, ...] = ()  # replace the nodes of the same names
+    policies: tuple[tuple[str, str], ...] = ()  # node and its Topology Manager policy
+    nodes: frozenset[str] | None = None
+    commands: tuple[str, ...] = ()
+    subject: str = ""  # of equal kinds, only the cheapest for each subject is printed
+
+
+class Situation(Struct, frozen=True):
+    """A pod with its claims, and the relaxations that are assumed."""
+
+    pod: Object
+    sources: tuple[ClaimSource, ...] = ()
+    assumed: tuple[Relaxation, ...] = ()
+
+    @property
+    def claims(self) -> tuple[Object, ...]:
+        return tuple(source.claim for source in self.sources if source.claim is not None)
+
+
+def relaxed(situation: Situation, relaxations: Sequence[Relaxation]) -> Situation:
+    """The situation with the relaxations: their edits are made, their other changes are assumed."""
+    edits = [edit for relaxation in relaxations for edit in relaxation.edits]
+    pod = _edited_all(situation.pod, (edit for edit in edits if edit.claim is None))
+    sources = []
+    for number, source in enumerate(situation.sources):
+        own = [edit for edit in edits if edit.claim == number]
+        sources.append(_edited_source(source, own) if own else source)
+    return Situation(pod, tuple(sources), (*situation.assumed, *relaxations))
+
+
+def _edited_source(source: ClaimSource, edits: Iterable[Edit]) -> ClaimSource:
+    claim = {**_edited_all(source.claim or {}, edits), "status": {}}
+    return ClaimSource(source.entry, source.kind, source.namespace, source.name, claim, source.exists)
+
+
+def _edited_all(entry: Object, edits: Iterable[Edit]) -> Object:
+    """Later entries of a list are removed first, so that the paths of the others stay valid."""
+    ordered = sorted(edits, key=lambda edit: tuple((isinstance(part, int), part) for part in edit.path), reverse=True)
+    for edit in ordered:
+        entry = edited(entry, edit.path, edit.value)
+    return entry
+
+
+def edited(entry: Any, path: Path, value: Any) -> Any:
+    """A copy of the object with one field set, added to a list (index -1) or removed."""
+    first, *rest = path
+    if isinstance(first, int):
+        items = list(entry or ())
+        if first < 0:
+            return [*items, value if not rest else edited({}, tuple(rest), value)]
+        if not rest and value == REMOVED:
+            del items[first]
+            return items
+        items[first] = value if not rest else edited(items[first], tuple(rest), value)
+        return items
+    fields = dict(entry or {})
+    if rest:
+        fields[first] = edited(fields.get(first, [] if isinstance(rest[0], int) else {}), tuple(rest), value)
+    elif value == REMOVED:
+        fields.pop(first, None)
+    else:
+        fields[first] = value
+    return fields

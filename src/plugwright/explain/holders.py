@@ -1,0 +1,80 @@
+"""Who holds what: pods with counted resources, claims with devices, and which claims are freed when a pod ends."""
+
+from collections.abc import Mapping
+
+from plugwright.allocator import DeviceId
+from plugwright.cluster.events import MALFORMED
+from plugwright.cluster.scheduling.pod_request import PodRequest
+from plugwright.explain.world import Object, ObjectId, World, allocation_of, identity, is_finished
+
+__all__ = ["Holders"]
+
+
+class Holders:
+    """An index over the bound pods and allocated claims of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.pods: dict[ObjectId, Object] = {identity(pod): pod for pod in world.pods}
+        self.requests: dict[ObjectId, tuple[str, PodRequest]] = {}  # of bound pods that have not finished
+        self.on_node: dict[str, list[ObjectId]] = {}
+        for key, pod in self.pods.items():
+            node = (pod.get("spec") or {}).get("nodeName")
+            if not node or is_finished(pod):
+                continue
+            try:
+                self.requests[key] = node, PodRequest.of(dict(pod))
+            except MALFORMED:
+                continue  # the scheduler does not count it either
+            self.on_node.setdefault(node, []).append(key)
+        self.allocations: dict[ObjectId, Object] = {}
+        self.claims: dict[ObjectId, Object] = {identity(claim): claim for claim in world.claims}
+        self.users: dict[ObjectId, tuple[ObjectId, ...]] = {}  # pods, by claim
+        self.of_pod: dict[ObjectId, list[ObjectId]] = {}  # claims, by pod
+        self._by_device: dict[DeviceId, list[ObjectId]] = {}
+        for key, claim in self.claims.items():
+            self._add(key, claim)
+
+    def _add(self, key: ObjectId, claim: Object) -> None:
+        allocation = allocation_of(claim)
+        if allocation is None:
+            return
+        self.allocations[key] = allocation
+        consumers = (claim.get("status") or {}).get("reservedFor") or ()
+        users = tuple((key[0], str(user.get("name"))) for user in consumers if user.get("resource") == "pods")
+        self.users[key] = users
+        for user in users:
+            self.of_pod.setdefault(user, []).append(key)
+        for device in self.devices_of(key):
+            self._by_device.setdefault(device, []).append(key)
+
+    def devices_of(self, claim: ObjectId) -> list[DeviceId]:
+        results = (self.allocations[claim].get("devices") or {}).get("results") or ()
+        return [(entry["driver"], entry["pool"], entry["device"]) for entry in results if not entry.get("adminAccess")]
+
+    def of_device(self, device: DeviceId) -> list[ObjectId]:
+        """The claims that have the device or a share of it."""
+        return self._by_device.get(device, [])
+
+    def exclusive(self, device: DeviceId) -> set[ObjectId]:
+        """The claims that have the whole device."""
+        return {claim for claim in self.of_device(device) if _has_whole(self.allocations[claim], device)}
+
+    def freed_by(self, pods: frozenset[ObjectId]) -> frozenset[ObjectId]:
+        """The claims that no pod uses once these have ended; the claim controller then deallocates them."""
+        claims = {claim for pod in pods for claim in self.of_pod.get(pod, ())}
+        return frozenset(claim for claim in claims if set(self.users[claim]) <= pods and self._only_pods(claim))
+
+    def is_live(self, pod: ObjectId) -> bool:
+        return pod in self.pods and not is_finished(self.pods[pod])
+
+    def _only_pods(self, claim: ObjectId) -> bool:
+        consumers = (self.claims[claim].get("status") or {}).get("reservedFor") or ()
+        return all(user.get("resource") == "pods" for user in consumers)
+
+
+def _has_whole(allocation: Mapping[str, object], device: DeviceId) -> bool:
+    results = (allocation.get("devices") or {}).get("results") or ()  # type: ignore[attr-defined]
+    for entry in results:
+        if (entry["driver"], entry["pool"], entry["device"]) == device and not entry.get("shareID"):
+            return True
+    return False

@@ -1,0 +1,286 @@
+"""Answers whether a node takes a pod in a situation: the scheduler's filters, counted devices, claims, NUMA nodes.
+
+Filters and the counts of extended resources are those of `cluster.scheduling`, claims are the allocator's. Nothing of a
+situation is left behind: its changes are applied for the duration of one question.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from msgspec import Struct
+
+from plugwright.allocator import (
+    AllocatedState,
+    ClaimAllocator,
+    DeviceId,
+    PendingClaims,
+    Reason,
+    SliceIndex,
+    features_of,
+)
+from plugwright.allocator.node_selector import NodeSelectorTerm
+from plugwright.cluster.scheduling import affinity, fit, pod_filters
+from plugwright.cluster.scheduling.fit import NodeInfo
+from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
+from plugwright.cluster.scheduling.pod_request import PodRequest, amounts
+from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
+from plugwright.explain import backed_resources, numa
+from plugwright.explain.counterfactual import Situation
+from plugwright.explain.holders import Holders
+from plugwright.explain.world import Object, World, allocation_of, identity, is_device_resource, with_taint_rules
+
+__all__ = ["DeviceFailure", "Oracle", "Verdict", "hard_taints", "taint_text"]
+
+MAX_STEPS = 20_000  # of one search for devices: a question is one of thousands
+
+
+class DeviceFailure(Struct, frozen=True):
+    """Why a node has no devices for the pod. `kind` is `count`, `numa`, `claims`, `elsewhere` or `error`."""
+
+    kind: str
+    resource: str = ""
+    wanted: int = 0
+    free: int = 0
+    allocatable: int = 0
+    capacity: int = 0
+    reasons: tuple[Reason, ...] = ()
+    message: str = ""
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether the node has any devices of the kind that the pod asks for."""
+        if self.kind in ("count", "numa"):
+            return self.capacity > 0
+        return any(reason.device or reason.kind in ("PoolIncomplete", "PoolInvalid") for reason in self.reasons)
+
+
+class Verdict(Struct, frozen=True):
+    """A node's answer. `filter` is the first failing filter that is not about devices, with `filter_text`."""
+
+    node: str
+    filter: str = ""
+    filter_text: str = ""
+    failure: DeviceFailure | None = None
+
+    @property
+    def fits(self) -> bool:
+        return not self.filter and self.failure is None
+
+
+class _Question:
+    """A situation, read once for all nodes."""
+
+    def __init__(self, situation: Situation, request: PodRequest) -> None:
+        self.situation, self.request = situation, request
+        others = {name: amount for name, amount in request.requests.items() if not is_device_resource(name)}
+        self.plain = replace(request, requests=others, volume_claims=(), not_emulated="")
+        self.devices = {name: amount for name, amount in request.requests.items() if is_device_resource(name)}
+        self.placed = [claim for claim in situation.claims if allocation_of(claim)]
+        self.unallocated = [claim for claim in situation.claims if not allocation_of(claim)]
+        self.pending: PendingClaims | None = None
+        self.problem: DeviceFailure | None = None
+        self.pods: NodeFilter = lambda _node: None
+        self.policies = {node: policy for entry in situation.assumed for node, policy in entry.policies}
+
+
+class Oracle:
+    """`verdicts` is pure from outside; the state behind it is changed and restored within each call."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.holders = world, Holders(world)
+        self.slices: dict[str, Object] = {
+            identity(entry)[1]: entry for entry in with_taint_rules(world.slices, world.taint_rules)
+        }
+        self.nodes = {identity(node)[1]: node for node in world.nodes}
+        self._infos = {name: NodeInfo.of(dict(node)) for name, node in self.nodes.items()}
+        self._capacity = {name: amounts(_capacity(node)) for name, node in self.nodes.items()}
+        self._namespaces = {identity(entry)[1]: (entry["metadata"].get("labels") or {}) for entry in world.namespaces}
+        for node, request in self.holders.requests.values():
+            if node in self._infos:
+                self._infos[node].add_pod(request)
+        features = features_of(_supported(world.version))
+        allocated = AllocatedState.of_claims(world.claims)
+        self.allocator = ClaimAllocator(
+            features, SliceIndex(self.slices.values()), world.classes, allocated, max_steps=MAX_STEPS
+        )
+        self.backed = backed_resources.classes_by_resource(world.classes)
+        self.asked = 0
+
+    def info(self, node: str) -> NodeInfo:
+        return self._infos[node]
+
+    def capacity(self, node: str, resource: str) -> int:
+        return self._capacity[node].get(resource, 0)
+
+    def verdicts(self, situation: Situation, nodes: Iterable[str]) -> Iterator[Verdict]:
+        with self._applied(situation):
+            question = self._question(situation)
+            for name in nodes:
+                if name in self._infos:
+                    self.asked += 1
+                    yield self._verdict(question, self._infos[name])
+
+    def filters(self, situation: Situation) -> dict[str, tuple[str, str]]:
+        """The first failing filter of each node that is not about devices, and its text; both empty if none fails."""
+        question = self._question(situation)
+        return {name: self._filter(question, info) for name, info in self._infos.items()}
+
+    def _question(self, situation: Situation) -> _Question:
+        question = _Question(situation, PodRequest.of(dict(situation.pod)))
+        missing = next((source for source in situation.sources if source.claim is None), None)
+        if missing is not None:
+            question.problem = DeviceFailure("error", message=f"{missing.kind} {missing.name} does not exist")
+        elif question.unallocated:
+            try:
+                question.pending = self.allocator.pending(question.unallocated)
+            except AllocationAborted as error:
+                question.problem = _aborted(error)
+        ended = {pod for entry in situation.assumed for pod in entry.ended}
+        own = identity(situation.pod)
+        others = self.holders.requests.items()
+        if question.request.pods.has_rules or any(request.pods.anti for _, (_, request) in others):
+            placed = [PlacedPod(node, request) for pod, (node, request) in others if pod not in ended and pod != own]
+            question.pods = pod_filters.pod_filter(
+                question.request, self._infos, placed, lambda name: self._namespaces.get(name, {})
+            )
+        return question
+
+    def _verdict(self, question: _Question, info: NodeInfo) -> Verdict:
+        kind, text = self._filter(question, info)
+        return Verdict(info.name, kind, text, self._devices(question, info))
+
+    def _filter(self, question: _Question, info: NodeInfo) -> tuple[str, str]:
+        failure = fit.filter_failure(question.plain, info) or question.pods(info)
+        if failure is None:
+            return "", ""
+        text = ", ".join(failure.reasons)
+        if "unschedulable" in text:
+            return "cordoned", "is cordoned"
+        if "taint" in text:
+            taint = next(iter(hard_taints(question.plain, info)))
+            kind = "not-ready" if taint["key"] in _NOT_READY else "taint"
+            words = "is not ready" if kind == "not-ready" else f"has the taint {taint_text(taint)}"
+            return kind, words
+        if "node affinity" in text or "NodeAffinity" in text:
+            return "node-selector", "is excluded by the pod's node selector or node affinity"
+        if "Insufficient" in text or "Too many" in text:
+            return "resources", f"has {text.replace('Insufficient', 'too little')}"
+        return "other", text
+
+    def _devices(self, question: _Question, info: NodeInfo) -> DeviceFailure | None:
+        if question.problem is not None:
+            return question.problem
+        extra: list[Object] = []
+        for resource, wanted in question.devices.items():
+            if resource not in self._capacity[info.name] and resource in self.backed:
+                extra.append(backed_resources.claim_for(question.situation.pod, resource, self.backed[resource]))
+                continue
+            free = info.allocatable.get(resource, 0) - info.requested.get(resource, 0)
+            facts = info.allocatable.get(resource, 0), self.capacity(info.name, resource)
+            if wanted > free:
+                return DeviceFailure("count", resource, wanted, max(0, free), *facts)
+            ended = {pod for entry in question.situation.assumed for pod in entry.ended}
+            report = self.world.reports.get(info.name)
+            problem = numa.refusal(report, resource, wanted, ended, question.policies.get(info.name))
+            if problem:
+                return DeviceFailure("numa", resource, wanted, max(0, free), *facts, message=problem)
+        return self._claims(question, info, extra)
+
+    def _claims(self, question: _Question, info: NodeInfo, extra: list[Object]) -> DeviceFailure | None:
+        for claim in question.placed:
+            if not _reaches(claim, info):
+                name = identity(claim)[1]
+                return DeviceFailure("elsewhere", message=f"claim {name} is allocated on another node")
+        node = {"metadata": {"name": info.name, "labels": info.labels}}
+        try:
+            pending = question.pending
+            if extra:
+                pending = self.allocator.pending([*question.unallocated, *extra])
+            if pending is None:
+                return None
+            outcome = pending.allocate(node)
+        except AllocationAborted as error:
+            return _aborted(error)
+        return None if outcome.results else DeviceFailure("claims", reasons=outcome.reasons)
+
+    @contextmanager
+    def _applied(self, situation: Situation) -> Iterator[None]:
+        ended = {pod for entry in situation.assumed for pod in entry.ended}
+        freed = {claim for entry in situation.assumed for claim in entry.freed}
+        with ExitStack() as undo:
+            own = identity(situation.pod)
+            for pod in {*ended, own} & self.holders.requests.keys():
+                node, request = self.holders.requests[pod]
+                if node in self._infos:
+                    self._infos[node].remove_pod(request)
+                    undo.callback(self._infos[node].add_pod, request)
+            kept: dict[DeviceId, int] = {}
+            for claim in freed & self.holders.allocations.keys():
+                allocation = self.holders.allocations[claim]
+                self.allocator.allocated.remove(allocation)
+                undo.callback(self.allocator.allocated.add, allocation)
+                kept |= dict.fromkeys(self.holders.devices_of(claim), 0)
+            for device in kept:
+                if self.holders.exclusive(device) - freed:
+                    self.allocator.allocated.devices.add(device)
+            for entry in situation.assumed:
+                for published in entry.slices:
+                    self.allocator.slices.put(published)
+                    undo.callback(self.allocator.slices.put, self.slices[identity(published)[1]])
+                for node_object in entry.changed_nodes:
+                    self._replace(node_object, undo)
+            yield
+
+    def _replace(self, node: Object, undo: ExitStack) -> None:
+        name = identity(node)[1]
+        before, capacity = self._infos[name], self._capacity[name]
+        after = NodeInfo.of(dict(node))
+        after.take_pods_of(before)
+        self._infos[name], self._capacity[name] = after, amounts(_capacity(node))
+
+        def restore() -> None:
+            before.take_pods_of(self._infos[name])
+            self._infos[name], self._capacity[name] = before, capacity
+
+        undo.callback(restore)
+
+
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def hard_taints(request: PodRequest, info: NodeInfo) -> Iterator[Mapping[str, str]]:
+    """The taints of the node that keep the pod away."""
+    for taint in info.taints:
+        if taint["effect"] in ("NoSchedule", "NoExecute") and not affinity.tolerates(request.tolerations, taint):
+            yield taint
+
+
+def taint_text(taint: Mapping[str, object]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key')}{value}:{taint.get('effect')}"
+
+
+def _aborted(error: AllocationAborted) -> DeviceFailure:
+    message = f"cannot be judged: {error}" if isinstance(error, FeatureUnsupported) else str(error)
+    return DeviceFailure("claims" if error.on_node else "error", reasons=tuple(error.reasons), message=message)
+
+
+def _capacity(node: Object) -> Mapping[str, object]:
+    return (node.get("status") or {}).get("capacity") or {}
+
+
+def _reaches(claim: Object, info: NodeInfo) -> bool:
+    selector = (allocation_of(claim) or {}).get("nodeSelector") or {}
+    terms = [NodeSelectorTerm.of(term) for term in selector.get("nodeSelectorTerms") or ()]
+    return not terms or any(term.matches(info.name, info.labels) for term in terms)
+
+
+def _supported(version: str) -> str:
+    """The allocator's version that is nearest to the cluster's."""
+    try:
+        features_of(version)
+    except ConfigError:
+        minor = version.removeprefix("v").split(".")[1:2]
+        return "1.36" if minor and minor[0].isdigit() and int(minor[0]) < 36 else "1.37"
+    return version

@@ -1,0 +1,75 @@
+"""Reads a `World` from an API server, and says what could not be read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from plugwright.errors import PeerRefused
+from plugwright.explain.world import Object, World
+
+__all__ = ["Lister", "read_world"]
+
+_RESOURCE = "/apis/resource.k8s.io/v1"
+_PATHS = {
+    "nodes": "/api/v1/nodes",
+    "pods": "/api/v1/pods",
+    "namespaces": "/api/v1/namespaces",
+    "slices": f"{_RESOURCE}/resourceslices",
+    "classes": f"{_RESOURCE}/deviceclasses",
+    "claims": f"{_RESOURCE}/resourceclaims",
+}
+_RULES = ("/apis/resource.k8s.io/v1beta2/devicetaintrules", "/apis/resource.k8s.io/v1alpha3/devicetaintrules")
+_NAMED = {
+    "claims": "claims of other namespaces cannot be read: devices that they hold count as free",
+    "pods": "pods of other namespaces cannot be read: what they hold counts as free",
+    "namespaces": "namespaces cannot be read: rules about other pods may be judged wrongly",
+    "nodes": "nodes cannot be read",
+    "slices": "ResourceSlices cannot be read",
+    "classes": "DeviceClasses cannot be read",
+}
+
+
+class Lister(Protocol):
+    """`BlockingClient`, or anything that reads like it."""
+
+    def get(self, path: str) -> Mapping[str, object]: ...
+
+    def list(self, path: str, **query: str) -> Sequence[Object]: ...
+
+
+def read_world(client: Lister, namespace: str, reports: Mapping[str, Object] | None = None) -> World:
+    """Everything that the account may read; `unseen` names the rest. Objects of `namespace` are read in any case."""
+    unseen: list[str] = []
+    found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in _PATHS.items()}
+    templates = _optional(client, f"{_RESOURCE}/namespaces/{namespace}/resourceclaimtemplates")
+    quotas = _optional(client, f"/api/v1/namespaces/{namespace}/resourcequotas")
+    rules = next((rules for path in _RULES if (rules := _optional(client, path))), ())
+    version = str(client.get("/version").get("gitVersion") or "1.37")
+    return World(
+        **found, templates=templates, quotas=quotas, taint_rules=rules, reports=reports or {}, version=version,
+        unseen=tuple(unseen),
+    )  # fmt: skip
+
+
+def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[str]) -> tuple[Object, ...]:
+    try:
+        return tuple(client.list(path))
+    except PeerRefused as error:
+        if error.code == "NotFound":
+            return ()
+        if error.code != "Forbidden":
+            raise
+    unseen.append(_NAMED[kind])
+    if kind not in ("pods", "claims"):
+        return ()
+    base, _, plural = path.rpartition("/")
+    return _optional(client, f"{base}/namespaces/{namespace}/{plural}")
+
+
+def _optional(client: Lister, path: str) -> tuple[Object, ...]:
+    """Objects that a cluster may not serve, or not show to everyone."""
+    try:
+        return tuple(client.list(path))
+    except PeerRefused as error:
+        if error.code in ("NotFound", "Forbidden"):
+            return ()
+        raise

@@ -1,0 +1,116 @@
+"""Relaxations of the requests in claims: selectors, constraints, tolerations, counts, capacities, classes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Any
+
+from plugwright import quantity
+from plugwright.explain.counterfactual import Edit, Relaxation, Situation
+from plugwright.explain.oracle import Oracle, taint_text
+from plugwright.explain.world import Object, allocation_of
+
+__all__ = ["request_relaxations", "subrequests"]
+
+Path = tuple[str | int, ...]
+_MOST_COUNTS = 32
+_MOST_TAINTS = 12
+
+
+def request_relaxations(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    for number, source in enumerate(situation.sources):
+        if source.claim is None or allocation_of(source.claim):
+            continue
+        devices = (source.claim.get("spec") or {}).get("devices") or {}
+        for place, constraint in enumerate(devices.get("constraints") or ()):
+            attribute = constraint.get("matchAttribute") or constraint.get("distinctAttribute") or ""
+            kind = "matchAttribute" if constraint.get("matchAttribute") else "distinctAttribute"
+            edit = Edit(("spec", "devices", "constraints", place), claim=number)
+            yield Relaxation(
+                kind="constraint", cost=5, text=f"without the constraint {kind} {attribute} of claim {source.name}",
+                edits=(edit,), subject=f"{number}/{place}",
+            )  # fmt: skip
+        for path, name, request in subrequests(devices):
+            about = f"request {name} of {source.kind} {source.name}"
+            yield from _of_request(oracle, (number, path, about), request, nodes)
+
+
+def subrequests(devices: Object) -> Iterator[tuple[Path, str, Object]]:
+    """The path in the claim, the name and the content of each request and subrequest."""
+    for place, request in enumerate(devices.get("requests") or ()):
+        base: Path = ("spec", "devices", "requests", place)
+        if request.get("exactly"):
+            yield (*base, "exactly"), request["name"], request["exactly"]
+        for number, entry in enumerate(request.get("firstAvailable") or ()):
+            yield (*base, "firstAvailable", number), f"{request['name']}/{entry['name']}", entry
+
+
+_Subject = tuple[int, Path, str]
+
+
+def _of_request(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    about = subject[2]
+    for place, selector in enumerate(request.get("selectors") or ()):
+        expression = " ".join(str((selector.get("cel") or {}).get("expression") or "").split())
+        yield _one(subject, "selector", 5, f"without the selector {expression!r} of {about}", ("selectors", place))
+    yield from _tolerations(oracle, subject, request, nodes)
+    yield from _fewer(subject, request)
+    yield from _less_capacity(oracle, subject, request, nodes)
+    if request.get("deviceClassName") not in oracle.allocator.classes:
+        wanted = str(request.get("deviceClassName"))
+        for name in get_close_matches(wanted, list(oracle.allocator.classes), n=3, cutoff=0.4):
+            text = f"with the DeviceClass {name} instead of {wanted} in {about}"
+            yield _one(subject, "class", 1, text, ("deviceClassName",), name)
+
+
+def _one(subject: _Subject, kind: str, cost: float, text: str, field: Path, value: Any = None) -> Relaxation:
+    number, path, _ = subject
+    edit = Edit((*path, *field), claim=number) if value is None else Edit((*path, *field), value, number)
+    parts = (number, *path, *field) if kind == "selector" else (number, *path, kind)
+    return Relaxation(kind=kind, cost=cost, text=text, edits=(edit,), subject="/".join(map(str, parts)))
+
+
+def _tolerations(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    seen: dict[str, Object] = {}
+    for device in _devices(oracle, nodes):
+        for taint in device.taints:
+            seen.setdefault(taint_text(taint), taint)
+    for name, taint in list(seen.items())[:_MOST_TAINTS]:
+        toleration = {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
+        if toleration not in (request.get("tolerations") or ()):
+            text = f"with a toleration of the device taint {name} in {subject[2]}"
+            yield _one(subject, "toleration", 4, text, ("tolerations", -1), toleration)
+
+
+def _fewer(subject: _Subject, request: Object) -> Iterator[Relaxation]:
+    if request.get("allocationMode") == "All":
+        text = f"with one device instead of all in {subject[2]}"
+        yield _one(subject, "allocation-mode", 4, text, ("allocationMode",), "ExactCount")
+        return
+    count = int(request.get("count") or 1)
+    for fewer in range(count - 1, max(0, count - 1 - _MOST_COUNTS), -1):
+        text = f"with {fewer} instead of {count} devices in {subject[2]}"
+        yield _one(subject, "count", 3 + (count - fewer) / count, text, ("count",), fewer)
+
+
+def _less_capacity(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    """As much of each capacity as some device has left."""
+    for name, text in (((request.get("capacity") or {}).get("requests")) or {}).items():
+        wanted = quantity.zero_if_invalid(text)
+        left: set[Decimal] = set()
+        for device in _devices(oracle, nodes):
+            known = device.capacity.get(name)
+            if known is not None:
+                used = oracle.allocator.allocated.capacity.get(device.id, {}).get(name, Decimal(0))
+                left.add(known.value.value - used)
+        for amount in sorted((value for value in left if 0 < value < wanted), reverse=True)[:3]:
+            written = quantity.written(amount, quantity.suffix_of(str(text)))
+            words = f"with {name} {written} instead of {text} in {subject[2]}"
+            yield _one(subject, "capacity", 3.5, words, ("capacity", "requests", name), written)
+
+
+def _devices(oracle: Oracle, nodes: Iterable[str]) -> Iterator[Any]:
+    index = oracle.allocator.slices
+    for slices in (*(index.on_node.get(node, ()) for node in nodes), index.elsewhere):
+        for published in slices:
+            yield from published.devices

@@ -1,0 +1,148 @@
+"""The counterfactual search: which relaxations let a pod run, singles first, then pairs, within a time budget."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+from msgspec import Struct
+
+from plugwright.explain import relaxations
+from plugwright.explain.counterfactual import Relaxation, Situation, relaxed
+from plugwright.explain.node_classes import node_classes
+from plugwright.explain.oracle import Oracle, Verdict
+from plugwright.explain.world import ObjectId, identity
+
+__all__ = ["Cure", "Search"]
+
+PAIRS_BUDGET = 5.0  # seconds
+_PAIR_CANDIDATES = 24  # relaxations per node
+_MONOTONE = ("count", "capacity")  # the cheapest that helps is enough
+
+
+class Cure(Struct, frozen=True):
+    """Relaxations after which the pod runs, confirmed on `nodes`; `like` counts nodes that cannot differ from them."""
+
+    relaxations: tuple[Relaxation, ...]
+    nodes: tuple[str, ...]
+    like: int
+
+    @property
+    def cost(self) -> float:
+        return sum(entry.cost for entry in self.relaxations) + len(self.relaxations) - 1
+
+
+class Search:
+    """Asks the oracle about one pod. Every cure was confirmed by it on each of its `nodes`."""
+
+    def __init__(self, oracle: Oracle, situation: Situation, clock: Callable[[], float] = time.monotonic) -> None:
+        self.oracle, self.situation, self._clock = oracle, situation, clock
+        self.classes = node_classes(oracle, situation)
+        self._first = {names[0]: names for names in self.classes}
+        self.base = {verdict.node: verdict for verdict in oracle.verdicts(situation, self._first)}
+        self.rejected: list[Relaxation] = []
+        self.is_complete = True  # every pair was tried
+        self._of_node: dict[str, list[Relaxation]] = {}
+
+    def verdicts(self) -> Iterator[tuple[Verdict, tuple[str, ...]]]:
+        """One verdict for each class, with its nodes."""
+        for name, verdict in self.base.items():
+            yield verdict, self._first[name]
+
+    @property
+    def fitting(self) -> list[str]:
+        return [name for verdict, names in self.verdicts() if verdict.fits for name in names]
+
+    def singles(self) -> list[Cure]:
+        """Every single relaxation that suffices, cheapest first."""
+        representatives = list(self._first)
+        cures: list[Cure] = []
+        of_pod = sorted(relaxations.of_pod(self.oracle, self.situation, representatives), key=_by_cost)
+        self._of_pod = of_pod
+        cured: set[tuple[str, str]] = set()
+        for relaxation in of_pod:
+            if relaxation.kind in _MONOTONE and (relaxation.kind, relaxation.subject) in cured:
+                continue
+            if cure := self.confirm((relaxation,), representatives):
+                cures.append(cure)
+                cured.add((relaxation.kind, relaxation.subject))
+            else:
+                self.rejected.append(relaxation)
+        for node in representatives:
+            own = sorted(relaxations.of_node(self.oracle, self.situation, node), key=_by_cost)
+            self._of_node[node] = own
+            for relaxation in own:
+                if cure := self.confirm((relaxation,), [node]):
+                    cures.append(cure)
+                else:
+                    self.rejected.append(relaxation)
+        self.rejected.sort(key=_by_cost)
+        return sorted(cures, key=_order)
+
+    def several_endings(self) -> list[Cure]:
+        """A minimal set of pods of one node that must end, for each class of nodes."""
+        cures = []
+        for node, own in self._of_node.items():
+            pods = [pod for entry in own if entry.kind in ("holder-ends", "finished-pod") for pod in entry.ended]
+            if len(pods) < 2 or not self._ends(pods, node):
+                continue
+            kept = list(dict.fromkeys(pods))
+            for pod in list(kept):
+                fewer = [other for other in kept if other != pod]
+                if self._ends(fewer, node):
+                    kept = fewer
+            if cure := self._ends(kept, node):
+                cures.append(cure)
+        return sorted(cures, key=_order)
+
+    def pairs(self, budget: float = PAIRS_BUDGET) -> list[Cure]:
+        """Pairs that suffice, of relaxations that do not suffice alone; ends with the first class that has some."""
+        end = self._clock() + budget
+        cures: list[Cure] = []
+        alone = {id(entry) for entry in self.rejected}
+        of_pod = [entry for entry in self._of_pod if id(entry) in alone]
+        for node in sorted(self._first, key=self.nearness):
+            candidates = [*of_pod, *(entry for entry in self._of_node[node] if id(entry) in alone)]
+            candidates = sorted(candidates, key=_by_cost)[:_PAIR_CANDIDATES]
+            both = sorted(combinations(candidates, 2), key=lambda pair: pair[0].cost + pair[1].cost)
+            for pair in both:
+                if self._clock() > end:
+                    self.is_complete = False
+                    return sorted(cures, key=_order)
+                if _compatible(pair) and (cure := self.confirm(pair, [node])):
+                    cures.append(cure)
+                    if len(cures) == 3:
+                        return sorted(cures, key=_order)
+        return sorted(cures, key=_order)
+
+    def confirm(self, chosen: Sequence[Relaxation], nodes: Sequence[str]) -> Cure | None:
+        """The cure if the pod would run on any of the nodes."""
+        situation = relaxed(self.situation, chosen)
+        fitting = [verdict.node for verdict in self.oracle.verdicts(situation, nodes) if verdict.fits]
+        if not fitting:
+            return None
+        like = sum(len(self._first.get(node, (node,))) for node in fitting)
+        return Cure(tuple(chosen), tuple(fitting), like)
+
+    def _ends(self, pods: Sequence[ObjectId], node: str) -> Cure | None:
+        namespace = identity(self.situation.pod)[0]
+        return self.confirm((relaxations.ending(self.oracle, namespace, frozenset(pods), node),), [node])
+
+    def nearness(self, node: str) -> tuple[bool, bool, int]:
+        verdict = self.base[node]
+        has_none = verdict.failure is not None and not verdict.failure.has_devices
+        return has_none, bool(verdict.filter) and verdict.failure is not None, -len(self._first[node])
+
+
+def _by_cost(relaxation: Relaxation) -> tuple[float, str, str]:
+    return relaxation.cost, relaxation.kind, relaxation.text
+
+
+def _order(cure: Cure) -> tuple[float, int, str]:
+    return cure.cost, -cure.like, cure.relaxations[0].text
+
+
+def _compatible(pair: tuple[Relaxation, Relaxation]) -> bool:
+    """Two changes of the same field do not make a pair."""
+    one, other = pair
+    paths = {(edit.claim, edit.path) for edit in one.edits if edit.path[-1] != -1}
+    return not paths & {(edit.claim, edit.path) for edit in other.edits}

@@ -1,0 +1,140 @@
+"""The cluster as values: what `why`, `fit` and `lint` know, and what they could not see."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = [
+    "FINISHED",
+    "ClaimSource",
+    "Object",
+    "ObjectId",
+    "World",
+    "allocation_of",
+    "claim_entries",
+    "identity",
+    "is_device_resource",
+    "is_finished",
+    "with_taint_rules",
+]
+
+Object = Mapping[str, Any]
+ObjectId = tuple[str, str]  # namespace and name
+
+FINISHED = ("Succeeded", "Failed")
+_NATIVE = ("kubernetes.io/", "requests.kubernetes.io/")
+
+
+class World(Struct, frozen=True):
+    """Objects of one cluster, as the API server has them. `unseen` says what is missing from them, and why."""
+
+    nodes: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()
+    slices: tuple[Object, ...] = ()
+    classes: tuple[Object, ...] = ()
+    claims: tuple[Object, ...] = ()
+    templates: tuple[Object, ...] = ()
+    quotas: tuple[Object, ...] = ()
+    taint_rules: tuple[Object, ...] = ()
+    namespaces: tuple[Object, ...] = ()
+    events: tuple[Object, ...] = ()  # of the pod in question
+    reports: Mapping[str, Object] = {}  # NodeReports by node
+    version: str = "1.37"
+    unseen: tuple[str, ...] = ()
+
+    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+        """An object of one of the fields, such as `claims`."""
+        wanted = namespace, name
+        return next((entry for entry in getattr(self, kind) if identity(entry) == wanted), None)
+
+
+class ClaimSource(Struct, frozen=True):
+    """A claim of a pod and the object that a user edits to change it.
+
+    `claim` is None if neither the claim nor its template exists. `exists` is false while only the template does.
+    """
+
+    entry: str  # name in the pod's `resourceClaims`
+    kind: str  # ResourceClaim or ResourceClaimTemplate
+    namespace: str
+    name: str
+    claim: Object | None = None
+    exists: bool = False
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The path of the claim's spec in the object."""
+        return ("spec", "spec") if self.kind == "ResourceClaimTemplate" else ("spec",)
+
+
+def identity(entry: Object) -> ObjectId:
+    metadata = entry.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def is_finished(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in FINISHED
+
+
+def allocation_of(claim: Object) -> Object | None:
+    return (claim.get("status") or {}).get("allocation") or None
+
+
+def is_device_resource(name: str) -> bool:
+    """Whether a resource name is an extended resource, which device plugins and DRA drivers offer."""
+    return "/" in name and not any(domain in name for domain in _NATIVE)
+
+
+def claim_entries(world: World, pod: Object) -> Iterator[ClaimSource]:
+    """The claims of a pod: those that exist, and those that would be generated from templates."""
+    namespace = identity(pod)[0]
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    generated = {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
+    for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
+        name = entry["name"]
+        if entry.get("resourceClaimName"):
+            found = world.find("claims", namespace, entry["resourceClaimName"])
+            yield ClaimSource(
+                name, "ResourceClaim", namespace, entry["resourceClaimName"], found, exists=found is not None
+            )
+            continue
+        if name in generated and not generated[name]:
+            continue  # the controller decided that no claim is needed
+        template_name = str(entry.get("resourceClaimTemplateName") or "")
+        found = world.find("claims", namespace, generated.get(name) or "") if generated.get(name) else None
+        if found is not None:
+            yield ClaimSource(name, "ResourceClaimTemplate", namespace, template_name, found, exists=True)
+            continue
+        template = world.find("templates", namespace, template_name)
+        claim = None if template is None else _from_template(template, namespace, f"{identity(pod)[1]}-{name}")
+        yield ClaimSource(name, "ResourceClaimTemplate", namespace, template_name, claim)
+
+
+def _from_template(template: Object, namespace: str, name: str) -> Object:
+    spec = (template.get("spec") or {}).get("spec") or {}
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
+
+
+def with_taint_rules(slices: Iterable[Object], rules: Iterable[Object]) -> list[Object]:
+    """Slices with the taints that DeviceTaintRules add to their devices."""
+    specs = [rule.get("spec") or {} for rule in rules]
+    return [_tainted(published, specs) for published in slices] if specs else list(slices)
+
+
+def _tainted(published: Object, rules: Iterable[Object]) -> Object:
+    spec = published.get("spec") or {}
+    pool = (spec.get("pool") or {}).get("name")
+    matching = []
+    for rule in rules:
+        selector = rule.get("deviceSelector") or {}
+        named = {"driver": spec.get("driver"), "pool": pool}
+        if rule.get("taint") and all(selector.get(key) in (None, "", value) for key, value in named.items()):
+            matching.append((selector.get("device"), rule["taint"]))
+    if not matching:
+        return published
+    devices = []
+    for device in spec.get("devices") or ():
+        added = [taint for name, taint in matching if name in (None, "", device.get("name"))]
+        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
+    return {**published, "spec": {**spec, "devices": devices}}
