@@ -11,7 +11,7 @@ from itertools import combinations, islice
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.sdk.node_state import NodeState
-from plugwright.sdk.serve_settings import ServeSettings
+from plugwright.sdk.serve_settings import Expectation, ServeSettings
 
 __all__ = ["Plugin", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
@@ -30,6 +30,12 @@ class Plugin:
 
     serve: ServeSettings = ServeSettings()
     """Through which API the devices are offered; set by run() and by the operator's file."""
+
+    expect: Expectation | None = None
+    """The devices that this node should have; set by the operator's file."""
+
+    configured: str = ""
+    """Digest of the plugin's configuration: with another one, other devices are right."""
 
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.
