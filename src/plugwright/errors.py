@@ -116,7 +116,14 @@ class InvalidValue(PluginError, ValueError):
 
 
 class HardwareMissing(PluginError):
-    """The node has none of the hardware; discover() raises it. The resource is idle, and discover() is called again."""
+    """The node has none of the hardware; discover() raises it. The resource is idle, and discover() is called again.
+
+    `on_bus` names hardware that the node has all the same, such as GPUs without a driver: the resource then reports it.
+    """
+
+    def __init__(self, reason: str, on_bus: str = "") -> None:
+        super().__init__(reason)
+        self.on_bus = on_bus
 
 
 class ListTooLarge(PluginError):

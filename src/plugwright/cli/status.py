@@ -106,6 +106,8 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
     watchers = f"{resource['streams']} watching" if resource["streams"] else "not watched"
     served = "" if resource["state"] == "idle" else f", {watchers}, {counts['Healthy']} of {len(devices)} healthy"
     yield f"{click.style(resource['name'], bold=True)}  {state} {_age(now - resource['since'])}{served}"
+    if resource.get("shortfall"):
+        yield f"  {click.style('devices', fg='red')}: {clean(resource['shortfall'])}"
     for key in ("reason", "rival", "fault", "discovery", "empty", "refused", "held"):
         if resource[key]:
             yield f"  {key}: {clean(resource[key])}"

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from plugwright.config import families
 from plugwright.config.document import Document, parse
+from plugwright.config.expect_entry import ExpectValue, expectation
 from plugwright.config.serve_entry import ServeValue, driver_of, serve_settings, serve_value
 from plugwright.errors import ConfigError, InvalidSetting, InvalidValue, PluginError
 from plugwright.model import Resource, some
@@ -121,7 +122,17 @@ def _served(entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
     plugin = entry.family.plugin(entry, context)
     if entry.serve.api is not ServeMode.DEVICE_PLUGIN:
         plugin.serve = replace(entry.serve, cdi=context.host.cdi, host_root=context.host.root)
+    plugin.expect, plugin.configured = entry.expect, _digest_of(entry)
     return plugin
+
+
+def _digest_of(entry: ResourceEntry[Any]) -> str:
+    """Of the settings that decide which devices are found."""
+    try:
+        content = msgspec.json.encode([entry.key, entry.settings, entry.options])
+    except (TypeError, ValueError):  # a family of another package may have any settings
+        content = repr([entry.key, entry.settings, entry.options]).encode()
+    return digest(content)
 
 
 class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -195,7 +206,8 @@ def file_type() -> type[msgspec.Struct]:
             fields[option.name] = (option.name, option.type, _default(option))
     strict: dict[str, Any] = {"frozen": True, "forbid_unknown_fields": True, "kw_only": True}
     text = "One resource: its name, and one key that says what kind of device it is."
-    own: list[Any] = [("name", str), ("serve", ServeValue, ServeMode.DEVICE_PLUGIN)]
+    serve: Any = ("serve", ServeValue, ServeMode.DEVICE_PLUGIN)
+    own: list[Any] = [("name", str), serve, ("expect", ExpectValue | None, None)]
     entry = msgspec.defstruct("ResourceEntry", [*own, *fields.values()], namespace={"__doc__": text}, **strict)
     host = ("host", HostSettings, HostSettings())
     cordons = ("cordons", tuple[CordonEntry, ...], ())
@@ -229,6 +241,8 @@ def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
         yield "serve", ServeMode.DEVICE_PLUGIN.value
     else:
         yield from serve_value(entry.serve).items()
+    if entry.expect is not None:
+        yield "expect", msgspec.to_builtins(entry.expect)
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
@@ -273,7 +287,8 @@ def resource_entry(document: Document, path: str, content: dict[str, Any]) -> Re
         options=options(**{name: getattr(value, name) for name in options.__struct_fields__}) if options else None,
     )
     try:
-        return replace(entry, serve=serve_settings(value.serve, entry.is_template))
+        serve, expect = serve_settings(value.serve, entry.is_template), expectation(value.expect, entry.is_template)
+        return replace(entry, serve=serve, expect=expect)
     except InvalidSetting as error:
         raise document.error(f"{path}.{error.path}", str(error)) from error
 
@@ -293,7 +308,7 @@ def _used_families(
 
 
 def _known_keys(registered: set[str], used: Mapping[str, DeviceFamily[Any]]) -> set[str]:
-    return {"name", "serve"}.union(registered, *map(_option_keys, used.values()))
+    return {"name", "serve", "expect"}.union(registered, *map(_option_keys, used.values()))
 
 
 def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
@@ -304,7 +319,8 @@ def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
 def _entry_type(key: str, family: DeviceFamily[Any]) -> type[msgspec.Struct]:
     bases = (family.options,) if family.options else ()
     settings = ("settings", family.settings, msgspec.field(name=key))
-    own: list[Any] = [("name", str), settings, ("serve", ServeValue, ServeMode.DEVICE_PLUGIN)]
+    serve: Any = ("serve", ServeValue, ServeMode.DEVICE_PLUGIN)
+    own: list[Any] = [("name", str), settings, serve, ("expect", ExpectValue | None, None)]
     return msgspec.defstruct("ResourceEntry", own, bases=bases, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 

@@ -154,7 +154,7 @@ def one_line(daemon: Daemon) -> str:
 
 def is_ready(runtime: ResourceRuntime) -> bool:
     """Registered without a fault, and the kubelet has a stream open, or the driver's devices are published; or idle."""
-    return runtime.is_idle or not any(_waiting(runtime))
+    return not any(_waiting(runtime))
 
 
 def unready(daemon: Daemon) -> list[str]:
@@ -163,8 +163,7 @@ def unready(daemon: Daemon) -> list[str]:
     if daemon.cordons.unreadable:
         waiting.append(clean(daemon.cordons.unreadable))
     for name, runtime in sorted(dict(daemon.resources).items()):
-        if not runtime.is_idle:
-            waiting += [clean(f"{name}: {reason}") for reason in _waiting(runtime)]
+        waiting += [clean(f"{name}: {reason}") for reason in _waiting(runtime)]
     return waiting
 
 
@@ -172,6 +171,10 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
     """What a resource waits for: its owner, or a line for each API that it is to be served by and is not."""
     if owner := runtime.ownership.owner.value:
         yield f"{RegistrationState.WAITING} {owner}"
+        return
+    if (shortfall := runtime.expected.shortfall.value) is not None and shortfall.is_blocking:
+        yield shortfall.reason
+    if runtime.is_idle:
         return
     if fault := runtime.supervisor.fault.value:
         yield fault
@@ -211,6 +214,9 @@ def _resource(runtime: ResourceRuntime, holdings: Holdings, rivals: Mapping[str,
         stuck=runtime.stuck,
         discovery=runtime.discovery.failing.value or ("" if runtime.is_idle else idle),
         empty=runtime.discovery.empty.value,
+        expected=expected.words if (expected := runtime.service.plugin.expect) is not None else "",
+        shortfall=shortfall.reason if (shortfall := runtime.expected.shortfall.value) is not None else "",
+        shortfall_code=shortfall.code if shortfall is not None else "",
         refused=runtime.inventory.refused.value,
         serve=runtime.serve.api.value,
         driver=driver,

@@ -20,6 +20,7 @@ from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.driver_names import driver_name
+from plugwright.sdk.expected_devices import ExpectedDevices
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.holdings.records import ServedResource
 from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
@@ -75,6 +76,7 @@ class ResourceRuntime:
         self.calls = PluginCalls(plugin.resource, stalls)
         self.service = PluginService(plugin, self.inventory, self.calls, settings)
         self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
+        self.expected = ExpectedDevices(plugin, self.inventory, self.discovery, settings.state_dir)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.holdings = ResourceHoldings(plugin.resource, ledger, self.inventory.resend)
         self.removed_devices = RemovedDevices(self.inventory, self.holdings, settings.timeouts)
@@ -116,6 +118,7 @@ class ResourceRuntime:
         self.discovery.failing.subscribe(callback)
         self.discovery.idle.subscribe(callback)
         self.discovery.empty.subscribe(callback)
+        self.expected.shortfall.subscribe(callback)
         self.removed_devices.unreadable.subscribe(callback)
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
@@ -139,6 +142,7 @@ class ResourceRuntime:
             parts.append(self._part("registration", self.registration.run))
         if self.driver is not None:
             parts.append(self._part("driver", self.driver.run))
+        parts.append(Part("expected devices", self.expected.run, lambda _: None))
         parts.append(self._part("removed devices", self.removed_devices.run))
         parts.append(self._part("released devices", self.released_devices.run))
         await self.supervisor.run(parts)
@@ -149,6 +153,7 @@ class ResourceRuntime:
             self.inventory.reconfigure()
             self.ledger.withdraw(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
+        self.expected.replace_plugin(plugin)
         self._restarts.notify()
         if supported_options(plugin) != before:
             self.registration.register_again()

@@ -25,7 +25,7 @@ from plugwright.errors import ConfigError, InvalidSetting, InvalidValue
 from plugwright.sdk.host_mounts import HostDirectory, HostMount, directories
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.serve_settings import ServeSettings
+from plugwright.sdk.serve_settings import Expectation, ServeSettings
 
 __all__ = [
     "ENTRY_POINTS",
@@ -123,6 +123,7 @@ class ResourceEntry(msgspec.Struct, Generic[S], frozen=True):
     settings: S
     options: Any = None
     serve: ServeSettings = msgspec.field(default_factory=ServeSettings)
+    expect: Expectation | None = None
 
     @property
     def is_template(self) -> bool:

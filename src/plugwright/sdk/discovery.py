@@ -34,6 +34,7 @@ class Discovery:
         self.failing = Latest("")
         self.idle = Latest("")
         self.empty = Latest("")
+        self.on_bus = ""  # hardware that the node has although it is idle
         self._inventory, self._calls, self._metrics, self._timeouts = inventory, calls, metrics, timeouts
         first = min(0.1, timeouts.discovery / 10)
         self._backoff, self._idle_backoff = Backoff(first, _LONGEST_RETRY), Backoff(first, _LONGEST_IDLE)
@@ -129,6 +130,7 @@ class Discovery:
             facts = {"resource": self._inventory.resource, "reason": str(error)}
             logger.info("nothing to serve on this node, the resource is idle", extra=facts)
         self.failing.publish_if_changed("")
+        self.on_bus = clean(getattr(error, "on_bus", ""))
         self.idle.publish_if_changed(str(error))
         self._cancel_deadline()
         if self._inventory.removed_since:  # pods hold devices of an earlier time: the kubelet must know them

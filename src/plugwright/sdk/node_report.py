@@ -204,6 +204,9 @@ class ResourceReport(_Part, frozen=True, kw_only=True):
     fault: str = ""  # why the resource was last restarted
     discovery: str = ""  # why discover() fails
     empty: str = ""  # why the latest list has no device
+    expected: str = ""  # how many devices the configuration expects
+    shortfall: str = ""  # why the devices are not the expected ones, or fewer than before the last start
+    shortfall_code: str = ""  # missing, unexpected, other-model, fewer-than-before or driver-missing
     refused: str = ""  # why the latest list was refused
     stuck: Mapping[str, int] = {}  # hung threads by plugin method
     driver: DriverReport | None = None

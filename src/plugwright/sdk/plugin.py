@@ -11,7 +11,7 @@ from itertools import combinations, islice
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.sdk.node_state import NodeState
-from plugwright.sdk.serve_settings import ServeSettings
+from plugwright.sdk.serve_settings import Expectation, ServeSettings
 
 __all__ = ["Plugin", "answers_now", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
@@ -33,6 +33,12 @@ class Plugin:
 
     admin_access_hooks: bool = False
     """Whether pre_start() and release() are called for claims with admin access, whose devices others may hold."""
+
+    expect: Expectation | None = None
+    """The devices that this node should have; set by the operator's file."""
+
+    configured: str = ""
+    """Digest of the plugin's configuration: with another one, other devices are right."""
 
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.

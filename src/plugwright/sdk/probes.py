@@ -210,6 +210,8 @@ def _readiness(daemon: Daemon) -> Page:
     for name, runtime in sorted(dict(daemon.resources).items()):
         if runtime.is_idle:
             detail.append(clean(f"{name}: idle: {runtime.discovery.idle.value}"))
+        if (shortfall := runtime.expected.shortfall.value) is not None and not shortfall.is_blocking:
+            detail.append(clean(f"{name}: {shortfall.reason}"))
         if rival := daemon.rivals.found.value.get(name):
             detail.append(clean(f"{name}: another plugin serves it too: {rival}"))
         if runtime.discovery.empty.value:

@@ -42,6 +42,7 @@ class _DaemonCollector(Collector):
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
         yield InfoMetricFamily("plugwright_build", "The version of plugwright and of its Python", _BUILD)
         yield from _devices(runtimes)
+        yield from _expected(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
         yield _registrations(runtimes)
@@ -82,6 +83,28 @@ def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         for code, count in sorted(Counter(device.code for device in devices if not device.healthy).items()):
             by_code.add_metric([runtime.resource, code], count)
     yield from (by_health, by_code)
+
+
+def _expected(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    least = GaugeMetricFamily(
+        "plugwright_devices_expected", "Devices that the configuration expects at least", labels=["resource"]
+    )
+    missing = GaugeMetricFamily(
+        "plugwright_devices_missing",
+        "Devices fewer than the configuration expects, or than before the last start",
+        labels=["resource"],
+    )
+    shortfalls = GaugeMetricFamily(
+        "plugwright_devices_shortfall", "1 while the devices are not the expected ones", labels=["resource", "code"]
+    )
+    for runtime in runtimes:
+        expect, shortfall = runtime.service.plugin.expect, runtime.expected.shortfall.value
+        if expect is not None:
+            least.add_metric([runtime.resource], expect.least)
+        missing.add_metric([runtime.resource], shortfall.missing if shortfall is not None else 0)
+        if shortfall is not None:
+            shortfalls.add_metric([runtime.resource, shortfall.code], 1)
+    yield from (least, missing, shortfalls)
 
 
 def _calls(runtimes: list[ResourceRuntime]) -> Metric:

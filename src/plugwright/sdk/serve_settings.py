@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from plugwright.errors import ConfigError
 from plugwright.system.latest import Latest
 
-__all__ = ["DriverState", "ResourceDriver", "ServeMode", "ServeSettings", "Split", "TaintSettings"]
+__all__ = ["DriverState", "Expectation", "ResourceDriver", "ServeMode", "ServeSettings", "Split", "TaintSettings"]
 
 
 class ServeMode(StrEnum):
@@ -77,6 +77,25 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     def without_new_claims(self) -> "ServeSettings":
         """Both APIs, with no device for claims: serves only the claims that hold devices already."""
         return replace(self, api=ServeMode.BOTH, split=Split(dra=0))
+
+
+class Expectation(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that a node should have: from `least` to `most` of them (None: any number more), all of one model.
+
+    `model` is a pattern, as `NVIDIA H100*`. With `not_ready`, a daemon with other devices is not ready.
+    """
+
+    least: int
+    most: int | None = None
+    model: str = ""
+    not_ready: bool = False
+
+    @property
+    def words(self) -> str:
+        """The number, for people."""
+        if self.most is None:
+            return f"at least {self.least}"
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
 
 class DriverState(msgspec.Struct, frozen=True):

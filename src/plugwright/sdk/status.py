@@ -87,6 +87,9 @@ class ResourceStatus(TypedDict):
     stuck: dict[str, int]  # threads that hang in a method of the plugin, by method
     discovery: str  # why discover() fails, empty if it does not
     empty: str  # why the latest list has no device, where the plugin knows
+    expected: str  # how many devices the operator's file expects, empty if it does not say
+    shortfall: str  # why the devices are not the expected ones, empty if they are
+    shortfall_code: str  # the kind of that reason
     refused: str  # why the latest list was refused, empty if it was not
     serve: str  # by which API: device-plugin, dra or both
     driver: dict[str, object] | None  # what the DRA driver says of itself; None where there is none
