@@ -269,7 +269,8 @@ class DeviceSearch:
                 if device.matches(expression):
                     continue
             except SelectorError as error:
-                text = f"{where} on device {device_name(device.id)}: CEL runtime error: {error}"
+                on_device = "" if self._features.selector_errors_omit_device else f" on device {device_name(device.id)}"
+                text = f"{where}{on_device}: CEL runtime error: {error}"
                 raise self._selector_error(text, request, device) from None
             return "SelectorFalse", f"{where} is false"
         return None

@@ -60,6 +60,8 @@ class Features(Struct, frozen=True):
     rounds_to_binary: bool = False
     # The counters of a shared device are charged again unless its shares have consumed capacity.
     shares_without_capacity_count_again: bool = False
+    # The error of a selector does not say which device it was evaluated for.
+    selector_errors_omit_device: bool = False
 
 
 def features_of(version: str = "1.37", names: Iterable[str] | None = None) -> Features:
@@ -92,4 +94,5 @@ def features_of(version: str = "1.37", names: Iterable[str] | None = None) -> Fe
         skips_invalid_capacity=old,
         rounds_to_binary=old,
         shares_without_capacity_count_again=old,
+        selector_errors_omit_device=old,
     )
