@@ -94,6 +94,7 @@ SMALL_MODULES: Mapping[str, str] = {
     "cluster.nodes.pod_config": _FULL,
     "cluster.standalone.pod_claims": _FULL,
     "cluster.up.daemonize": "of another package than its importer, which only prints",
+    "config.expect_entry": "the settings of one key; its importer has the file",
     "config.families": "the registry that a new family is written into",
     "config.node_plugins": "of another package than its importer, which only prints",
     "conformance.baseline": "of another package than its importer, which only prints",

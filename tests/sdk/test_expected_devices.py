@@ -3,7 +3,7 @@
 import pytest
 
 from plugwright import Device
-from plugwright.sdk.expected_devices import Found, Listing, Shortfall, shortfall_of
+from plugwright.sdk.expected_devices import FoundInRun, Listing, Shortfall, shortfall_of
 from plugwright.sdk.serve_settings import Expectation
 
 
@@ -12,11 +12,11 @@ def cards(count: int, model: str = "") -> dict[str, Device]:
 
 
 def test_the_expected_number_is_no_shortfall() -> None:
-    assert shortfall_of(Expectation(least=2, most=2), Listing(cards(2)), Found()) is None
+    assert shortfall_of(Expectation(least=2, most=2), Listing(cards(2)), FoundInRun()) is None
 
 
 def test_nothing_is_reported_before_discovery_has_said_anything() -> None:
-    assert shortfall_of(Expectation(least=2, most=2), Listing(), Found(devices=("c0",))) is None
+    assert shortfall_of(Expectation(least=2, most=2), Listing(), FoundInRun(devices=("c0",))) is None
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,22 @@ def test_nothing_is_reported_before_discovery_has_said_anything() -> None:
     ],
 )
 def test_a_deviation_has_its_code(expect: Expectation, count: int, code: str, missing: int) -> None:
-    found = shortfall_of(expect, Listing(cards(count, "A100")), Found())
+    found = shortfall_of(expect, Listing(cards(count, "A100")), FoundInRun())
     assert found is not None
     assert (found.code, found.missing, found.is_blocking) == (code, missing, False)
 
 
 def test_a_list_that_cannot_be_made_has_none_of_the_expected_devices() -> None:
-    found = shortfall_of(Expectation(least=8, most=8, not_ready=True), Listing(None, "the driver hangs"), Found())
+    found = shortfall_of(Expectation(least=8, most=8, not_ready=True), Listing(None, "the driver hangs"), FoundInRun())
     assert found == Shortfall("missing", "expected 8, found 0: the driver hangs", 8, is_blocking=True)
 
 
 def test_devices_missing_at_an_earlier_start_are_reported_without_blocking() -> None:
-    found = shortfall_of(None, Listing(cards(1)), Found(devices=("c0",), missing=("c1",)))
+    found = shortfall_of(None, Listing(cards(1)), FoundInRun(devices=("c0",), missing=("c1",)))
     assert found is not None
     assert (found.code, found.missing, found.is_blocking) == ("fewer-than-before", 1, False)
 
 
 def test_an_idle_node_that_shows_the_hardware_is_reported() -> None:
-    found = shortfall_of(None, Listing(None, "no driver", "8 cards on the PCI bus"), Found())
+    found = shortfall_of(None, Listing(None, "no driver", "8 cards on the PCI bus"), FoundInRun())
     assert found == Shortfall("driver-missing", "the node has 8 cards on the PCI bus: no driver")

@@ -12,7 +12,7 @@ from plugwright.cli.output import Dumper
 from plugwright.errors import ConfigError
 from plugwright.explain.explanation import Explanation, explain_pod
 from plugwright.explain.reading import read_world
-from plugwright.explain.world import Object
+from plugwright.explain.world import ApiObject
 from plugwright.kube import kubeconfig as kubeconfigs
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient, segment
@@ -82,7 +82,7 @@ def _indented(line: str) -> str:
     return " " * (len(line) - len(stripped)) + clean(stripped, limit=2000)
 
 
-def _report(path: Path) -> tuple[str, Object]:
+def _report(path: Path) -> tuple[str, ApiObject]:
     try:
         document = json.loads(path.read_bytes())
         return str(document["metadata"]["nodeName"]), document

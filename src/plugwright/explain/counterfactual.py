@@ -5,18 +5,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from plugwright.explain.world import ClaimSource, Object, ObjectId
+from plugwright.explain.world import ApiObject, ClaimOrigin, ObjectId
 
-__all__ = ["REMOVED", "Edit", "Relaxation", "Situation", "edited", "relaxed"]
+__all__ = ["REMOVED", "Edit", "FieldPath", "Relaxation", "Situation", "edited", "relaxed"]
 
 REMOVED = "\0removed"  # the value of an edit that removes a field or an entry of a list
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
 class Edit(Struct, frozen=True):
     """A change of the pod, or of one of its claims (`claim` is its index). `path` begins at the object."""
 
-    path: Path
+    path: FieldPath
     value: Any = REMOVED
     claim: int | None = None
 
@@ -33,8 +33,8 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     edits: tuple[Edit, ...] = ()
     ended: frozenset[ObjectId] = frozenset()  # pods
     freed: frozenset[ObjectId] = frozenset()  # claims
-    slices: tuple[Object, ...] = ()  # replace the slices of the same names
-    changed_nodes: tuple[Object, ...] = ()  # replace the nodes of the same names
+    slices: tuple[ApiObject, ...] = ()  # replace the slices of the same names
+    changed_nodes: tuple[ApiObject, ...] = ()  # replace the nodes of the same names
     policies: tuple[tuple[str, str], ...] = ()  # node and its Topology Manager policy
     nodes: frozenset[str] | None = None
     commands: tuple[str, ...] = ()
@@ -44,12 +44,12 @@ class Relaxation(Struct, frozen=True, kw_only=True):
 class Situation(Struct, frozen=True):
     """A pod with its claims, and the relaxations that are assumed."""
 
-    pod: Object
-    sources: tuple[ClaimSource, ...] = ()
+    pod: ApiObject
+    sources: tuple[ClaimOrigin, ...] = ()
     assumed: tuple[Relaxation, ...] = ()
 
     @property
-    def claims(self) -> tuple[Object, ...]:
+    def claims(self) -> tuple[ApiObject, ...]:
         return tuple(source.claim for source in self.sources if source.claim is not None)
 
 
@@ -64,12 +64,12 @@ def relaxed(situation: Situation, relaxations: Sequence[Relaxation]) -> Situatio
     return Situation(pod, tuple(sources), (*situation.assumed, *relaxations))
 
 
-def _edited_source(source: ClaimSource, edits: Iterable[Edit]) -> ClaimSource:
+def _edited_source(source: ClaimOrigin, edits: Iterable[Edit]) -> ClaimOrigin:
     claim = {**_edited_all(source.claim or {}, edits), "status": {}}
-    return ClaimSource(source.entry, source.kind, source.namespace, source.name, claim, source.exists)
+    return ClaimOrigin(source.entry, source.kind, source.namespace, source.name, claim, source.exists)
 
 
-def _edited_all(entry: Object, edits: Iterable[Edit]) -> Object:
+def _edited_all(entry: ApiObject, edits: Iterable[Edit]) -> ApiObject:
     """Later entries of a list are removed first, so that the paths of the others stay valid."""
     ordered = sorted(edits, key=lambda edit: tuple((isinstance(part, int), part) for part in edit.path), reverse=True)
     for edit in ordered:
@@ -77,7 +77,7 @@ def _edited_all(entry: Object, edits: Iterable[Edit]) -> Object:
     return entry
 
 
-def edited(entry: Any, path: Path, value: Any) -> Any:
+def edited(entry: Any, path: FieldPath, value: Any) -> Any:
     """A copy of the object with one field set, added to a list (index -1) or removed."""
     first, *rest = path
     if isinstance(first, int):

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import REMOVED, Relaxation, Situation
-from plugwright.explain.oracle import DeviceFailure, Oracle, Verdict
+from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
 from plugwright.explain.search import Cure, Search
-from plugwright.explain.world import Object, World, claim_entries, identity, is_finished
+from plugwright.explain.world import ApiObject, World, claim_entries, identity, is_finished
 
-__all__ = ["Change", "CureReport", "Evidence", "Explanation", "explain_pod"]
+__all__ = ["CureReport", "CureStep", "Explanation", "NodeEvidence", "explain_pod"]
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
@@ -34,7 +34,7 @@ _EXCLUDED = {
 }
 
 
-class Change(Struct, frozen=True, rename="camel", omit_defaults=True):
+class CureStep(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One step of a cure. `edit` sets `path` of the object to `value`, or removes it without a value."""
 
     verb: str  # edit, delete, recover
@@ -53,11 +53,11 @@ class CureReport(Struct, frozen=True, rename="camel"):
     kinds: tuple[str, ...]
     nodes: tuple[str, ...]
     matching_nodes: int
-    changes: tuple[Change, ...]
+    changes: tuple[CureStep, ...]
     commands: tuple[str, ...]
 
 
-class Evidence(Struct, frozen=True, rename="camel"):
+class NodeEvidence(Struct, frozen=True, rename="camel"):
     """Nodes with the same reason. `reason` is its machine-readable name."""
 
     reason: str
@@ -76,7 +76,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     state: str
     answer: str
     reason: str = ""
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[NodeEvidence, ...] = ()
     cures: tuple[CureReport, ...] = ()
     checks: tuple[str, ...] = ()  # kubectl lines
     unseen: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     rejected: tuple[CureReport, ...] = ()
 
 
-def explain_pod(world: World, pod: Object) -> Explanation:
+def explain_pod(world: World, pod: ApiObject) -> Explanation:
     """Why the pod waits or was refused, and what would let it run."""
     namespace, name = identity(pod)
     settled = _settled(pod)
@@ -115,7 +115,7 @@ def explain_pod(world: World, pod: Object) -> Explanation:
     )  # fmt: skip
 
 
-def _settled(pod: Object) -> tuple[str, str] | None:
+def _settled(pod: ApiObject) -> tuple[str, str] | None:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase")
     if is_finished(pod):
@@ -131,7 +131,7 @@ def _settled(pod: Object) -> tuple[str, str] | None:
     return None
 
 
-def _fits(world: World, pod: Object, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
+def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
     shown = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more nodes"
     if not refused:
         message = _last_message(world, pod)
@@ -139,21 +139,21 @@ def _fits(world: World, pod: Object, nodes: Sequence[str], refused: str) -> tupl
         return "fits", f"fits now: {shown} can take it{said}", ()
     namespace, name = identity(pod)
     message = str((pod.get("status") or {}).get("message") or "")
-    change = Change("delete", "Pod", namespace, name)
+    change = CureStep("delete", "Pod", namespace, name)
     command = f"kubectl -n {namespace} delete pod {name}"
     text = f"runs on {shown} if it is deleted and created again: a refused pod is never retried"
     cure = CureReport(text, ("recreate",), (nodes[0],), len(nodes), (change,), (command,))
     return "refused", f"refused: {refused} on {(pod.get('spec') or {}).get('nodeName', '')}: {message}", (cure,)
 
 
-def _last_message(world: World, pod: Object) -> str:
+def _last_message(world: World, pod: ApiObject) -> str:
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or "")
     return next((str(event.get("message") or "") for event in reversed(world.events)), "")
 
 
-def _unjudged(pod: Object, world: World) -> list[str]:
+def _unjudged(pod: ApiObject, world: World) -> list[str]:
     spec = pod.get("spec") or {}
     unjudged: list[str] = []
     if any(volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()):
@@ -165,16 +165,16 @@ def _unjudged(pod: Object, world: World) -> list[str]:
     return unjudged
 
 
-def _evidence(search: Search) -> Iterable[Evidence]:
+def _evidence(search: Search) -> Iterable[NodeEvidence]:
     groups: dict[str, tuple[str, list[str]]] = {}
     for verdict, names in search.verdicts():
         if not verdict.fits:
             groups.setdefault(_group_text(verdict), (_reason(verdict), []))[1].extend(names)
     for text, (reason, members) in sorted(groups.items(), key=lambda item: -len(item[1][1])):
-        yield Evidence(reason, text, len(members), tuple(members[:3]))
+        yield NodeEvidence(reason, text, len(members), tuple(members[:3]))
 
 
-def _reason(verdict: Verdict) -> str:
+def _reason(verdict: NodeVerdict) -> str:
     failure = verdict.failure
     if failure is None or (verdict.filter and not failure.has_devices and failure.kind != "error"):
         return verdict.filter or (failure.kind if failure else "")
@@ -193,7 +193,7 @@ def _main_kind(failure: DeviceFailure) -> str:
     return (other or kinds).most_common(1)[0][0]
 
 
-def _group_text(verdict: Verdict) -> str:
+def _group_text(verdict: NodeVerdict) -> str:
     failure = verdict.failure
     if failure is None:
         return verdict.filter_text
@@ -224,16 +224,16 @@ def _device_text(failure: DeviceFailure) -> str:
     return ", ".join([*dict.fromkeys(pools), *([text] if text else [])]) or "publishes no devices for the claims"
 
 
-def _dominant(search: Search, cures: Sequence[Cure]) -> Verdict:
+def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
     """The class of nodes that the first cure concerns, otherwise the nearest to running the pod."""
     if not search.base:
-        return Verdict("", failure=DeviceFailure("error", message="the cluster has no nodes"))
+        return NodeVerdict("", failure=DeviceFailure("error", message="the cluster has no nodes"))
     if cures:
         return search.base[cures[0].nodes[0]]
     return search.base[min(search.base, key=search.nearness)]
 
 
-def _sentence(search: Search, verdict: Verdict) -> str:
+def _sentence(search: Search, verdict: NodeVerdict) -> str:
     failure, node = verdict.failure, verdict.node
     if failure is None:
         return f"{node} has the devices, but {verdict.filter_text}"
@@ -258,7 +258,7 @@ def _sentence(search: Search, verdict: Verdict) -> str:
     return f"no node has the devices for request {short.request} of claim {claim} ({node}: {detail}{why})"
 
 
-def _checks(pod: Object, verdict: Verdict) -> tuple[str, ...]:
+def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
     namespace, name = identity(pod)
     lines = [f"kubectl -n {namespace} describe pod {name}"]
     failure = verdict.failure
@@ -292,26 +292,26 @@ def _report(situation: Situation, relaxations: Sequence[Relaxation], cure: Cure 
     return CureReport(text, tuple(entry.kind for entry in relaxations), nodes, like, changes, commands)
 
 
-def _changes(situation: Situation, relaxation: Relaxation) -> Iterable[Change]:
+def _changes(situation: Situation, relaxation: Relaxation) -> Iterable[CureStep]:
     for edit in relaxation.edits:
         removes = isinstance(edit.value, str) and edit.value == REMOVED
         value = None if removes else edit.value
         if edit.claim is None:
             namespace, name = identity(situation.pod)
-            yield Change("edit", "Pod", namespace, name, edit.path, value, removes)
+            yield CureStep("edit", "Pod", namespace, name, edit.path, value, removes)
         elif relaxation.kind != "reference":
             source = situation.sources[edit.claim]
             path = (*source.prefix, *edit.path[1:])
-            yield Change("edit", source.kind, source.namespace, source.name, path, value, removes)
+            yield CureStep("edit", source.kind, source.namespace, source.name, path, value, removes)
     for namespace, name in sorted(relaxation.ended):
-        yield Change("delete", "Pod", namespace, name)
+        yield CureStep("delete", "Pod", namespace, name)
     if relaxation.kind == "unused-claim":
         for namespace, name in sorted(relaxation.freed):
-            yield Change("delete", "ResourceClaim", namespace, name)
+            yield CureStep("delete", "ResourceClaim", namespace, name)
     for published in relaxation.slices:
-        yield Change("recover", "ResourceSlice", "", identity(published)[1], ("spec",), published["spec"])
+        yield CureStep("recover", "ResourceSlice", "", identity(published)[1], ("spec",), published["spec"])
     for node in relaxation.changed_nodes:
         value = {"spec": node.get("spec") or {}, "status": node.get("status") or {}}
-        yield Change("recover", "Node", "", identity(node)[1], (), value)
+        yield CureStep("recover", "Node", "", identity(node)[1], (), value)
     for name, policy in relaxation.policies:
-        yield Change("recover", "Node", "", name, ("kubelet", "topologyManagerPolicy"), policy)
+        yield CureStep("recover", "Node", "", name, ("kubelet", "topologyManagerPolicy"), policy)

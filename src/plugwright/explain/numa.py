@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import combinations
 
-from plugwright.explain.world import Object, ObjectId
+from plugwright.explain.world import ApiObject, ObjectId
 
 __all__ = ["STRICT", "free_by_numa", "refusal", "report_policy"]
 
 STRICT = ("restricted", "single-numa-node")
 
 
-def report_policy(report: Object | None) -> str:
+def report_policy(report: ApiObject | None) -> str:
     return str(((report or {}).get("kubelet") or {}).get("topologyManagerPolicy") or "")
 
 
 def refusal(
-    report: Object | None, resource: str, wanted: int, ended: Collection[ObjectId] = (), policy: str | None = None
+    report: ApiObject | None, resource: str, wanted: int, ended: Collection[ObjectId] = (), policy: str | None = None
 ) -> str:
     """Why the kubelet would refuse so many devices, empty if it would not or if it is unknown."""
     policy = report_policy(report) if policy is None else policy
@@ -38,7 +38,7 @@ def refusal(
     return f"{sum(free.values())} free, {spread}"
 
 
-def free_by_numa(report: Object | None, resource: str, ended: Collection[ObjectId] = ()) -> Counter[int]:
+def free_by_numa(report: ApiObject | None, resource: str, ended: Collection[ObjectId] = ()) -> Counter[int]:
     """Devices that the kubelet could give to a container now."""
     free: Counter[int] = Counter()
     for device in _devices(report, resource):
@@ -53,8 +53,8 @@ def free_by_numa(report: Object | None, resource: str, ended: Collection[ObjectI
     return free
 
 
-def _devices(report: Object | None, resource: str) -> list[Object]:
-    resources: Iterable[Object] = (report or {}).get("resources") or ()
+def _devices(report: ApiObject | None, resource: str) -> list[ApiObject]:
+    resources: Iterable[ApiObject] = (report or {}).get("resources") or ()
     return [device for entry in resources if entry.get("name") == resource for device in entry.get("devices") or ()]
 
 

@@ -20,17 +20,17 @@ from plugwright.allocator import (
     features_of,
 )
 from plugwright.allocator.node_selector import NodeSelectorTerm
-from plugwright.cluster.scheduling import affinity, fit, pod_filters
+from plugwright.cluster.scheduling import affinity, extended_claims, fit, pod_filters
 from plugwright.cluster.scheduling.fit import NodeInfo
 from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
 from plugwright.cluster.scheduling.pod_request import PodRequest, amounts
 from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
-from plugwright.explain import backed_resources, numa
+from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
-from plugwright.explain.holders import Holders
-from plugwright.explain.world import Object, World, allocation_of, identity, is_device_resource, with_taint_rules
+from plugwright.explain.device_holders import Holders
+from plugwright.explain.world import ApiObject, World, allocation_of, identity, is_device_resource, with_taint_rules
 
-__all__ = ["DeviceFailure", "Oracle", "Verdict", "hard_taints", "taint_text"]
+__all__ = ["DeviceFailure", "NodeVerdict", "Oracle", "hard_taints", "taint_text"]
 
 MAX_STEPS = 20_000  # of one search for devices: a question is one of thousands
 
@@ -55,7 +55,7 @@ class DeviceFailure(Struct, frozen=True):
         return any(reason.device or reason.kind in ("PoolIncomplete", "PoolInvalid") for reason in self.reasons)
 
 
-class Verdict(Struct, frozen=True):
+class NodeVerdict(Struct, frozen=True):
     """A node's answer. `filter` is the first failing filter that is not about devices, with `filter_text`."""
 
     node: str
@@ -89,7 +89,7 @@ class Oracle:
 
     def __init__(self, world: World) -> None:
         self.world, self.holders = world, Holders(world)
-        self.slices: dict[str, Object] = {
+        self.slices: dict[str, ApiObject] = {
             identity(entry)[1]: entry for entry in with_taint_rules(world.slices, world.taint_rules)
         }
         self.nodes = {identity(node)[1]: node for node in world.nodes}
@@ -104,7 +104,7 @@ class Oracle:
         self.allocator = ClaimAllocator(
             features, SliceIndex(self.slices.values()), world.classes, allocated, max_steps=MAX_STEPS
         )
-        self.backed = backed_resources.classes_by_resource(world.classes)
+        self.backed = extended_claims.classes_of_resources({identity(entry)[1]: entry for entry in world.classes})
         self.asked = 0
 
     def info(self, node: str) -> NodeInfo:
@@ -113,7 +113,7 @@ class Oracle:
     def capacity(self, node: str, resource: str) -> int:
         return self._capacity[node].get(resource, 0)
 
-    def verdicts(self, situation: Situation, nodes: Iterable[str]) -> Iterator[Verdict]:
+    def verdicts(self, situation: Situation, nodes: Iterable[str]) -> Iterator[NodeVerdict]:
         with self._applied(situation):
             question = self._question(situation)
             for name in nodes:
@@ -146,9 +146,9 @@ class Oracle:
             )
         return question
 
-    def _verdict(self, question: _Question, info: NodeInfo) -> Verdict:
+    def _verdict(self, question: _Question, info: NodeInfo) -> NodeVerdict:
         kind, text = self._filter(question, info)
-        return Verdict(info.name, kind, text, self._devices(question, info))
+        return NodeVerdict(info.name, kind, text, self._devices(question, info))
 
     def _filter(self, question: _Question, info: NodeInfo) -> tuple[str, str]:
         failure = fit.filter_failure(question.plain, info) or question.pods(info)
@@ -171,10 +171,10 @@ class Oracle:
     def _devices(self, question: _Question, info: NodeInfo) -> DeviceFailure | None:
         if question.problem is not None:
             return question.problem
-        extra: list[Object] = []
+        backed = []
         for resource, wanted in question.devices.items():
             if resource not in self._capacity[info.name] and resource in self.backed:
-                extra.append(backed_resources.claim_for(question.situation.pod, resource, self.backed[resource]))
+                backed.append(resource)
                 continue
             free = info.allocatable.get(resource, 0) - info.requested.get(resource, 0)
             facts = info.allocatable.get(resource, 0), self.capacity(info.name, resource)
@@ -185,9 +185,16 @@ class Oracle:
             problem = numa.refusal(report, resource, wanted, ended, question.policies.get(info.name))
             if problem:
                 return DeviceFailure("numa", resource, wanted, max(0, free), *facts, message=problem)
-        return self._claims(question, info, extra)
+        return self._claims(question, info, [self._backed_claim(question.situation.pod, backed)] if backed else [])
 
-    def _claims(self, question: _Question, info: NodeInfo, extra: list[Object]) -> DeviceFailure | None:
+    def _backed_claim(self, pod: ApiObject, resources: list[str]) -> ApiObject:
+        """The claim that the scheduler makes for extended resources that a DeviceClass serves."""
+        namespace, name = identity(pod)
+        found = extended_claims.requests_of(dict(pod), self.backed, resources)
+        metadata = {"namespace": namespace, "name": f"{name}-extended-resources"}
+        return {"metadata": metadata, "spec": {"devices": {"requests": list(found.requests)}}}
+
+    def _claims(self, question: _Question, info: NodeInfo, extra: list[ApiObject]) -> DeviceFailure | None:
         for claim in question.placed:
             if not _reaches(claim, info):
                 name = identity(claim)[1]
@@ -232,7 +239,7 @@ class Oracle:
                     self._replace(node_object, undo)
             yield
 
-    def _replace(self, node: Object, undo: ExitStack) -> None:
+    def _replace(self, node: ApiObject, undo: ExitStack) -> None:
         name = identity(node)[1]
         before, capacity = self._infos[name], self._capacity[name]
         after = NodeInfo.of(dict(node))
@@ -266,11 +273,11 @@ def _aborted(error: AllocationAborted) -> DeviceFailure:
     return DeviceFailure("claims" if error.on_node else "error", reasons=tuple(error.reasons), message=message)
 
 
-def _capacity(node: Object) -> Mapping[str, object]:
+def _capacity(node: ApiObject) -> Mapping[str, object]:
     return (node.get("status") or {}).get("capacity") or {}
 
 
-def _reaches(claim: Object, info: NodeInfo) -> bool:
+def _reaches(claim: ApiObject, info: NodeInfo) -> bool:
     selector = (allocation_of(claim) or {}).get("nodeSelector") or {}
     terms = [NodeSelectorTerm.of(term) for term in selector.get("nodeSelectorTerms") or ()]
     return not terms or any(term.matches(info.name, info.labels) for term in terms)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from plugwright.errors import PeerRefused
-from plugwright.explain.world import Object, World
+from plugwright.explain.world import ApiObject, World
 
 __all__ = ["Lister", "read_world"]
 
@@ -33,10 +33,10 @@ class Lister(Protocol):
 
     def get(self, path: str) -> Mapping[str, object]: ...
 
-    def list(self, path: str, **query: str) -> Sequence[Object]: ...
+    def list(self, path: str, **query: str) -> Sequence[ApiObject]: ...
 
 
-def read_world(client: Lister, namespace: str, reports: Mapping[str, Object] | None = None) -> World:
+def read_world(client: Lister, namespace: str, reports: Mapping[str, ApiObject] | None = None) -> World:
     """Everything that the account may read; `unseen` names the rest. Objects of `namespace` are read in any case."""
     unseen: list[str] = []
     found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in _PATHS.items()}
@@ -50,7 +50,7 @@ def read_world(client: Lister, namespace: str, reports: Mapping[str, Object] | N
     )  # fmt: skip
 
 
-def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[str]) -> tuple[Object, ...]:
+def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[str]) -> tuple[ApiObject, ...]:
     try:
         return tuple(client.list(path))
     except PeerRefused as error:
@@ -65,7 +65,7 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[s
     return _optional(client, f"{base}/namespaces/{namespace}/{plural}")
 
 
-def _optional(client: Lister, path: str) -> tuple[Object, ...]:
+def _optional(client: Lister, path: str) -> tuple[ApiObject, ...]:
     """Objects that a cluster may not serve, or not show to everyone."""
     try:
         return tuple(client.list(path))

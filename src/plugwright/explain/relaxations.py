@@ -12,7 +12,7 @@ from plugwright.explain import numa
 from plugwright.explain.counterfactual import Edit, Relaxation, Situation
 from plugwright.explain.oracle import Oracle, hard_taints, taint_text
 from plugwright.explain.request_relaxations import request_relaxations
-from plugwright.explain.world import Object, ObjectId, identity, is_device_resource
+from plugwright.explain.world import ApiObject, ObjectId, identity, is_device_resource
 
 __all__ = ["ending", "of_node", "of_pod"]
 
@@ -81,7 +81,7 @@ def numa_matters(oracle: Oracle) -> bool:
     return any(numa.report_policy(report) in numa.STRICT for report in oracle.world.reports.values())
 
 
-def _asked(container: Object, resource: str) -> int:
+def _asked(container: ApiObject, resource: str) -> int:
     resources = container.get("resources") or {}
     text = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.get(resource) or 0
     return int(text) if str(text).isdecimal() else 0
@@ -239,11 +239,11 @@ def _devices(oracle: Oracle, node: str) -> Iterator[Relaxation]:
             )
 
 
-def _with(published: Object, **fields: object) -> Object:
+def _with(published: ApiObject, **fields: object) -> ApiObject:
     return {**published, "spec": {**published["spec"], **fields}}
 
 
-def _schedulable(node: Object) -> Object:
+def _schedulable(node: ApiObject) -> ApiObject:
     spec = dict(node.get("spec") or {})
     spec.pop("unschedulable", None)
     spec["taints"] = [taint for taint in spec.get("taints") or () if taint.get("key") != _CORDON]

@@ -6,13 +6,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from plugwright import quantity
-from plugwright.explain.counterfactual import Edit, Relaxation, Situation
+from plugwright.explain.counterfactual import Edit, FieldPath, Relaxation, Situation
 from plugwright.explain.oracle import Oracle, taint_text
-from plugwright.explain.world import Object, allocation_of
+from plugwright.explain.world import ApiObject, allocation_of
 
 __all__ = ["request_relaxations", "subrequests"]
 
-Path = tuple[str | int, ...]
 _MOST_COUNTS = 32
 _MOST_TAINTS = 12
 
@@ -35,20 +34,20 @@ def request_relaxations(oracle: Oracle, situation: Situation, nodes: Sequence[st
             yield from _of_request(oracle, (number, path, about), request, nodes)
 
 
-def subrequests(devices: Object) -> Iterator[tuple[Path, str, Object]]:
+def subrequests(devices: ApiObject) -> Iterator[tuple[FieldPath, str, ApiObject]]:
     """The path in the claim, the name and the content of each request and subrequest."""
     for place, request in enumerate(devices.get("requests") or ()):
-        base: Path = ("spec", "devices", "requests", place)
+        base: FieldPath = ("spec", "devices", "requests", place)
         if request.get("exactly"):
             yield (*base, "exactly"), request["name"], request["exactly"]
         for number, entry in enumerate(request.get("firstAvailable") or ()):
             yield (*base, "firstAvailable", number), f"{request['name']}/{entry['name']}", entry
 
 
-_Subject = tuple[int, Path, str]
+_Subject = tuple[int, FieldPath, str]
 
 
-def _of_request(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequence[str]) -> Iterator[Relaxation]:
+def _of_request(oracle: Oracle, subject: _Subject, request: ApiObject, nodes: Sequence[str]) -> Iterator[Relaxation]:
     about = subject[2]
     for place, selector in enumerate(request.get("selectors") or ()):
         expression = " ".join(str((selector.get("cel") or {}).get("expression") or "").split())
@@ -63,15 +62,15 @@ def _of_request(oracle: Oracle, subject: _Subject, request: Object, nodes: Seque
             yield _one(subject, "class", 1, text, ("deviceClassName",), name)
 
 
-def _one(subject: _Subject, kind: str, cost: float, text: str, field: Path, value: Any = None) -> Relaxation:
+def _one(subject: _Subject, kind: str, cost: float, text: str, field: FieldPath, value: Any = None) -> Relaxation:
     number, path, _ = subject
     edit = Edit((*path, *field), claim=number) if value is None else Edit((*path, *field), value, number)
     parts = (number, *path, *field) if kind == "selector" else (number, *path, kind)
     return Relaxation(kind=kind, cost=cost, text=text, edits=(edit,), subject="/".join(map(str, parts)))
 
 
-def _tolerations(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    seen: dict[str, Object] = {}
+def _tolerations(oracle: Oracle, subject: _Subject, request: ApiObject, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    seen: dict[str, ApiObject] = {}
     for device in _devices(oracle, nodes):
         for taint in device.taints:
             seen.setdefault(taint_text(taint), taint)
@@ -82,7 +81,7 @@ def _tolerations(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequ
             yield _one(subject, "toleration", 4, text, ("tolerations", -1), toleration)
 
 
-def _fewer(subject: _Subject, request: Object) -> Iterator[Relaxation]:
+def _fewer(subject: _Subject, request: ApiObject) -> Iterator[Relaxation]:
     if request.get("allocationMode") == "All":
         text = f"with one device instead of all in {subject[2]}"
         yield _one(subject, "allocation-mode", 4, text, ("allocationMode",), "ExactCount")
@@ -93,7 +92,7 @@ def _fewer(subject: _Subject, request: Object) -> Iterator[Relaxation]:
         yield _one(subject, "count", 3 + (count - fewer) / count, text, ("count",), fewer)
 
 
-def _less_capacity(oracle: Oracle, subject: _Subject, request: Object, nodes: Sequence[str]) -> Iterator[Relaxation]:
+def _less_capacity(oracle: Oracle, subject: _Subject, request: ApiObject, nodes: Sequence[str]) -> Iterator[Relaxation]:
     """As much of each capacity as some device has left."""
     for name, text in (((request.get("capacity") or {}).get("requests")) or {}).items():
         wanted = quantity.zero_if_invalid(text)

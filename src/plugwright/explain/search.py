@@ -9,7 +9,7 @@ from msgspec import Struct
 from plugwright.explain import relaxations
 from plugwright.explain.counterfactual import Relaxation, Situation, relaxed
 from plugwright.explain.node_classes import node_classes
-from plugwright.explain.oracle import Oracle, Verdict
+from plugwright.explain.oracle import NodeVerdict, Oracle
 from plugwright.explain.world import ObjectId, identity
 
 __all__ = ["Cure", "Search"]
@@ -43,7 +43,7 @@ class Search:
         self.is_complete = True  # every pair was tried
         self._of_node: dict[str, list[Relaxation]] = {}
 
-    def verdicts(self) -> Iterator[tuple[Verdict, tuple[str, ...]]]:
+    def verdicts(self) -> Iterator[tuple[NodeVerdict, tuple[str, ...]]]:
         """One verdict for each class, with its nodes."""
         for name, verdict in self.base.items():
             yield verdict, self._first[name]

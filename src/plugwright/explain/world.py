@@ -7,8 +7,8 @@ from msgspec import Struct
 
 __all__ = [
     "FINISHED",
-    "ClaimSource",
-    "Object",
+    "ApiObject",
+    "ClaimOrigin",
     "ObjectId",
     "World",
     "allocation_of",
@@ -19,7 +19,7 @@ __all__ = [
     "with_taint_rules",
 ]
 
-Object = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 ObjectId = tuple[str, str]  # namespace and name
 
 FINISHED = ("Succeeded", "Failed")
@@ -29,27 +29,27 @@ _NATIVE = ("kubernetes.io/", "requests.kubernetes.io/")
 class World(Struct, frozen=True):
     """Objects of one cluster, as the API server has them. `unseen` says what is missing from them, and why."""
 
-    nodes: tuple[Object, ...] = ()
-    pods: tuple[Object, ...] = ()
-    slices: tuple[Object, ...] = ()
-    classes: tuple[Object, ...] = ()
-    claims: tuple[Object, ...] = ()
-    templates: tuple[Object, ...] = ()
-    quotas: tuple[Object, ...] = ()
-    taint_rules: tuple[Object, ...] = ()
-    namespaces: tuple[Object, ...] = ()
-    events: tuple[Object, ...] = ()  # of the pod in question
-    reports: Mapping[str, Object] = {}  # NodeReports by node
+    nodes: tuple[ApiObject, ...] = ()
+    pods: tuple[ApiObject, ...] = ()
+    slices: tuple[ApiObject, ...] = ()
+    classes: tuple[ApiObject, ...] = ()
+    claims: tuple[ApiObject, ...] = ()
+    templates: tuple[ApiObject, ...] = ()
+    quotas: tuple[ApiObject, ...] = ()
+    taint_rules: tuple[ApiObject, ...] = ()
+    namespaces: tuple[ApiObject, ...] = ()
+    events: tuple[ApiObject, ...] = ()  # of the pod in question
+    reports: Mapping[str, ApiObject] = {}  # NodeReports by node
     version: str = "1.37"
     unseen: tuple[str, ...] = ()
 
-    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+    def find(self, kind: str, namespace: str, name: str) -> ApiObject | None:
         """An object of one of the fields, such as `claims`."""
         wanted = namespace, name
         return next((entry for entry in getattr(self, kind) if identity(entry) == wanted), None)
 
 
-class ClaimSource(Struct, frozen=True):
+class ClaimOrigin(Struct, frozen=True):
     """A claim of a pod and the object that a user edits to change it.
 
     `claim` is None if neither the claim nor its template exists. `exists` is false while only the template does.
@@ -59,7 +59,7 @@ class ClaimSource(Struct, frozen=True):
     kind: str  # ResourceClaim or ResourceClaimTemplate
     namespace: str
     name: str
-    claim: Object | None = None
+    claim: ApiObject | None = None
     exists: bool = False
 
     @property
@@ -68,16 +68,16 @@ class ClaimSource(Struct, frozen=True):
         return ("spec", "spec") if self.kind == "ResourceClaimTemplate" else ("spec",)
 
 
-def identity(entry: Object) -> ObjectId:
+def identity(entry: ApiObject) -> ObjectId:
     metadata = entry.get("metadata") or {}
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
 
 
-def is_finished(pod: Object) -> bool:
+def is_finished(pod: ApiObject) -> bool:
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
-def allocation_of(claim: Object) -> Object | None:
+def allocation_of(claim: ApiObject) -> ApiObject | None:
     return (claim.get("status") or {}).get("allocation") or None
 
 
@@ -86,7 +86,7 @@ def is_device_resource(name: str) -> bool:
     return "/" in name and not any(domain in name for domain in _NATIVE)
 
 
-def claim_entries(world: World, pod: Object) -> Iterator[ClaimSource]:
+def claim_entries(world: World, pod: ApiObject) -> Iterator[ClaimOrigin]:
     """The claims of a pod: those that exist, and those that would be generated from templates."""
     namespace = identity(pod)[0]
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
@@ -95,7 +95,7 @@ def claim_entries(world: World, pod: Object) -> Iterator[ClaimSource]:
         name = entry["name"]
         if entry.get("resourceClaimName"):
             found = world.find("claims", namespace, entry["resourceClaimName"])
-            yield ClaimSource(
+            yield ClaimOrigin(
                 name, "ResourceClaim", namespace, entry["resourceClaimName"], found, exists=found is not None
             )
             continue
@@ -104,25 +104,25 @@ def claim_entries(world: World, pod: Object) -> Iterator[ClaimSource]:
         template_name = str(entry.get("resourceClaimTemplateName") or "")
         found = world.find("claims", namespace, generated.get(name) or "") if generated.get(name) else None
         if found is not None:
-            yield ClaimSource(name, "ResourceClaimTemplate", namespace, template_name, found, exists=True)
+            yield ClaimOrigin(name, "ResourceClaimTemplate", namespace, template_name, found, exists=True)
             continue
         template = world.find("templates", namespace, template_name)
         claim = None if template is None else _from_template(template, namespace, f"{identity(pod)[1]}-{name}")
-        yield ClaimSource(name, "ResourceClaimTemplate", namespace, template_name, claim)
+        yield ClaimOrigin(name, "ResourceClaimTemplate", namespace, template_name, claim)
 
 
-def _from_template(template: Object, namespace: str, name: str) -> Object:
+def _from_template(template: ApiObject, namespace: str, name: str) -> ApiObject:
     spec = (template.get("spec") or {}).get("spec") or {}
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
 
 
-def with_taint_rules(slices: Iterable[Object], rules: Iterable[Object]) -> list[Object]:
+def with_taint_rules(slices: Iterable[ApiObject], rules: Iterable[ApiObject]) -> list[ApiObject]:
     """Slices with the taints that DeviceTaintRules add to their devices."""
     specs = [rule.get("spec") or {} for rule in rules]
     return [_tainted(published, specs) for published in slices] if specs else list(slices)
 
 
-def _tainted(published: Object, rules: Iterable[Object]) -> Object:
+def _tainted(published: ApiObject, rules: Iterable[ApiObject]) -> ApiObject:
     spec = published.get("spec") or {}
     pool = (spec.get("pool") or {}).get("name")
     matching = []

@@ -26,7 +26,7 @@ from plugwright.system.log_once import LogOnce
 from plugwright.system.state_file import JsonFormat, StateFile
 from plugwright.text import clean
 
-__all__ = ["ExpectedDevices", "Found", "Shortfall", "shortfall_of"]
+__all__ = ["ExpectedDevices", "FoundInRun", "Shortfall", "shortfall_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Shortfall(msgspec.Struct, frozen=True):
     is_blocking: bool = False  # the daemon is not ready
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundInRun(msgspec.Struct, frozen=True):
     """The devices of a resource that a run found: the latest list, and those missing since a start."""
 
     configured: str = ""  # digest of the configuration: with another one, other devices are right
@@ -57,7 +57,7 @@ class Found(msgspec.Struct, frozen=True):
 class FoundDevices(msgspec.Struct, frozen=True):
     """By resource; the content of the state file."""
 
-    resources: dict[str, Found] = {}
+    resources: dict[str, FoundInRun] = {}
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Listing(msgspec.Struct, frozen=True):
     on_bus: str = ""  # hardware of the resource that the node has, though it is idle
 
 
-def shortfall_of(expect: Expectation | None, listing: Listing, before: Found) -> Shortfall | None:
+def shortfall_of(expect: Expectation | None, listing: Listing, before: FoundInRun) -> Shortfall | None:
     """The most serious deviation; None if there is none, or discovery has not said anything yet."""
     if listing.devices is None and not listing.problem:
         return None
@@ -117,8 +117,8 @@ class ExpectedDevices:
         self.shortfall: Latest[Shortfall | None] = Latest(None)
         self._inventory, self._discovery = inventory, discovery
         self._plugin = plugin
-        self._before = Found()  # as this start found it
-        self._kept: Found | None = None  # as it is on disk
+        self._before = FoundInRun()  # as this start found it
+        self._kept: FoundInRun | None = None  # as it is on disk
         self._changed = Signal()
         form = JsonFormat(FoundDevices, 1, indent=None)
         self._file = StateFile(directory / _FILE, form) if directory is not None else None
@@ -131,7 +131,7 @@ class ExpectedDevices:
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another configuration: what was found with the previous one says nothing any more."""
         if plugin.configured != self._plugin.configured:
-            self._before = Found()
+            self._before = FoundInRun()
         self._plugin = plugin
         self._changed.notify()
 
@@ -188,7 +188,7 @@ class ExpectedDevices:
         missing = {*self._before.devices, *self._before.missing} - devices.keys()
         if self._plugin.expect is not None:
             missing = set()
-        found = Found(self._plugin.configured, tuple(sorted(devices)), tuple(sorted(missing)))
+        found = FoundInRun(self._plugin.configured, tuple(sorted(devices)), tuple(sorted(missing)))
         if found == self._kept:
             return
         resource = self._inventory.resource

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from plugwright.allocator import DeviceId
 from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.scheduling.pod_request import PodRequest
-from plugwright.explain.world import Object, ObjectId, World, allocation_of, identity, is_finished
+from plugwright.explain.world import ApiObject, ObjectId, World, allocation_of, identity, is_finished
 
 __all__ = ["Holders"]
 
@@ -14,7 +14,7 @@ class Holders:
     """An index over the bound pods and allocated claims of a world."""
 
     def __init__(self, world: World) -> None:
-        self.pods: dict[ObjectId, Object] = {identity(pod): pod for pod in world.pods}
+        self.pods: dict[ObjectId, ApiObject] = {identity(pod): pod for pod in world.pods}
         self.requests: dict[ObjectId, tuple[str, PodRequest]] = {}  # of bound pods that have not finished
         self.on_node: dict[str, list[ObjectId]] = {}
         for key, pod in self.pods.items():
@@ -26,15 +26,15 @@ class Holders:
             except MALFORMED:
                 continue  # the scheduler does not count it either
             self.on_node.setdefault(node, []).append(key)
-        self.allocations: dict[ObjectId, Object] = {}
-        self.claims: dict[ObjectId, Object] = {identity(claim): claim for claim in world.claims}
+        self.allocations: dict[ObjectId, ApiObject] = {}
+        self.claims: dict[ObjectId, ApiObject] = {identity(claim): claim for claim in world.claims}
         self.users: dict[ObjectId, tuple[ObjectId, ...]] = {}  # pods, by claim
         self.of_pod: dict[ObjectId, list[ObjectId]] = {}  # claims, by pod
         self._by_device: dict[DeviceId, list[ObjectId]] = {}
         for key, claim in self.claims.items():
             self._add(key, claim)
 
-    def _add(self, key: ObjectId, claim: Object) -> None:
+    def _add(self, key: ObjectId, claim: ApiObject) -> None:
         allocation = allocation_of(claim)
         if allocation is None:
             return
