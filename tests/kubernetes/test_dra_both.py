@@ -260,7 +260,9 @@ def test_random_pods(
     )
     for refusal in churn.refused:
         findings.notes.append(f"  refused {refusal}")
-    assert not [line for line in disturbances.daemon.process.lines() if "forbidden" in line.lower()]
+    # An API server that starts answers "forbidden" until it has read its roles; otherwise the rights must suffice.
+    if not disturbances.happened["api server"]:
+        assert not [line for line in disturbances.daemon.process.lines() if "forbidden" in line.lower()]
     # The scheduler may have counted a device that moves in that moment, on a node that is always full.
     assert len(churn.refused) <= count // 5
 
