@@ -177,7 +177,7 @@ class Verifier:
         return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")
 
     async def _stopped(self, shared: Session) -> bool:
-        """Whether the program has a problem now: its listener may have been closing while the first probe was answered."""
+        """Whether the program has a problem: its listener may still be closing while the first probe is answered."""
         return bool(await self._problem(shared) or await self._problem(shared))
 
     def last_crash(self) -> Ending | None:
