@@ -37,6 +37,21 @@ class StopsListening(SmallPlugin):
         await asyncio.Event().wait()
 
 
+class StopsListeningLate(StopsListening):
+    """Its listener closes only after the next call was answered, as on a machine where the close has to wait."""
+
+    late = False
+
+    def check(self, ids: Sequence[str]) -> None:
+        self.late = self.late or not set(ids) <= set(IDS)
+        SmallPlugin.check(self, ids)
+
+    async def get_options(self, _: pb.Empty) -> pb.DevicePluginOptions:
+        if self.late:
+            self.close()
+        return await super().get_options(_)
+
+
 class RefusesDevice(SmallPlugin):
     def check(self, ids: Sequence[str]) -> None:
         super().check(ids)
@@ -57,6 +72,7 @@ class HasNoDevices(SmallPlugin):
 DEFECTS = {
     "panics-in-allocate": PanicsInAllocate,
     "stops-listening": StopsListening,
+    "stops-listening-late": StopsListeningLate,
     "refuses-a-device": RefusesDevice,
     "refuses-every-device": RefusesEveryDevice,
     "has-no-devices": HasNoDevices,

@@ -43,8 +43,9 @@ async def test_the_run_continues_with_a_new_program_after_a_crash() -> None:
     assert RuleStatus.FAIL not in {verdict.status for verdict in made.values()}
 
 
-async def test_a_program_that_stops_listening_is_an_error_once() -> None:
-    made = await verdicts(broken("stops-listening"), "ALO-05", "ALO-08", "FLT-06", "FLT-08")
+@pytest.mark.parametrize("defect", ["stops-listening", "stops-listening-late"])
+async def test_a_program_that_stops_listening_is_an_error_once(defect: str) -> None:
+    made = await verdicts(broken(defect), "ALO-05", "ALO-08", "FLT-06", "FLT-08")
     findings = {rule: verdict.status for rule, verdict in made.items() if verdict.status.is_finding}
     assert findings == {"ALO-05": RuleStatus.ERROR}
     assert made["FLT-08"].status is RuleStatus.PASS

@@ -167,7 +167,7 @@ class Verifier:
             self._watched.remove(crashed)
             return crashed.how_ended
         shared = self._shared
-        if shared is None or self.failure or self.current is not shared or not await self._problem(shared):
+        if shared is None or self.failure or self.current is not shared or not await self._stopped(shared):
             return None
         if patient and await self._comes_back(shared, self.limits.call):
             return None
@@ -175,6 +175,10 @@ class Verifier:
             return shared.program.how_ended if shared.program.crashed else None
         lines = shared.program.how_ended.lines if shared.programs else ()
         return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")
+
+    async def _stopped(self, shared: Session) -> bool:
+        """Whether the program has a problem: its listener may still be closing while the first probe is answered."""
+        return bool(await self._problem(shared) or await self._problem(shared))
 
     def last_crash(self) -> Ending | None:
         """How a program of the session that was used last ended without being told to."""
