@@ -47,7 +47,17 @@ async def repeat(message: bytes) -> AsyncGenerator[bytes, None]:
         yield message
 
 
-HANDLERS = {"/echo": Handler(unary=echo), "/never": Handler(unary=never), "/repeat": Handler(streaming=repeat)}
+async def listing(_: bytes) -> AsyncGenerator[bytes, None]:
+    yield bytes(1 << 20)
+    await asyncio.Event().wait()
+
+
+HANDLERS = {
+    "/list": Handler(streaming=listing),
+    "/echo": Handler(unary=echo),
+    "/never": Handler(unary=never),
+    "/repeat": Handler(streaming=repeat),
+}
 
 
 class Server:
@@ -234,6 +244,12 @@ FLOODS = {
         request(number) + frame(FrameKind.RST_STREAM, 0, number, b"\0\0\0\x08") for number in range(1, 20_001, 2)
     ),
     "streams over the limit": b"".join(request(number) for number in range(1, 20_001, 2)),
+    "windows of all streams": b"".join(request(number) for number in range(1, 200, 2))
+    + frame(FrameKind.SETTINGS, 0, 0, struct.pack(">HI", 4, 1) * 2_730) * 100,
+    "windows of one octet": frame(FrameKind.SETTINGS, 0, 0, struct.pack(">HI", 4, 1))
+    + request(1, b"/list")
+    + frame(FrameKind.DATA, END_STREAM, 1, prefixed(b""))
+    + frame(FrameKind.WINDOW_UPDATE, 0, 1, b"\0\0\0\x01") * 20_000,
     "windows": frame(FrameKind.WINDOW_UPDATE, 0, 0, b"\0\0\0\x01") * 20_000,
 }
 
@@ -298,6 +314,22 @@ async def test_a_peer_that_asks_and_never_reads_is_disconnected(root: Path) -> N
                 break
         writer.close()
         del reader
+
+
+async def test_lists_that_wait_for_windows_are_bounded_for_the_connection(root: Path) -> None:
+    ping = frame(FrameKind.PING, 0, 0, b"all sent")
+    lists = b"".join(
+        request(number, b"/list") + frame(FrameKind.DATA, END_STREAM, number, prefixed(b""))
+        for number in range(1, 200, 2)
+    )
+    async with serving(root) as server:
+        reader, writer = await asyncio.open_unix_connection(server.path)
+        writer.write(PREFACE + frame(FrameKind.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + lists + ping)
+        said = await reader.readuntil(frame(FrameKind.PING, 1, 0, b"all sent"))
+        waiting = sum(len(part) for stream in server.connections[0].streams.values() for part in stream.pending)
+        assert 4 << 20 < waiting < 10 << 20
+        assert frame(FrameKind.RST_STREAM, 0, 199, b"\0\0\0\x0b") in said
+        writer.close()
 
 
 async def test_data_beyond_the_window_of_a_reader_that_waits_ends_the_stream(root: Path) -> None:

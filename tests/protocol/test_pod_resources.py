@@ -12,7 +12,7 @@ from tests.protobuf_methods import Method, call
 from tests.protocol.held_devices import serve_held_devices
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
-from plugwright.protocol import pod_resources, transport
+from plugwright.protocol import pod_resources, registration, transport
 from plugwright.protocol.pod_resources import (
     AllocatableDevice,
     ClaimDevice,
@@ -23,6 +23,7 @@ from plugwright.protocol.pod_resources import (
     HeldDevice,
     PodResources,
 )
+from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Unary
 from plugwright.system import sockets
 
@@ -258,3 +259,24 @@ async def test_a_socket_that_was_never_renamed_is_replaced(root: Path) -> None: 
         pass
     async with pod_resources.serve(Lister(), root / "s"):
         assert [path.name for path in root.iterdir()] == ["s"]
+
+
+async def test_an_answer_over_our_limit_is_refused_with_its_size(root: Path) -> None:
+    async def huge(_: bytes) -> bytes:
+        return bytes(17 << 20)
+
+    async with transport.serve(root / "s", [transport.Unary("/v1.PodResourcesLister/List", huge)]):
+        with pytest.raises(PeerRefused, match=r"larger than max \(17825792 vs. 16777216\)"):
+            await pod_resources.held_devices(root / "s", 60)
+
+
+async def test_a_reply_to_a_registration_is_refused_with_its_size(root: Path) -> None:
+    async def huge(_: bytes) -> bytes:
+        return bytes(1 << 20)
+
+    async with (
+        transport.serve(root / "s", [transport.Unary("/v1beta1.Registration/Register", huge)]),
+        registration.connect(root / "s") as kubelet,
+    ):
+        with pytest.raises(PeerRefused, match=r"larger than max \(1048576 vs. 65536\)"):
+            await kubelet.register(RegisterRequest("plugin.sock", "example.com/tape"))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 from tests.sdk.actors import ListingPlugin, LogRecorder, recorded_log
+from tests.system.frozen_file import frozen
 
 from plugwright import Device, Plugin, Settings, Timeouts, serving
 from plugwright.protocol import checkpoint, pod_resources, transport
@@ -332,22 +333,21 @@ async def test_what_cannot_be_read_is_warned_of_once_and_shown_until_it_can(
 async def test_a_checkpoint_that_hangs_blocks_nothing_and_holds_one_thread(
     kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    fifo = kubelet.paths.checkpoint.with_name("fifo")
-    os.mkfifo(fifo)
+    file = kubelet.paths.checkpoint.with_name("file")
+    file.touch()
     kubelet.paths.checkpoint.unlink(missing_ok=True)
-    os.link(fifo, kubelet.paths.checkpoint)  # under its own name it stays when the kubelet writes its checkpoint
+    os.link(file, kubelet.paths.checkpoint)  # under its own name it stays when the kubelet writes its checkpoint
     quick = replace(settings, timeouts=replace(settings.timeouts, checkpoint=0.05, departed=PATIENCE))
     plugin = ListingPlugin(TAPE, "st0", "st1")
     before = set(threading.enumerate())  # among them one of an earlier test, perhaps, that is about to end
-    async with serving(plugin, settings=quick) as daemon:
-        await kubelet.endpoint(TAPE, count=2)
-        unreadable = daemon.resources[TAPE].removed_devices.unreadable
-        assert f"read of {kubelet.paths.checkpoint} did not end within 0.05 s" in unreadable.value
-        plugin.ids.publish(("st0",))
-        await kubelet.health(TAPE, "st1", "Unhealthy")
-        threads = [thread for thread in {*threading.enumerate()} - before if thread.name.startswith("read of ")]
-        assert len(threads) == 1
-    with fifo.open("wb"):
-        pass  # the end of the file
+    with frozen(file):
+        async with serving(plugin, settings=quick) as daemon:
+            await kubelet.endpoint(TAPE, count=2)
+            unreadable = daemon.resources[TAPE].removed_devices.unreadable
+            assert f"read of {kubelet.paths.checkpoint} did not end within 0.05 s" in unreadable.value
+            plugin.ids.publish(("st0",))
+            await kubelet.health(TAPE, "st1", "Unhealthy")
+            threads = [thread for thread in {*threading.enumerate()} - before if thread.name.startswith("read of ")]
+            assert len(threads) == 1
     while threads[0].name.startswith("read of ") and threads[0].is_alive():
         await asyncio.sleep(0.001)

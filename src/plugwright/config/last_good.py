@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _NAME = "last-good-config.json"
 _FORMAT = 1
+_LARGEST = 7 * 2**20  # bytes: a configuration of 1 MiB has no more, however much of it JSON escapes
 
 
 class LastGood(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class LastGoodFile:
 
 
 def _file(directory: Path, *, set_aside: bool = True) -> StateFile[_StoredConfig]:
-    options = StateFileOptions(set_aside=set_aside)
+    options = StateFileOptions(set_aside=set_aside, limit=_LARGEST)
     return StateFile(directory / _NAME, JsonFormat(_StoredConfig, _FORMAT, field="format"), options)
 
 

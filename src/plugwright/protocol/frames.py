@@ -99,7 +99,7 @@ class StreamFault(Exception):
         self.stream_id, self.code = stream_id, code
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream_id: int, payload: bytes | memoryview = b"") -> bytes:
     length = len(payload)
     return HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id) + payload
 

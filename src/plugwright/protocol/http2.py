@@ -38,6 +38,7 @@ _BLOCKS_KEPT = 64
 # holds this many and fills by so many each second. Each data frame of ours allows one more: Go's client pings for them.
 _CHEAP_FRAMES = 1_000
 _CHEAP_FRAMES_PER_SECOND = 200
+_STREAMS_PER_CREDIT = 5
 
 
 class Http2Connection(Http2Sender):
@@ -66,10 +67,6 @@ class Http2Connection(Http2Sender):
         raise NotImplementedError
 
     def on_data(self, stream: Stream, data: bytes, ended: bool) -> None:
-        raise NotImplementedError
-
-    def on_reset(self, stream: Stream, code: int) -> None:
-        """The stream is over: the peer reset it, or broke a rule on it."""
         raise NotImplementedError
 
     def on_go_away(self, last: int) -> None:
@@ -283,8 +280,10 @@ class Http2Connection(Http2Sender):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
         if flags & ACK:
             return
-        self._spend()
-        for name, value in struct.iter_unpack(">HI", payload):
+        values = dict(struct.iter_unpack(">HI", payload))  # the last value of a setting counts
+        # Another window costs a look at every stream.
+        self._spend(1 + len(self.streams) // _STREAMS_PER_CREDIT if Setting.INITIAL_WINDOW_SIZE in values else 1)
+        for name, value in values.items():
             self._apply(name, value)
         self.write(frames.frame(FrameKind.SETTINGS, ACK, 0))
         self.pump_all()
@@ -373,8 +372,8 @@ class Http2Connection(Http2Sender):
         elif fault.stream_id <= self.highest:
             self.remember_closed(fault.stream_id, by_us=True)
 
-    def _spend(self) -> None:
-        self.credit -= 1
+    def _spend(self, cost: int = 1) -> None:
+        self.credit -= cost
         if self.credit >= 0:
             return
         now = asyncio.get_running_loop().time()

@@ -27,6 +27,8 @@ _READ_SIZE = 32_768
 _CLOSED_KEPT = 256  # streams that have ended and are still distinguished from those that never were
 _WRITE_SIZE = 1 << 16  # octets that leave at once even while more may follow
 _UNREAD_LIMIT = 1 << 20  # octets that a peer may leave unread
+_WAITING_LIMIT = 8 << 20  # octets of all streams that wait for the peer's windows
+_CREDITED = 1024  # octets of a data frame that gives the peer credit, unless it is the last of its data
 
 
 class _ReadBuffer(threading.local):
@@ -47,7 +49,7 @@ class Stream:
     def __init__(self, stream_id: int, window: int) -> None:
         self.id = stream_id
         self.window = window  # octets that the peer takes now
-        self.pending: deque[bytes] = deque()  # data that waits for a window
+        self.pending: deque[memoryview] = deque()  # data that waits for a window
         self.trailers: bytes | None = None  # the header block after the data; an empty one ends without headers
         self.receivable = STREAM_WINDOW
         self.taken = 0  # octets that were received and not given back to the peer
@@ -87,6 +89,10 @@ class Http2Sender(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(_read_buffer.octets[:nbytes]))
 
+    def on_reset(self, stream: Stream, code: int) -> None:
+        """The stream is over: the peer reset it, broke a rule on it, or leaves too much unread."""
+        raise NotImplementedError
+
     def on_drained(self, stream: Stream) -> None:
         """All that the stream had to send has been written."""
 
@@ -102,9 +108,12 @@ class Http2Sender(asyncio.BufferedProtocol):
     def send_data(self, stream: Stream, data: bytes, trailers: bytes | None = None) -> None:
         """Sends `data` as the peer's windows allow; `trailers` end the stream, empty ones without headers."""
         if not stream.ended:
-            stream.pending.append(data)
+            stream.pending.append(memoryview(data))
             stream.trailers = trailers
             self.pump(stream)
+            if stream.pending and self._waiting() > _WAITING_LIMIT:
+                self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+                self.on_reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
 
     def send_answer(self, stream: Stream, headers: bytes, data: bytes, trailers: bytes) -> None:
         """A whole answer; at once where the peer's windows allow it, as they nearly always do."""
@@ -183,6 +192,11 @@ class Http2Sender(asyncio.BufferedProtocol):
         for stream in list(self.streams.values()):
             self.pump(stream)
 
+    def _waiting(self) -> int:
+        """Octets that wait for the peer, of all streams but the one that has waited longest: a large list may wait."""
+        waiting = [sum(map(len, stream.pending)) for stream in self.streams.values() if stream.pending]
+        return sum(waiting[1:])
+
     def was_open(self, stream_id: int) -> bool:
         return stream_id in self._closed
 
@@ -216,20 +230,22 @@ class Http2Sender(asyncio.BufferedProtocol):
             self._end_sending(stream)
         self.on_drained(stream)
 
-    def _write_data(self, stream: Stream, data: bytes, size: int) -> None:
-        rest = data[size:]
+    def _write_data(self, stream: Stream, data: memoryview, size: int) -> None:
+        rest = data[size:]  # a view: the peer decides how small the pieces are
         if rest:
             stream.pending[0] = rest
         else:
             stream.pending.popleft()
-        self._take_window(stream, size)
+        # Pieces as small as the peer's windows would pay for the window updates that ask for the next one.
+        self._take_window(stream, size, is_credited=not rest or size >= _CREDITED)
         ends = END_STREAM if stream.trailers == b"" and not stream.pending else 0
-        self.write(frames.frame(FrameKind.DATA, ends, stream.id, data[:size] if rest else data))
+        self.write(frames.frame(FrameKind.DATA, ends, stream.id, data[:size]))
 
-    def _take_window(self, stream: Stream, size: int) -> None:
+    def _take_window(self, stream: Stream, size: int, *, is_credited: bool = True) -> None:
         stream.window -= size
         self.peer_window -= size
-        self.credit += 3  # for the peer's pings and window updates
+        if is_credited:
+            self.credit += 3  # for the peer's pings and window updates
 
     def _end_sending(self, stream: Stream) -> None:
         if stream.remote_ended:

@@ -1,7 +1,7 @@
 """The kubelet's pod-resources service: which container holds which device, by device plugin or by claim.
 
 v1 and v1alpha1 are served on one socket. Answers grow with the node: Go's clients accept 4 MiB unless a limit is set,
-and most set 16; ours accepts any size.
+and most set 16, as ours does.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -20,6 +20,7 @@ from plugwright.system import sockets
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
+    "ANSWER_LIMIT",
     "AllocatableDevice",
     "ClaimDevice",
     "ContainerDevices",
@@ -38,6 +39,7 @@ __all__ = [
     "serve",
 ]
 
+ANSWER_LIMIT = 16 << 20  # bytes
 _LIST = "/v1.PodResourcesLister/List"
 _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 _GET = "/v1.PodResourcesLister/Get"
@@ -325,7 +327,7 @@ async def held_claims(socket: Path, timeout: float) -> list[HeldClaimDevice]:
 
 
 @asynccontextmanager
-async def connect(socket: Path, limit: int | None = None) -> AsyncIterator[PodResourcesClient]:
+async def connect(socket: Path, limit: int = ANSWER_LIMIT) -> AsyncIterator[PodResourcesClient]:
     """`limit` is the largest answer in bytes that is accepted."""
     async with transport.connect(socket, limit) as connection:
         yield PodResourcesClient(connection)

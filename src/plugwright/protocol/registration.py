@@ -38,6 +38,7 @@ __all__ = [
 
 API_VERSION = "v1beta1"
 DEVICE_PLUGIN = "DevicePlugin"
+_REPLY_LIMIT = 64 * 1024  # bytes: the reply to Register is empty, that to GetInfo has a few names
 
 _REGISTER = "/v1beta1.Registration/Register"
 _INFO = "/pluginregistration.Registration/GetInfo"
@@ -90,7 +91,7 @@ class RegistrationClient:
 
 @asynccontextmanager
 async def connect(socket: Path) -> AsyncIterator[RegistrationClient]:
-    async with transport.connect(socket) as connection:
+    async with transport.connect(socket, _REPLY_LIMIT) as connection:
         yield RegistrationClient(connection)
 
 
@@ -161,5 +162,5 @@ class PluginInfoClient:
 
 @asynccontextmanager
 async def connect_watched(socket: Path) -> AsyncIterator[PluginInfoClient]:
-    async with transport.connect(socket) as connection:
+    async with transport.connect(socket, _REPLY_LIMIT) as connection:
         yield PluginInfoClient(connection)

@@ -76,7 +76,8 @@ def read(path: Path, limit: int = READ_LIMIT) -> bytes:
             raise ValueError("it must be a regular file")
         if status.st_size > limit:
             raise ValueError(f"it must have at most {limit} bytes, got {status.st_size}")
-        return _read_all(descriptor, limit)
+        content = os.read(descriptor, status.st_size + 1)  # in one piece: a copy would double the memory
+        return content if len(content) == status.st_size else _read_all(descriptor, limit, content)
     finally:
         os.close(descriptor)
 
@@ -90,8 +91,8 @@ def read_pipe(path: Path, limit: int = READ_LIMIT) -> bytes:
         os.close(descriptor)
 
 
-def _read_all(descriptor: int, limit: int) -> bytes:
-    content = bytearray()
+def _read_all(descriptor: int, limit: int, beginning: bytes = b"") -> bytes:
+    content = bytearray(beginning)
     while piece := os.read(descriptor, _PIECE):
         content += piece
         if len(content) > limit:  # it grows

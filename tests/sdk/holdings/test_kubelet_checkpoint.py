@@ -1,12 +1,13 @@
 """The kubelet's checkpoint is read once for all resources, and again only when it is another file."""
 
 import asyncio
-import errno
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tests.system.frozen_file import frozen
 
 from plugwright.errors import CheckpointCorrupt
 from plugwright.protocol import checkpoint
@@ -31,20 +32,6 @@ def write(path: Path, held: Iterable[tuple[str, str]]) -> bytes:
     return data
 
 
-async def reading(fifo: Path) -> int:
-    """A descriptor to write by, as soon as somebody reads."""
-    while True:
-        try:
-            descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            await asyncio.sleep(0.001)
-        else:
-            os.set_blocking(descriptor, True)
-            return descriptor
-
-
 async def held(kubelet: KubeletCheckpoint, resource: str) -> Held:
     return (await kubelet.read()).held.get(resource, {})
 
@@ -57,14 +44,24 @@ async def test_every_resource_has_its_devices(path: Path) -> None:
 
 
 async def test_resources_that_ask_together_share_one_reading(path: Path) -> None:
-    os.mkfifo(path)
+    write(path, [("a.com/tape", "st0")])
     kubelet = KubeletCheckpoint(path, 60)
-    asking = [asyncio.create_task(held(kubelet, "a.com/tape")) for _ in range(20)]
-    data = write(path.with_name("other"), [("a.com/tape", "st0")])
-    async with asyncio.timeout(60):
-        with os.fdopen(await reading(path), "wb") as fifo:  # a second reader would wait for ever
-            fifo.write(data)
-        assert await asyncio.gather(*asking) == [{"st0": (0,)}] * 20
+    with frozen(path):
+        asking = [asyncio.create_task(held(kubelet, "a.com/tape")) for _ in range(20)]
+        while not (found := [thread for thread in threading.enumerate() if thread.name == f"read of {path}"]):
+            await asyncio.sleep(0.001)
+        assert len(found) == 1
+    assert await asyncio.gather(*asking) == [{"st0": (0,)}] * 20
+
+
+async def test_a_file_over_the_limit_is_refused_with_its_size_until_another_is_written(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 20_000_000)
+    kubelet = KubeletCheckpoint(path, 60)
+    with pytest.raises(CheckpointCorrupt, match="at most 8388608 bytes, got 20000000"):
+        await held(kubelet, "a.com/tape")
+    write(path, [("a.com/tape", "st0")])
+    assert await held(kubelet, "a.com/tape") == {"st0": (0,)}
 
 
 async def test_a_file_that_is_the_same_is_not_parsed_again(path: Path) -> None:

@@ -4,23 +4,24 @@ The file grows with the pods of the node, a megabyte for two hundred containers.
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from plugwright.errors import PlugwrightError
+from plugwright.errors import CheckpointCorrupt, PlugwrightError
 from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import PodDevicesEntry
 from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import PodRecord
+from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["CheckpointContent", "Held", "KubeletCheckpoint"]
 
 Held = Mapping[str, tuple[int, ...]]  # device id → NUMA nodes
+_LARGEST = 8 * 2**20  # bytes, of 1,600 containers; decoded it takes twelve times as much memory
 _WRITE_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
 
@@ -66,20 +67,26 @@ class KubeletCheckpoint:
 
 def _read(path: Path, latest: CheckpointContent) -> CheckpointContent:
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
-            if identity == latest.identity:
-                return latest
-            content = checkpoint.decode(file.read())
-            entries, held = content.entries or (), checkpoint.held_by_resource(content)
-            return CheckpointContent(
-                identity, entries, held, _records(entries), status.st_mtime_ns / 1e9, content.registered or {}
-            )
+        status = path.stat()  # a file that replaces this one before it is read is read once more
+        identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        if identity == latest.identity:
+            return latest
+        content = checkpoint.decode(_bounded(path))
+        entries, held = content.entries or (), checkpoint.held_by_resource(content)
+        return CheckpointContent(
+            identity, entries, held, _records(entries), status.st_mtime_ns / 1e9, content.registered or {}
+        )
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise
         return CheckpointContent()  # a kubelet writes none at its start (4.31)
+
+
+def _bounded(path: Path) -> bytes:
+    try:
+        return files.read(path, _LARGEST)
+    except ValueError as error:
+        raise CheckpointCorrupt(str(error)) from error
 
 
 def _records(entries: Iterable[PodDevicesEntry]) -> dict[Name, tuple[PodRecord, ...]]:
