@@ -26,13 +26,14 @@ class ServedApi:
     """An API server of a node named `node`, which can be stopped and started again at the same port.
 
     `requests` are those that it has got, as `POST /path`; `rewrite` changes what is written before it is stored, as an
-    API server does that drops the fields of a feature.
+    API server does that drops the fields of a feature. `trouble` answers in place of the server, if it has an answer.
     """
 
     def __init__(self, directory: Path, store: Store) -> None:
         self.store = populated(store)
         self.requests: list[str] = []
         self.rewrite: Callable[[Object], object] | None = None
+        self.trouble: Callable[[Scope], tuple[int, bytes] | None] = lambda _: None
         self.directory = directory
         self._application = application(server(self.store))
         self._certificates = tls.make(directory)
@@ -45,6 +46,10 @@ class ServedApi:
     @property
     def environment(self) -> dict[str, str]:
         return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._port)}
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._port}"
 
     def client(self, limit: float = 10.0) -> ApiClient:
         found = ClusterAccess.in_cluster(self.environment, self.directory)
@@ -95,6 +100,11 @@ class ServedApi:
 
     async def _recorded(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.requests.append(f"{scope['method']} {scope['path']}")
+        if (instead := self.trouble(scope)) is not None:
+            status, content = instead
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            await send({"type": "http.response.body", "body": content})
+            return
         if self.rewrite is not None and scope["method"] in ("POST", "PUT"):
             receive = await _rewritten(receive, self.rewrite)
         await self._application(scope, receive, send)

@@ -48,6 +48,7 @@ from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ServeMode
 from plugwright.sdk.settings import Settings
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.boot import boot_id
 from plugwright.system.concurrency import Backoff, in_thread
 from plugwright.system.latest import Latest, Signal
@@ -58,6 +59,7 @@ __all__ = ["Driver", "find_api_server"]
 logger = logging.getLogger(__name__)
 
 _TAINTS = "taints.json"
+_CONNECT_LIMIT = 10.0  # seconds to read a kubeconfig or the files of a service account
 _RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
 
 
@@ -96,6 +98,7 @@ class Driver:
         self._parts: _DriverParts | None = None
         self._unpublishable = ""  # why the devices cannot be in slices
         self._problems = LogOnce(logger)
+        self._connections = BlockingCalls("reading the access to the API server", _CONNECT_LIMIT)
         runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     async def run(self) -> None:
@@ -113,6 +116,9 @@ class Driver:
             finally:
                 self._parts = None
                 parts.api.close()
+
+    def fail(self, reason: str) -> None:
+        self.state.publish(DriverState("failed", reason, since=time.time()))
 
     def status(self) -> Mapping[str, object]:
         state, parts = self.state.value, self._parts
@@ -148,7 +154,7 @@ class Driver:
         runtime, settings, serve = self._runtime, self._runtime.settings, self._runtime.serve
         node = _node_name(settings)
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
-        api = await in_thread("API server", partial(self._connect, settings))
+        api = await self._connections.run(partial(self._connect, settings))
         own = DriverPaths.of(settings, self.name)
         await in_thread("name of the resource", partial(driver_paths.record_resource, own, runtime.resource))
         metadata = DeviceMetadata(own.directory, self.name)
@@ -297,6 +303,8 @@ def _driver_state(registration: RegistrationStatus, slices: PublisherStatus) -> 
     was_published = slices.state is PublisherState.AWAY and slices.slices > 0
     if registration.state is not RegistrationState.REGISTERED:
         return DriverState(registration.state.value, registration.reason, False, registration.since)
+    if slices.unwatched:
+        return DriverState("unwatched", slices.unwatched, False, registration.since)
     if is_published or was_published:
         return DriverState(registration.state.value, slices.reason, True, registration.since)
     reason = slices.reason or "its devices are not published yet"

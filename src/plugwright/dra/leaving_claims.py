@@ -80,6 +80,9 @@ class LeavingDriver:
                 end()
             self._lock.close()
 
+    def fail(self, reason: str) -> None:
+        self.state.publish(DriverState("failed", reason, since=time.time()))
+
     def status(self) -> Mapping[str, object]:
         state, claims = self.state.value, self._prepared.latest.value.values()
         snapshot = self._runtime.inventory.latest.value

@@ -17,12 +17,12 @@ __all__ = [
     "EVENT_LIMIT",
     "RESPONSE_LIMIT",
     "Document",
+    "ListPages",
     "check_encoding",
     "checked_change",
     "checked_object",
     "checked_page",
     "decoded",
-    "next_page",
     "object_name",
     "read_answer",
     "refusal",
@@ -34,6 +34,8 @@ RESPONSE_LIMIT = 64 * 2**20  # bytes of one answer; a page of 500 pods has some 
 EVENT_LIMIT = 16 * 2**20  # bytes of one change in a watch; etcd stores no object of more than 1.5 MiB by default
 _REFUSAL_LIMIT = 2**16  # bytes that are read of a refusal
 _CHUNK = 2**16
+_MOST_PAGES = 2000  # of one list: a million objects
+_MOST_SHORT_PAGES = 50  # pages before the last that have fewer objects than requested
 _CHANGES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
 _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # whole strings, so that none in them counts
 _DEPTH_LIMIT = 300  # Python's own limit is below 1000
@@ -107,11 +109,31 @@ def checked_page(document: Any) -> tuple[list[Document], str]:
     return items or [], str((metadata or {}).get("resourceVersion") or "")
 
 
-def next_page(page: Mapping[str, Any]) -> dict[str, str]:
-    """The query parameters for the objects after this page of a list; empty after the last page."""
-    metadata = page.get("metadata")
-    token = metadata.get("continue") if isinstance(metadata, Mapping) else None
-    return {"continue": str(token)} if token else {}
+class ListPages:
+    """The pages of one list of `path`, which must end: a server that always names another page is refused.
+
+    A page before the last may have fewer objects than requested, but a server fills most of them.
+    """
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.more: dict[str, str] = {}  # the query parameters for the next page; empty after the last page
+        self._path, self._limit = path, limit
+        self._tokens: set[str] = set()
+        self._short = 0
+
+    def take(self, page: Any) -> tuple[list[Document], str]:
+        """The objects of a page and the resource version; raises `MalformedMessage`."""
+        items, version = checked_page(page)
+        token = str((page.get("metadata") or {}).get("continue") or "")
+        self.more = {"continue": token} if token else {}
+        if token:
+            self._short += len(items) < self._limit
+            if token in self._tokens:
+                raise MalformedMessage(f"the pages of {self._path} must end, got the same page twice")
+            self._tokens.add(token)
+            if len(self._tokens) > _MOST_PAGES or self._short > _MOST_SHORT_PAGES:
+                raise MalformedMessage(f"the pages of {self._path} must end, got {len(self._tokens)} pages and more")
+        return items, version
 
 
 def checked_change(line: bytes, url: str) -> tuple[str, Document]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from plugwright.errors import CallUnfinished, MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import CallUnfinished, PeerGone, PeerRefused
 from plugwright.kube.access import SERVICE_ACCOUNT, ClusterAccess
-from plugwright.kube.answers import Document, checked_object, checked_page, next_page, object_name, refusal
+from plugwright.kube.answers import Document, ListPages, checked_object, object_name, refusal
 from plugwright.kube.connection import WATCH_LIMIT, ThreadedConnection
 from plugwright.system.blocking import BlockingCalls
 
@@ -72,16 +72,13 @@ class ApiClient:
     async def list(self, path: str, **query: str) -> tuple[list[Document], str]:
         """Every object, in as many requests as it takes, and the resource version to watch from."""
         items: list[Document] = []
-        more: dict[str, str] = {}
+        pages = ListPages(path, _CHUNK)
         while True:
-            page = await self._request("GET", path, query={**query, "limit": str(_CHUNK), **more})
-            found, version = checked_page(page)
+            page = await self._request("GET", path, query={**query, "limit": str(_CHUNK), **pages.more})
+            found, version = pages.take(page)
             items += found
-            before, more = more, next_page(page)
-            if not more:
+            if not pages.more:
                 return items, version
-            if more == before:
-                raise MalformedMessage(f"the pages of {path} must end, got the same page twice")
 
     async def create(self, path: str, body: Document, **query: str) -> Document:
         metadata = body.get("metadata")

@@ -68,7 +68,8 @@ class Credentials(msgspec.Struct, frozen=True):
         if self.basic:
             headers.append(("Authorization", f"Basic {base64.b64encode(self.basic.encode()).decode()}"))
         # Read for each request: the kubelet replaces the token of a pod before it expires.
-        token = self.token.read_text().strip() if isinstance(self.token, Path) else self.token
+        # Bytes that are no ASCII become characters that are refused below.
+        token = self.token.read_text("latin-1").strip() if isinstance(self.token, Path) else self.token
         if not token and self.issuer is not None and not self.basic:
             token = self.issuer.issued.token
         if token:

@@ -141,7 +141,7 @@ class ResourceRuntime:
         if self.serve.api is not ServeMode.DRA:
             parts.append(self._part("registration", self.registration.run))
         if self.driver is not None:
-            parts.append(self._part("driver", self.driver.run))
+            parts.append(Part("driver", self.driver.run, self.driver.fail))
         parts.append(Part("expected devices", self.expected.run, lambda _: None))
         parts.append(self._part("removed devices", self.removed_devices.run))
         parts.append(self._part("released devices", self.released_devices.run))

@@ -115,6 +115,10 @@ class ResourceDriver(Protocol):
 
     async def run(self) -> None: ...
 
+    def fail(self, reason: str) -> None:
+        """`run` has raised and is about to be called again. The kubelet's device list stays as it is."""
+        ...
+
     def status(self) -> Mapping[str, object]:
         """For `plugwright status`: what JSON has."""
         ...

@@ -155,6 +155,10 @@ class SplitDriver:
         self.cluster, self.prepared, self.runtime = cluster, prepared, runtime
         sources = HolderSources(PodHolders(runtime, settings.stored), ClaimHolders(cluster, DRIVER, NODE), prepared)
         self.split = OperatedSplit(runtime, SplitFile(path, path.parent / "boot"), sources, settings)
+        runtime.inventory.withhold({}, offered=())
+
+    def fail(self, reason: str) -> None:
+        raise AssertionError(reason)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

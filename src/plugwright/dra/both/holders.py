@@ -14,7 +14,7 @@ import msgspec
 
 from plugwright import quantity
 from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
-from plugwright.kube.answers import next_page
+from plugwright.kube.answers import ListPages
 from plugwright.kube.api_client import segment
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.text import clean
@@ -140,14 +140,12 @@ class HolderSources(msgspec.Struct, frozen=True):
 
 async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
     """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
-    query = {"limit": str(_PAGE)}
+    pages = ListPages(_CLAIMS, _PAGE)
     while True:
-        page = await api.get(f"{_CLAIMS}?{urlencode(query)}")
-        items = page.get("items")
-        yield items if isinstance(items, list) else ()
-        if not (more := next_page(page)):
+        items, _ = pages.take(await api.get(f"{_CLAIMS}?{urlencode({'limit': str(_PAGE), **pages.more})}"))
+        yield items
+        if not pages.more:
             return
-        query |= more
 
 
 def allocated_devices(claims: Iterable[object], driver: str, pool: str) -> Iterator[tuple[str, str]]:

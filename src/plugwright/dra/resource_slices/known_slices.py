@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from plugwright.dra.resource_slices.slice_comparison import (
     Document,
+    checked_slice,
     comparable,
     dropped_fields,
     needed_fields,
@@ -31,13 +32,14 @@ class KnownSlices:
         self._removed: set[str] = set()
 
     def replace_all(self, documents: Iterable[Document]) -> None:
-        self.slices = {str(document["metadata"]["uid"]): _trimmed(document) for document in documents}
+        found = [checked_slice(document) for document in documents]
+        self.slices = {document["metadata"]["uid"]: _trimmed(document) for document in found}
         self.accepted = {uid: pair for uid, pair in self.accepted.items() if uid in self.slices}
         self._removed.clear()
 
     def change(self, kind: str, document: Document) -> bool:
         """A change from the watch: whether it was not known yet."""
-        uid = str(document["metadata"]["uid"])
+        uid = checked_slice(document)["metadata"]["uid"]
         if kind != "DELETED" or uid in self._removed:
             return self._take(document)
         self.removed(uid)  # also of one whose creation is not answered yet
@@ -45,7 +47,7 @@ class KnownSlices:
 
     def answered(self, sent: Document, answer: Document) -> frozenset[str]:
         """Takes in the answer to a request of ours; the fields that did not come back as they were sent."""
-        uid, spec = str(answer["metadata"]["uid"]), answer["spec"]
+        uid, spec = checked_slice(answer)["metadata"]["uid"], answer["spec"]
         self._take(answer)
         self.accepted.pop(uid, None)
         timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
@@ -61,7 +63,7 @@ class KnownSlices:
 
     def _take(self, document: Document) -> bool:
         """Whether it is news: the watch and the answers overtake each other."""
-        uid = str(document["metadata"]["uid"])
+        uid = document["metadata"]["uid"]
         if uid in self._removed or (uid in self.slices and not _is_newer(document, self.slices[uid])):
             return False
         self.slices[uid] = _trimmed(document)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from enum import StrEnum
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from plugwright.dra.resource_api_client import ResourceClient
 from plugwright.dra.resource_slices import slice_comparison, slices
 from plugwright.dra.resource_slices.known_slices import DroppedFields, KnownSlices, Repairs
-from plugwright.dra.resource_slices.slice_comparison import Document
+from plugwright.dra.resource_slices.slice_comparison import Document, checked_slice
 from plugwright.dra.resource_slices.slices import Plan, Pool, PoolContent
 from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import segment
@@ -39,6 +39,7 @@ _CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # is not a
 _AGAIN = 300.0  # seconds until refused content is tried again
 _REASON = 400  # characters of it that are shown
 _STEADY = 10.0  # seconds; a watch that lasted this long resets the back-off
+_MOST_CHANGED = 3  # conflicts, or expired watches, in a row that are no coincidence
 
 
 class PublisherState(StrEnum):
@@ -46,10 +47,14 @@ class PublisherState(StrEnum):
     PUBLISHED = "published"
     REFUSED = "refused"
     AWAY = "away"
+    UNUSABLE = "unusable"  # the API server's answers, or the credentials for it
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
-    """`dropped` are fields that the API server does not keep; `left_out` are devices not offered because of that."""
+    """`dropped` are fields that the API server does not keep; `left_out` are devices not offered because of that.
+
+    `unwatched` is why changes of the slices are found by lists alone, which back off; empty if they are watched.
+    """
 
     state: PublisherState = PublisherState.WAITING
     reason: str = ""
@@ -58,6 +63,7 @@ class PublisherStatus(msgspec.Struct, frozen=True):
     devices: int = 0
     dropped: tuple[str, ...] = ()
     left_out: int = 0
+    unwatched: str = ""
 
 
 class SlicePublisher:
@@ -80,6 +86,7 @@ class SlicePublisher:
         self._dropped = DroppedFields()
         self._times: slice_comparison.TaintTimes = {}
         self._problems = LogOnce(logger)
+        self._conflicts = self._broken_watches = 0  # in a row
 
     @property
     def is_current(self) -> bool:
@@ -114,7 +121,7 @@ class SlicePublisher:
         if self._good is None:
             self._good = slices.published_content(self._known.slices.values(), self._pool.name)
         await self._synchronize_once()  # whatever becomes of the watch
-        await first(self._watch(selector, version), self._synchronize())
+        await first(self._watch(selector, version), self._synchronize(self._clock()))
 
     async def _list(self, selector: str) -> tuple[list[Document], str]:
         try:
@@ -125,17 +132,41 @@ class SlicePublisher:
             raise PeerGone("the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on") from error
 
     async def _watch(self, selector: str, version: str) -> None:
-        with suppress(PeerGone):  # the next list says whether the server is away
+        try:
             async with aclosing(self._api.watch(_SLICES, version, fieldSelector=selector)) as changes:
                 async for kind, document in changes:
                     if self._known.change(kind, document):
                         self._wakes.notify()
+                    self._watched()
+        except PeerGone:
+            pass  # the next list says whether the server is away
+        except (ConfigError, MalformedMessage, PeerRefused) as error:
+            self._unwatched(error)
 
-    async def _synchronize(self) -> None:
+    def _unwatched(self, error: Exception) -> None:
+        """A watch expires once in a while; one that never lasts is a fault of the API server."""
+        self._broken_watches += 1
+        if _is_changed(error) and self._broken_watches < _MOST_CHANGED:
+            logger.debug("slices have changed meanwhile", extra={**self._facts(), "reason": str(error)})
+            return
+        self._set_status(reason=self.status.value.reason, unwatched=f"slices cannot be watched: {error}"[:_REASON])
+        self._log_once("slices cannot be watched, listing them instead", str(error), key="watch")
+
+    def _watched(self) -> None:
+        self._broken_watches = 0
+        if self._problems.recovered("watch"):
+            logger.info("slices are watched again", extra=self._facts())
+        self._set_status(reason=self.status.value.reason, unwatched="")
+
+    async def _synchronize(self, begun: float) -> None:
         """Ends by an error alone."""
         seen, wait = -1, None
         while True:
-            seen = await self._wakes.wait(seen, wait)
+            steady = begun + _STEADY - self._clock() if self.status.value.unwatched else None
+            if steady is not None and steady <= 0:
+                self._watched()
+                continue
+            seen = await self._wakes.wait(seen, _earliest(wait, steady))
             wait = await self._synchronize_once()
 
     async def _synchronize_once(self) -> float | None:
@@ -151,7 +182,7 @@ class SlicePublisher:
             if error.code not in _CONTENT:
                 raise
             return self._refuse(content, error.message)
-        return min((seconds for seconds in (wait, again) if seconds is not None), default=None)
+        return _earliest(wait, again)
 
     async def _publish(self, content: PoolContent) -> float | None:
         """The seconds until it is to be tried again; None when it is done."""
@@ -207,7 +238,10 @@ class SlicePublisher:
             return frozenset()
         [wanted] = slices.wanted_slices(self._pool, PoolContent(devices))
         answer = await self._api.create(_SLICES, wanted, dryRun="All")
-        return self._dropped.tried(wanted["spec"], answer["spec"])
+        # The answer to a dry run has no resource version.
+        identity = {"name": "dry-run", "uid": "dry-run", "resourceVersion": "0"}
+        answered = checked_slice({"metadata": identity, "spec": answer.get("spec")})
+        return self._dropped.tried(wanted["spec"], answered["spec"])
 
     async def _find_node(self) -> None:
         """The Node that is to own the slices: another one, where a Node of the same name was made again."""
@@ -220,7 +254,9 @@ class SlicePublisher:
                 raise
             self._log_once("slices have no owner and stay when the Node is deleted", error.message)
             return
-        self._pool = replace(self._pool, node_uid=str(node["metadata"]["uid"]))
+        if not isinstance(uid := node["metadata"].get("uid"), str) or not uid:
+            raise MalformedMessage(f"the Node {self._pool.node} must have a uid, got {uid!r:.80}")
+        self._pool = replace(self._pool, node_uid=uid)
 
     async def _apply(self, plan: Plan) -> frozenset[str]:
         """Makes the requests; the fields that did not come back."""
@@ -259,7 +295,7 @@ class SlicePublisher:
         return 0.0
 
     def _published(self, plan: Plan, content: PoolContent, is_new: bool) -> None:
-        self._attempted = content
+        self._attempted, self._conflicts = content, 0
         if not plan:
             self._repairs.not_needed()
         if self._refused is None:  # else it is the content before that is published
@@ -295,10 +331,12 @@ class SlicePublisher:
 
     def _failed(self, error: Exception) -> None:
         self._attempted = None
-        if isinstance(error, PeerRefused) and error.code in _CHANGED:
+        self._conflicts = self._conflicts + 1 if _is_changed(error) else 0
+        if 0 < self._conflicts < _MOST_CHANGED:
             logger.debug("slices have changed meanwhile", extra={**self._facts(), "reason": str(error)})
             return
-        state = PublisherState.REFUSED if isinstance(error, PeerRefused) else PublisherState.AWAY
+        states = {PeerRefused: PublisherState.REFUSED, PeerGone: PublisherState.AWAY}
+        state = next((state for kind, state in states.items() if isinstance(error, kind)), PublisherState.UNUSABLE)
         self._set_status(state=state, reason=str(error))
         self._log_once("slices not published, trying again", str(error))
 
@@ -307,12 +345,20 @@ class SlicePublisher:
         changed = replace(self.status.value, reason=reason[:_REASON], **changes)
         self.status.publish_if_changed(changed)
 
-    def _log_once(self, message: str, reason: str) -> None:
+    def _log_once(self, message: str, reason: str, key: str = "") -> None:
         facts = {**self._facts(), "reason": reason[:_REASON]}
-        self._problems.warning(message, message + reason, extra=facts)
+        self._problems.warning(message, message + reason, key=key, extra=facts)
 
     def _facts(self) -> dict[str, str]:
         return {"driver": self._pool.driver, "node": self._pool.node}
+
+
+def _is_changed(error: Exception) -> bool:
+    return isinstance(error, PeerRefused) and error.code in _CHANGED
+
+
+def _earliest(*waits: float | None) -> float | None:
+    return min((seconds for seconds in waits if seconds is not None), default=None)
 
 
 def _path(document: Document) -> str:

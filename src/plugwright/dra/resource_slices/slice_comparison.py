@@ -8,11 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+import msgspec
+
 from plugwright import quantity
+from plugwright.errors import MalformedMessage
 
 __all__ = [
     "Document",
     "TaintTimes",
+    "checked_slice",
     "comparable",
     "dropped_fields",
     "needed_fields",
@@ -27,6 +31,48 @@ TaintTimes: TypeAlias = Mapping[tuple[str, str, str, str], str]
 _AMOUNTS = ("capacity", "consumesCounters", "counters")
 _COUNTERS = frozenset({"consumesCounters", "sharedCounters"})
 _KEPT_AWAY = ("NoSchedule", "NoExecute")
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    uid: str
+    resourceVersion: str  # noqa: N815  Kubernetes' name
+    ownerReferences: list[Document] | None = None  # noqa: N815
+
+
+class _Pool(msgspec.Struct):
+    name: str
+    generation: int | None = None
+    resourceSliceCount: int | None = None  # noqa: N815
+
+
+class _Device(msgspec.Struct):
+    name: str
+    attributes: dict[str, Document] | None = None
+    capacity: dict[str, Document] | None = None
+    taints: list[Document] | None = None
+
+
+class _Spec(msgspec.Struct):
+    pool: _Pool
+    devices: list[_Device] | None = None
+    sharedCounters: list[Document] | None = None  # noqa: N815
+
+
+class _Slice(msgspec.Struct):
+    """The shape of whatever this package reads of a ResourceSlice."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+
+def checked_slice(document: Document) -> Document:
+    """The document, which is a ResourceSlice; raises `MalformedMessage`: a server in trouble may answer anything."""
+    try:
+        msgspec.convert(document, _Slice)
+    except msgspec.ValidationError as error:
+        raise MalformedMessage(f"the answer must be a ResourceSlice, got one with: {error!s:.200}") from error
+    return document
 
 
 def comparable(spec: Document) -> object:
