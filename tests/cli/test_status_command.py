@@ -103,6 +103,7 @@ async def test_json_is_a_node_report(kubelet: ObservedKubelet, controlled: Setti
         "waiting": "",
         "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
         "fault": "", "restarts": 0, "stuck": {}, "serve": "device-plugin", "driver": None,
+        "expected": "", "shortfall": "", "shortfallCode": "",
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {

@@ -116,7 +116,7 @@ class ResourceDriver(Protocol):
     async def run(self) -> None: ...
 
     def fail(self, reason: str) -> None:
-        """`run` has raised and is about to be called again. The kubelet's device list stays as it is."""
+        """`run` has raised and is about to be called again; the driver's state tells the reason."""
         ...
 
     def status(self) -> Mapping[str, object]:

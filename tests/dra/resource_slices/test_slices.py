@@ -302,7 +302,8 @@ def test_a_taint_keeps_its_time_and_a_new_one_has_none() -> None:
 
 
 def stored(uid: str, version: int, **spec: Any) -> Document:
-    return {"metadata": {"uid": uid, "name": uid, "resourceVersion": str(version)}, "spec": spec}
+    metadata = {"uid": uid, "name": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"pool": {"name": "node"}, **spec}}
 
 
 def test_a_watch_that_is_behind_takes_nothing_back() -> None:

@@ -107,7 +107,7 @@ class SplitFile:
 
 
 class KeptPlacements:
-    """`latest` are those in effect; until there are any, the driver offers no device to the kubelet.
+    """`latest` are those in effect; until there are any, no device is offered to the kubelet.
 
     `on_enter` is called with each device that enters another state.
     """
@@ -120,6 +120,7 @@ class KeptPlacements:
         self._file, self._on_enter = file, on_enter
         # One at a time: on a disk that hung, an earlier state never replaces a later one.
         self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT, at_once=1)
+        self._inventory.withhold({}, offered=())
 
     async def load(self) -> SplitState | None:
         """What an earlier run left; None, with that in effect, while another process decides. OSError, PluginError."""

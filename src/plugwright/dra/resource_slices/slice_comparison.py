@@ -33,37 +33,37 @@ _COUNTERS = frozenset({"consumesCounters", "sharedCounters"})
 _KEPT_AWAY = ("NoSchedule", "NoExecute")
 
 
-class _Metadata(msgspec.Struct):
+class _SliceMetadata(msgspec.Struct):
     name: str
     uid: str
     resourceVersion: str  # noqa: N815  Kubernetes' name
     ownerReferences: list[Document] | None = None  # noqa: N815
 
 
-class _Pool(msgspec.Struct):
+class _SlicePool(msgspec.Struct):
     name: str
     generation: int | None = None
     resourceSliceCount: int | None = None  # noqa: N815
 
 
-class _Device(msgspec.Struct):
+class _SliceDevice(msgspec.Struct):
     name: str
     attributes: dict[str, Document] | None = None
     capacity: dict[str, Document] | None = None
     taints: list[Document] | None = None
 
 
-class _Spec(msgspec.Struct):
-    pool: _Pool
-    devices: list[_Device] | None = None
+class _SliceSpec(msgspec.Struct):
+    pool: _SlicePool
+    devices: list[_SliceDevice] | None = None
     sharedCounters: list[Document] | None = None  # noqa: N815
 
 
 class _Slice(msgspec.Struct):
     """The shape of whatever this package reads of a ResourceSlice."""
 
-    metadata: _Metadata
-    spec: _Spec
+    metadata: _SliceMetadata
+    spec: _SliceSpec
 
 
 def checked_slice(document: Document) -> Document:
