@@ -1,11 +1,13 @@
 """The image's recipe: everything by its hash, for both architectures, and on a base without a shell."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -82,7 +84,31 @@ def test_all_that_is_copied_is_there_and_not_ignored() -> None:
 
 
 def test_the_limiter_is_where_the_daemon_looks_for_it() -> None:
-    assert f"build/vgp[u]/*.so.1 {NvidiaVgpu().builtin}/\n" in DOCKERFILE
+    assert "build/vgp[u]/*.so.1 /native/vgpu/\n" in DOCKERFILE
+    assert f"COPY --from=build /native/ {Path(NvidiaVgpu().builtin).parent}/\n" in DOCKERFILE
+
+
+@pytest.mark.parametrize("missing", [None, "cdi-hook/plugwright-cdi-hook", "vgpu/libcuda.so.1", "vgpu/libnvidia-ml.so.1"])
+@pytest.mark.parametrize("extras", ["", "metrics", "cluster metrics nvidia"])
+def test_an_image_for_nvidia_without_native_parts_is_not_built(tmp_path: Path, extras: str, missing: str | None) -> None:
+    [command] = [line for line in re.findall(r"^RUN (.+)$", DOCKERFILE, re.MULTILINE) if "/native/" in line]
+    for part in ("cdi-hook/plugwright-cdi-hook", "vgpu/libcuda.so.1", "vgpu/libnvidia-ml.so.1"):
+        (tmp_path / part).parent.mkdir(exist_ok=True)
+        if part != missing:
+            (tmp_path / part).touch()
+    done = subprocess.run(
+        ["sh", "-c", command.replace("/native/", f"{tmp_path}/")],
+        env={**os.environ, "EXTRAS": extras}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if missing and "nvidia" in extras:
+        assert (done.returncode, done.stderr) == (1, f"build/{missing} is missing: run 'make cdi-hook vgpu' first\n")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_release_builds_native_parts_before_its_images() -> None:
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert 0 < release.index("make cdi-hook vgpu") < release.index("docker/build-push-action")
 
 
 def test_the_last_stage_runs_nothing() -> None:
