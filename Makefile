@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart dist smoke clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -170,11 +170,24 @@ cdi-hook: ## our CDI hook program, in build/cdi-hook (needs a C compiler and a s
 vgpu: ## the vGPU limiter's libraries, in build/vgpu (needs a C compiler)
 	@$(MAKE) --no-print-directory -s -C native/vgpu OUT=$(CURDIR)/build/vgpu
 
-image: cdi-hook vgpu ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
+image: ## both images, without a Docker engine or a registry (needs root, buildah, mmdebstrap and a C compiler)
 	@deploy/build-image.sh --base debian
 
 chart: $(READY) ## generate the chart's values.schema.json and families.json, after a change of a family or the config types
 	@$(BIN)/python deploy/helm/generate.py
+
+# helm: from HELM, from the PATH, or built (needs Go).
+dist: $(READY) ## what a release publishes, in dist/: wheel, sdist, the chart's package
+	@rm -rf dist
+	@$(UV) $(BIN)/uv build --quiet --out-dir dist --build-constraints deploy/image/build-requirements.txt --require-hashes
+	@rm -f dist/.gitignore
+	@helm="$${HELM:-$$(command -v helm)}"; if [ -z "$$helm" ]; then $(BIN)/python -m tests.kubernetes.building helm && \
+	  helm=$$($(BIN)/python -c 'from tests.kubernetes import building; print(building.HELM.place / "helm")'); fi; \
+	  "$$helm" package deploy/helm/plugwright --destination dist >/dev/null
+	@ls dist
+
+smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Python from 3.11 on this machine, sdist, chart
+	@PLUGWRIGHT_DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/dist $(ARGS)
 
 clean: ## everything that was made
 	@rm -rf .venv .cache build dist

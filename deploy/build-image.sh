@@ -87,6 +87,7 @@ build() { # build IMAGE
 }
 
 need buildah
+case " ${images[*]} " in *" plugwright-tools "*) need make cc; make --no-print-directory -s cdi-hook vgpu ;; esac
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/plugwright/version.py)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 [ "$base" != debian ] || debian

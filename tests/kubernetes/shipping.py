@@ -32,7 +32,6 @@ def build_images() -> list[Path]:
     with building.one_at_a_time("image"):
         if not (current / tree).exists():
             print("building the images", flush=True)
-            _run("make", "-C", _ROOT, "cdi-hook", "vgpu")
             _run(_ROOT / "deploy" / "build-image.sh", "--base", "debian", "--output", place)
             shutil.rmtree(current, ignore_errors=True)
             current.mkdir()
