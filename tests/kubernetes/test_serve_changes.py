@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.kubernetes.claims import Claims
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.components import NODE
 from tests.kubernetes.kubectl import Object
 from tests.kubernetes.pods import Pod, Pods
 from tests.kubernetes.shipping import Release
@@ -128,3 +129,21 @@ def test_a_change_of_serve_gives_no_device_twice_and_pods_end(node: Node, before
     until("the pods of before have ended", lambda: not gone & node.pods.every().keys(), END, last=release.logs)
     until("all devices are given out", lambda: len(node.running(takers)) == DEVICES, END, last=release.logs)
     assert len(set(node.given(takers))) == DEVICES
+
+
+@pytest.mark.parametrize(("before", "after", "how"), [(DRA, PLUGIN, "drain")])
+def test_a_drain_after_a_change_of_serve_ends_pods_with_claims(node: Node, before: str, after: str, how: str) -> None:
+    release = node.release
+    release.install(*node.values(before))
+    node.served(before)
+    [holder] = node.create("claim", "claimant")
+    holder.runs()
+    release.upgrade(*node.values(after))
+    node.served(after)
+    try:
+        node.kubectl("drain", NODE, "--force", "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={END}s")
+    finally:
+        node.kubectl("uncordon", NODE)
+    [taker] = node.create("name", "asker")
+    taker.runs()
+    assert len(node.given([taker])) == 1

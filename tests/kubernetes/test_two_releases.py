@@ -1,0 +1,94 @@
+"""Two releases of the chart on one node: each keeps its own state, the node keeps cordons, a resource has one owner."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.kubectl import Object
+from tests.kubernetes.node import Node
+from tests.kubernetes.shipping import Release
+from tests.kubernetes.waiting import until
+
+FIRST, SECOND = "two.chart/first", "two.chart/second"
+
+
+@pytest.fixture
+def releases(cluster: Cluster, helm: Path, images: None) -> Iterator[tuple[Release, Release]]:
+    found = Release(cluster, helm, "first"), Release(cluster, helm, "second")
+    yield found
+    for release in found:
+        if release.pods():
+            release.uninstall()
+
+
+def values(resource: str, count: int) -> list[str]:
+    return [
+        f"config.resources[0].name={resource}",
+        f"config.resources[0].mock.count={count}",
+        "cleanup.enabled=false",
+    ]
+
+
+def report(release: Release) -> Object:
+    found: Object = json.loads(release.plugwright("status", "--output=json"))
+    return found
+
+
+def served(release: Release, resource: str) -> Object:
+    [found] = [each for each in report(release)["resources"] if each["name"] == resource]
+    return dict(found)
+
+
+def registered(release: Release, resource: str) -> None:
+    until("it is registered", lambda: served(release, resource)["state"] == "registered", 120, last=release.logs)
+
+
+def restart(cluster: Cluster, release: Release) -> None:
+    cluster.kubectl(f"--namespace={release.name}", "rollout", "restart", f"daemonset/{release.name}")
+    release.rolled_out()
+
+
+def test_releases_keep_their_configuration_and_the_cordons_of_each_other(
+    releases: tuple[Release, Release], cluster: Cluster, node: Node
+) -> None:
+    counts = {FIRST: 3, SECOND: 2}
+    for release, resource in zip(releases, counts, strict=True):
+        release.install(*values(resource, counts[resource]))
+        release.rolled_out()
+        node.shows(resource, capacity=counts[resource], allocatable=counts[resource])
+    for release, resource in zip(releases, counts, strict=True):
+        device = served(release, resource)["devices"][0]["id"]
+        release.plugwright("cordon", resource, device, "--reason=fan replaced")
+        node.shows(resource, capacity=counts[resource], allocatable=counts[resource] - 1)
+
+    # A file that is refused makes the daemon serve its last good one after a restart: its own, not the other's.
+    first, second = releases
+    first.upgrade(*values(FIRST, 3), "config.resources[0].mock.health=nonsense")
+    first.sync()
+    restart(cluster, first)
+    restart(cluster, second)
+    for release, resource in zip(releases, counts, strict=True):
+        registered(release, resource)
+        assert [each["name"] for each in report(release)["resources"]] == [resource], "served another's last good file"
+        assert [each["cordoned"] for each in served(release, resource)["devices"]].count("fan replaced") == 1
+        node.shows(resource, capacity=counts[resource], allocatable=counts[resource] - 1)
+
+
+def test_a_second_release_waits_for_the_owner_of_a_resource(
+    releases: tuple[Release, Release], cluster: Cluster, node: Node
+) -> None:
+    first, second = releases
+    first.install(*values(FIRST, 3))
+    first.rolled_out()
+    node.shows(FIRST, capacity=3, allocatable=3)
+    second.install(*values(FIRST, 5))
+    until("it names the owner", lambda: served(second, FIRST)["owner"], 120, last=second.logs)
+    assert "first" in served(second, FIRST)["owner"]
+    assert not report(second)["daemon"]["ready"]
+    assert report(first)["daemon"]["ready"]
+    assert node.resource(FIRST) == (3, 3)
+    first.uninstall()
+    node.shows(FIRST, capacity=5, allocatable=5)
+    until("it is ready", lambda: report(second)["daemon"]["ready"], 120, last=second.logs)
