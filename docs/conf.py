@@ -1,4 +1,4 @@
-"""The documentation site of `make docs`. It is read from the top of the repository, so that links between pages hold."""
+"""The documentation site of `make docs`. It is read from the top of the repository, so links between pages hold."""
 
 import re
 

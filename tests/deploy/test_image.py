@@ -88,11 +88,16 @@ def test_the_limiter_is_where_the_daemon_looks_for_it() -> None:
     assert f"COPY --from=build /native/ {Path(NvidiaVgpu().builtin).parent}/\n" in DOCKERFILE
 
 
-@pytest.mark.parametrize("missing", [None, "cdi-hook/plugwright-cdi-hook", "vgpu/libcuda.so.1", "vgpu/libnvidia-ml.so.1"])
+NATIVE = ("cdi-hook/plugwright-cdi-hook", "vgpu/libcuda.so.1", "vgpu/libnvidia-ml.so.1")
+
+
+@pytest.mark.parametrize("missing", [None, *NATIVE])
 @pytest.mark.parametrize("extras", ["", "metrics", "cluster metrics nvidia"])
-def test_an_image_for_nvidia_without_native_parts_is_not_built(tmp_path: Path, extras: str, missing: str | None) -> None:
+def test_an_image_with_nvidia_and_no_native_parts_is_not_built(
+    tmp_path: Path, extras: str, missing: str | None
+) -> None:
     [command] = [line for line in re.findall(r"^RUN (.+)$", DOCKERFILE, re.MULTILINE) if "/native/" in line]
-    for part in ("cdi-hook/plugwright-cdi-hook", "vgpu/libcuda.so.1", "vgpu/libnvidia-ml.so.1"):
+    for part in NATIVE:
         (tmp_path / part).parent.mkdir(exist_ok=True)
         if part != missing:
             (tmp_path / part).touch()
