@@ -1,18 +1,21 @@
 """The health of devices, as a kubelet gets it in either version of the service."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from tests.sdk.actors import TAPE
 
-from plugwright import Device
+from plugwright import Device, Plugin, Settings, serving
 from plugwright.dra.health import HealthService, reported
 from plugwright.model import Health
 from plugwright.protocol import dra_health, transport
 from plugwright.protocol.dra_health import VERSIONS, HealthStatus, ReportedHealth
+from plugwright.sdk import control
 from plugwright.sdk.inventory import Inventory
+from plugwright.system.latest import Latest
 
 BROKEN = Device("st0", Health.UNHEALTHY, "worn out", code="ecc")
 
@@ -99,3 +102,49 @@ async def test_a_kubelet_of_either_version_reads_it(version: str, root: Path) ->
         inventory.update([BROKEN])
         (device,) = await anext(states)
         assert device == ReportedHealth("n1", "st0", HealthStatus.UNHEALTHY, "worn out (ecc)", 1_700_000_000)
+
+
+class Quiet(Plugin):
+    """Yields a list, and the same again whenever the test asks for it."""
+
+    def __init__(self, resource: str, lease: float) -> None:
+        self.resource, self.health_lease = resource, lease
+        self.asked = Latest(0)
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        async for _ in self.asked.changes():
+            yield [Device("st0"), BROKEN.replace(id="st1")]
+
+
+async def test_health_that_is_not_confirmed_within_its_lease_is_unknown_and_reported(settings: Settings) -> None:
+    leased, silent = Quiet(TAPE, 0.2), Quiet("example.com/silent", 0)
+    reason = "discover() has not confirmed the devices for 0.2 s"
+    async with asyncio.timeout(60), serving(leased, silent, settings=settings) as daemon:
+        inventory = daemon.resource(TAPE).inventory
+        async with aclosing(HealthService(inventory, "n1").watch()) as states:
+            devices = await anext(states)
+            while devices[0].health is not HealthStatus.UNKNOWN:
+                devices = await anext(states)
+            assert [(device.health, device.message) for device in devices] == [
+                (HealthStatus.UNKNOWN, reason),
+                (HealthStatus.UNHEALTHY, "worn out (ecc)"),  # a failure that was seen
+            ]
+            status = {entry["name"]: entry["discovery"] for entry in control.report(daemon)["resources"]}
+            assert status == {TAPE: reason, "example.com/silent": ""}  # without a lease, no list means no change
+            leased.health_lease = 0  # the next list is the last that this test looks at
+            leased.asked.publish(1)
+            assert (await anext(states))[0].health is HealthStatus.HEALTHY
+        assert inventory.latest.value is not None
+        assert inventory.latest.value.devices["st0"].healthy  # the kubelet's list has no Unknown
+
+
+async def test_a_device_list_that_was_refused_confirms_nothing(settings: Settings) -> None:
+    class Repeating(Quiet):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            yield [Device("st0")]
+            while True:
+                yield [Device("st0"), Device("st0")]
+                await asyncio.sleep(0.02)
+
+    async with asyncio.timeout(60), serving(Repeating(TAPE, 0.2), settings=settings) as daemon:
+        await daemon.resource(TAPE).inventory.unconfirmed.until(bool)

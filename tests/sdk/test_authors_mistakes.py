@@ -39,6 +39,10 @@ class Dashed(Good):
     resource = "tape"
 
 
+class Leased(Good):
+    health_lease = -1.0
+
+
 class Blind(Plugin):
     resource = TAPE
 
@@ -86,6 +90,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "the class itself": (lambda: check_plugins([Good]), r"must be an instance, got the class Good: write Good\(\)"),
     "a list of plugins": (lambda: check_plugins([[Good()]]), r"must be a Plugin, got a list: write run\(\*plugins\)"),
+    "a lease below zero": (
+        lambda: check_plugins([Leased()]),
+        rf"Leased \(.*{HERE}:\d+\): health_lease must be seconds from 0 to 86400, got -1.0",
+    ),
     "another object": (lambda: check_plugins([5]), "must be an instance of a subclass of plugwright.Plugin, got 5"),
     "the same resource twice": (lambda: check_plugins([Good(), Good()]), f"two plugins serve {TAPE}"),
     "no discover": (

@@ -191,10 +191,34 @@ def test_hangups_reload_and_the_handlers_before_are_put_back() -> None:
 
 
 def test_what_a_stop_may_wait_for_is_less_than_a_second_in_all() -> None:
-    """Docs: exit code 0 in under a second. What is waited for in order leaves a third of the limit for the rest."""
+    """Docs: exit code 0 in under a second, without claims in progress. A third of the limit is left for the rest."""
     limits = StopLimits()
     assert limits.stop + limits.last_words < 1
     assert limits.stop * 2 / 3 >= transport._HANG_UP_LIMIT + logs._FLUSH_LIMIT
+
+
+def test_claims_in_progress_leave_time_for_the_rest_within_the_grace_period_of_a_pod() -> None:
+    limits = StopLimits()
+    assert limits.finish + limits.stop + limits.last_words < 9.5  # of 10 s in the chart, the manifests and the unit
+
+
+def test_the_rest_of_a_stop_has_its_limit_once_claims_are_finished() -> None:
+    ended = threading.Event()
+    with Signals(StopLimits(finish=3600, stop=0.2, last_words=0.01), lambda _: ended.set()) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with signals.finishing():
+            pass
+        assert ended.wait(WAIT)
+
+
+def test_a_second_stop_ends_the_time_for_claims() -> None:
+    ended = threading.Event()
+    with Signals(StopLimits(finish=3600, stop=2, last_words=0.01), lambda _: ended.set()) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with signals.finishing():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(WAIT)
+        assert signals.stop_now
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -117,6 +117,10 @@ class Driver:
                 self._parts = None
                 parts.api.close()
 
+    async def finish(self) -> None:
+        if self._parts is not None:
+            await self._parts.registration.finish()
+
     def fail(self, reason: str) -> None:
         self.state.publish(DriverState("failed", reason, since=time.time()))
 

@@ -1,12 +1,12 @@
 """The health of a resource's devices, for the kubelet: it shows it in the status of pods that have claimed them."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from plugwright.model import Device
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Inventory, Snapshot
+from plugwright.system.latest import Signal
 
 __all__ = ["HealthService", "reported"]
 
@@ -14,9 +14,9 @@ _REPEAT = 10.0  # seconds; the kubelet believes a message for 30
 _MESSAGE_LIMIT = 1024  # bytes that the kubelet shows
 
 
-def reported(pool: str, snapshot: Snapshot) -> list[ReportedHealth]:
+def reported(pool: str, snapshot: Snapshot, unconfirmed: str = "") -> list[ReportedHealth]:
     return [
-        _reported(pool, device, snapshot.cordoned.get(key), int(snapshot.since[key]))
+        _reported(pool, device, snapshot.cordoned.get(key), int(snapshot.since[key]), unconfirmed)
         for key, device in snapshot.devices.items()
     ]
 
@@ -29,24 +29,30 @@ class HealthService:
 
     async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
         """Nothing before discovery's first list: an empty message would say that there are no devices."""
-        latest = self._inventory.latest
-        while True:
-            snapshot = latest.value
-            if snapshot is not None:
-                yield reported(self._pool, snapshot)
-            try:
-                async with asyncio.timeout(self._repeat if snapshot is not None else None):
-                    await latest.until(lambda value: value is not snapshot)  # noqa: B023  awaited here
-            except TimeoutError:
-                continue
+        latest, unconfirmed, changed = self._inventory.latest, self._inventory.unconfirmed, Signal()
+        ends = [latest.subscribe(changed.notify), unconfirmed.subscribe(changed.notify)]
+        try:
+            while True:
+                seen, snapshot = changed.count, latest.value
+                if snapshot is not None:
+                    yield reported(self._pool, snapshot, unconfirmed.value)
+                await changed.wait(seen, self._repeat if snapshot is not None else None)
+        finally:
+            for end in ends:
+                end()
 
 
-def _reported(pool: str, device: Device, cordoned: Device | None, since: int) -> ReportedHealth:
-    """A cordon keeps new pods away; the status of those that have the device says whether it works, and the cordon."""
+def _reported(pool: str, device: Device, cordoned: Device | None, since: int, unconfirmed: str) -> ReportedHealth:
+    """A cordon keeps new pods away; the status of those that have the device says whether it works, and the cordon.
+
+    An unconfirmed device is not known to be healthy; one that has failed stays Unhealthy.
+    """
     actual = cordoned or device
-    texts = [f"{actual.reason} ({actual.code})"] if not actual.healthy else []
+    texts = [f"{actual.reason} ({actual.code})" if not actual.healthy else unconfirmed]
     if cordoned is not None:
         texts.append(device.reason)
-    message = "; ".join(texts).encode()[:_MESSAGE_LIMIT].decode(errors="ignore")
+    message = "; ".join(filter(None, texts)).encode()[:_MESSAGE_LIMIT].decode(errors="ignore")
     health = HealthStatus.HEALTHY if actual.healthy else HealthStatus.UNHEALTHY
+    if unconfirmed and actual.healthy:
+        health = HealthStatus.UNKNOWN
     return ReportedHealth(pool, device_name(device.id), health, message, since)

@@ -62,6 +62,7 @@ class LeavingDriver:
         self._prepared = PreparedClaims(self._paths.checkpoint, boot_id(), self._files.find)
         self._lock = PlacementLock(self._paths.lock)
         self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
+        self._registration: DriverRegistration | None = None
         self._known = False  # whether the claims have been read
         self._withheld: Mapping[str, str] | None = None
         self._problems = LogOnce(logger)
@@ -79,6 +80,10 @@ class LeavingDriver:
             for end in ends:
                 end()
             self._lock.close()
+
+    async def finish(self) -> None:
+        if self._registration is not None:
+            await self._registration.finish()
 
     def fail(self, reason: str) -> None:
         self.state.publish(DriverState("failed", reason, since=time.time()))
@@ -152,6 +157,7 @@ class LeavingDriver:
         pool = next((device.pool for claim in claims for device in claim.devices if device.pool), settings.node_name)
         services = DriverServices(preparation, HealthService(self._runtime.inventory, pool))
         registration = DriverRegistration(self.name, sockets, services, self._runtime.service.metrics)
+        self._registration = registration
         await first(self._serve(registration, preparation, wait), self._until_left())
 
     async def _serve(self, registration: DriverRegistration, preparation: Preparation, wait: float) -> None:

@@ -4,7 +4,8 @@ The service socket comes first: the kubelet connects to it as soon as it knows o
 that the kubelet goes on with the driver after a restart of either side; what a killed run has left is removed before.
 During a rolling update two instances run side by side, and then each has the uid of its pod in its names.
 
-A call that is under way when the driver ends has a moment to finish, before the sockets go.
+When the driver ends, calls in progress have a moment to finish before the sockets are removed; when the daemon stops,
+it waits for them longer (`finish`).
 """
 
 import asyncio
@@ -41,7 +42,7 @@ T = TypeVar("T")
 _UID = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]{0,62}[A-Za-z0-9])?")
 _UNASKED = "the kubelet's plugin watcher has not asked yet"
 _LONGEST_RETRY = 30.0  # seconds
-_FINISH_LIMIT = 1.5  # seconds that calls under way may take once the driver ends; a resource has two to stop
+_FINISH_LIMIT = 1.5  # seconds for calls in progress when only the driver ends; a resource has two to stop
 
 
 class DriverSockets(msgspec.Struct, frozen=True):
@@ -111,6 +112,10 @@ class RunningCalls:
         self._running = InProgress()
         self._closed = False
 
+    @property
+    def count(self) -> int:
+        return self._running.count
+
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]:
         return await self._counted("NodePrepareResources", self._service.prepare(claims))
 
@@ -118,11 +123,15 @@ class RunningCalls:
         return await self._counted("NodeUnprepareResources", self._service.unprepare(claims))
 
     async def close(self, limit: float) -> None:
-        """Refuses further calls, and waits until those under way have ended, for at most `limit` seconds."""
-        self._closed = True
+        """Refuses further calls, and waits until those in progress have ended, for at most `limit` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await self._running.ended()
+                await self.finish()
+
+    async def finish(self) -> None:
+        """Refuses further calls, and returns when those in progress have ended."""
+        self._closed = True
+        await self._running.ended()
 
     async def _counted(self, method: str, answer: "Awaitable[T]") -> T:
         if self._closed:
@@ -157,6 +166,8 @@ class DriverRegistration:
         self._service_directory = Directory(self.sockets.service.parent)
         self._registry = Directory(self.sockets.registration.parent)
         self._retry = Backoff(0.1, _LONGEST_RETRY)
+        self._calls: RunningCalls | None = None
+        self._is_stopping = False
 
     async def run(self) -> None:
         async with self._service_directory.watching(), self._registry.watching():
@@ -177,6 +188,15 @@ class DriverRegistration:
             return
         self._retry.reset()
         self._report.registered(endpoint=str(self.sockets.service))
+
+    async def finish(self) -> None:
+        """Refuses further calls, and returns when those in progress have ended: the daemon stops."""
+        self._is_stopping = True
+        if self._calls is not None:
+            if self._calls.count:
+                facts = {"driver": self._driver, "calls": self._calls.count}
+                logger.info("finishing claims before the stop", extra=facts)
+            await self._calls.finish()
 
     async def _run_once(self) -> None:
         """Serves until one of the sockets is gone, or waits after a failure."""
@@ -200,6 +220,7 @@ class DriverRegistration:
             logger.info("sockets of an earlier run removed", extra={"driver": self._driver, "sockets": removed})
         self.sockets.check_free()
         calls, connected = RunningCalls(self._services.plugin, self._metrics), Latest(0)
+        self._calls = calls
         methods = [*dra.methods(calls), *dra_health.methods(self._services.health)]
         announcing = registration.announcement_methods(self)
         async with (
@@ -210,7 +231,7 @@ class DriverRegistration:
             try:
                 return await first(self._gone(service), self._gone(announced), self._follow(connected))
             finally:
-                await calls.close(_FINISH_LIMIT)
+                await calls.close(0 if self._is_stopping else _FINISH_LIMIT)
 
     async def _gone(self, served: SocketFile) -> str:
         directory = self._registry if served.path == self.sockets.registration else self._service_directory

@@ -52,6 +52,7 @@ async def running_components(
         components.manager.read_checkpoint()
         if context.profile.prepares_claims:
             components.claims.claims.load()
+            components.claims.health.load()
         profile = context.profile
         removed = root_dir.clean(
             context.paths, only_sockets=profile.cleans_only_sockets, writes_deprecation=profile.writes_deprecation
@@ -63,6 +64,7 @@ async def running_components(
         ):
             if context.profile.prepares_claims:
                 tasks.create_task(components.claims.drivers.wipe())
+                tasks.create_task(components.claims.reconcile(table))
             tasks.create_task(components.watcher.run())
             tasks.create_task(components.manager.update_node_status())
             yield components

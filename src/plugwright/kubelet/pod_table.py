@@ -88,6 +88,10 @@ class Pod:
     def uid(self) -> str:
         return self.spec.uid
 
+    @property
+    def has_ended(self) -> bool:
+        return self.phase in _TERMINAL
+
     def wait(self, reason: str, message: str) -> None:
         """No container can be started yet."""
         self.phase = Phase.PENDING
@@ -158,7 +162,7 @@ class PodTable:
         if pod.uid in self._pods or self.find(pod.spec.name, pod.spec.namespace):
             raise KubeletError(f"pod {pod.spec.key} already exists")
         self._pods[pod.uid] = self._by_name[pod.spec.name, pod.spec.namespace] = pod
-        if pod.phase not in _TERMINAL:
+        if not pod.has_ended:
             self._active.add(pod.uid)
             self._used.update({resource: pod.spec.requested(resource) for resource in pod.spec.resources})
 

@@ -43,6 +43,7 @@ class Timing:
     node_status: float = 10.0
     prepare: float = 45.0  # for one call of NodePrepareResources or NodeUnprepareResources
     unprepare_retry: float = 10.0  # between two tries to unprepare the claims of a pod that has ended
+    claim_reconcile: float = 60.0  # between two looks for claims of pods that are gone
     wipe: float = 30.0  # from the loss of a DRA driver to the removal of its slices
     health_retry: float = 5.0  # from the end of a DRA driver's health stream to the next
 

@@ -113,11 +113,10 @@ class ResourceRuntime:
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever something that `status` shows has changed."""
-        self.inventory.latest.subscribe(callback)
-        self.inventory.refused.subscribe(callback)
-        self.discovery.failing.subscribe(callback)
-        self.discovery.idle.subscribe(callback)
-        self.discovery.empty.subscribe(callback)
+        inventory, discovery = self.inventory, self.discovery
+        for source in (inventory.refused, inventory.unconfirmed, discovery.failing, discovery.idle, discovery.empty):
+            source.subscribe(callback)
+        inventory.latest.subscribe(callback)
         self.expected.shortfall.subscribe(callback)
         self.removed_devices.unreadable.subscribe(callback)
         self.supervisor.fault.subscribe(callback)

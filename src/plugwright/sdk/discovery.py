@@ -41,6 +41,7 @@ class Discovery:
         self._problems = LogOnce(logger)
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
+        self._lease: asyncio.TimerHandle | None = None  # until a list must have confirmed the last one
         self._current: asyncio.Task[object] | None = None  # the one whose lists count
         self._broken: Exception | None = None  # by what the deadline failed
 
@@ -50,6 +51,7 @@ class Discovery:
         self._idle_backoff.reset()
         self._current, self._broken = asyncio.current_task(), None
         self._start_deadline()
+        self._renew_lease(plugin)
         try:
             while not await self._run_once(plugin):  # noqa: ASYNC110  nothing reports when hardware works again
                 await asyncio.sleep((self._idle_backoff if self.idle.value else self._backoff).delay())
@@ -65,6 +67,7 @@ class Discovery:
         """What the present run lists from now on is ignored."""
         self._current = None
         self._cancel_deadline()
+        self._cancel_lease()
 
     async def _run_once(self, plugin: Plugin) -> bool:
         """Whether discover() has ended without an error."""
@@ -78,6 +81,7 @@ class Discovery:
                         return True
                     if self._update_inventory(devices):
                         has_listed = True
+                        self._renew_lease(plugin)
                         self._note_empty(plugin)
             if not has_listed:
                 refused = self._inventory.refused.value
@@ -113,6 +117,9 @@ class Discovery:
             self._inventory.refused.publish_if_changed(str(error))
             return False
         self._recovered()
+        if self._inventory.unconfirmed.value:
+            logger.info("discover() confirms its devices again", extra={"resource": self._inventory.resource})
+            self._inventory.unconfirmed.publish("")
         return True
 
     def _note_empty(self, plugin: Plugin) -> None:
@@ -155,6 +162,24 @@ class Discovery:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _renew_lease(self, plugin: Plugin) -> None:
+        self._cancel_lease()
+        if plugin.health_lease:
+            loop = asyncio.get_running_loop()
+            self._lease = loop.call_later(plugin.health_lease, self._lease_passed, plugin.health_lease)
+
+    def _cancel_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+
+    def _lease_passed(self, seconds: float) -> None:
+        reason = f"discover() has not confirmed the devices for {seconds:g} s"
+        if not self._inventory.unconfirmed.value:
+            facts = {"resource": self._inventory.resource, "seconds": seconds}
+            logger.warning("discover() does not confirm its devices, their health is Unknown for claims", extra=facts)
+        self._inventory.unconfirmed.publish_if_changed(reason)
 
     def _deadline_passed(self) -> None:
         try:

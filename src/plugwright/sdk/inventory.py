@@ -127,6 +127,7 @@ class Inventory:
         self.ledger = ledger
         self.latest: Latest[Snapshot | None] = Latest(None)
         self.refused = Latest("")  # why the last list was refused
+        self.unconfirmed = Latest("")  # why the health in the last list is no longer known
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}

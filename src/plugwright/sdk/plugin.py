@@ -34,6 +34,12 @@ class Plugin:
     admin_access_hooks: bool = False
     """Whether pre_start() and release() are called for claims with admin access, whose devices others may hold."""
 
+    health_lease: float = 0.0
+    """Seconds within which discover() yields again although nothing has changed; 0: only changes are yielded.
+
+    Without a list in time, the health of the devices is Unknown in the status of pods with claims.
+    """
+
     expect: Expectation | None = None
     """The devices that this node should have; set by the operator's file."""
 

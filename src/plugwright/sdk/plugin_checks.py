@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _METHODS = ("discover", "allocate", "prefer", "pre_start", "check_parameters", "release", "restore", "command")
 _BURST = 1000  # lists in a row; no hardware changes that often
+_LONGEST_LEASE = 86400  # seconds; health that is confirmed less often is not observed
 _PACE = 0.1  # seconds between two lists of a discover() that had more, and the pace that it may go on with
 
 
@@ -56,6 +57,9 @@ def _instance(plugin: object) -> Plugin:
         raise InvalidValue(
             f"{_named(plugin)} must have a method discover() that yields lists of devices, got none{hint}"
         )
+    lease: object = plugin.health_lease
+    if isinstance(lease, bool) or not isinstance(lease, int | float) or not 0 <= lease <= _LONGEST_LEASE:
+        raise InvalidValue(f"{_named(plugin)}: health_lease must be seconds from 0 to {_LONGEST_LEASE}, got {lease!r}")
     return plugin
 
 

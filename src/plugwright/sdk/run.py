@@ -21,10 +21,11 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.release_state import with_own_state
+from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
 from plugwright.system import garbage
-from plugwright.system.concurrency import cancel
+from plugwright.system.concurrency import cancel, first
 from plugwright.system.latest import Signal
 from plugwright.system.systemd import Systemd
 from plugwright.version import __version__
@@ -148,6 +149,13 @@ class _Requests:
     def stop(self) -> bool:
         return self._signals.stop
 
+    async def finish(self, daemon: Daemon) -> None:
+        """Lets claims in progress end: the kubelet asks again for one that was cut off only after a minute or more."""
+        drivers = [runtime.driver for runtime in daemon.resources.values() if runtime.driver is not None]
+        with self._signals.finishing(), suppress(TimeoutError):
+            async with asyncio.timeout(self._signals.limits.finish):
+                await first(_finished(drivers), self.changed.until(lambda: self._signals.stop_now))
+
     def request_reload(self) -> None:
         self._signals.reload = True
         self._wake()
@@ -170,11 +178,16 @@ async def _handle(requests: _Requests, reload: Reload, daemon: Daemon, systemd: 
     async for _ in requests.changed.notifications():
         if requests.stop:
             systemd.stopping()
+            await requests.finish(daemon)
             return
         if requests.take_reload():
             systemd.reloading()
             await reload(daemon)
             systemd.ready()
+
+
+async def _finished(drivers: Iterable[ResourceDriver]) -> None:
+    await asyncio.gather(*(driver.finish() for driver in drivers))
 
 
 @asynccontextmanager

@@ -115,6 +115,10 @@ class ResourceDriver(Protocol):
 
     async def run(self) -> None: ...
 
+    async def finish(self) -> None:
+        """The daemon stops: refuses further calls, and returns when those in progress have ended."""
+        ...
+
     def fail(self, reason: str) -> None:
         """`run` has raised and is about to be called again; the driver's state tells the reason."""
         ...

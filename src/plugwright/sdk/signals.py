@@ -1,5 +1,7 @@
 """Signals of a running daemon: SIGTERM and SIGINT stop it, SIGHUP reloads; a stop has a limit, whatever hangs.
 
+The limit is longer while claims in progress are finished (`finishing`), until a second SIGTERM or SIGINT.
+
 SIGUSR1 and SIGUSR2, which end other processes, do nothing.
 
 The kernel's notice of a signal goes to a thread of its own (`signal.set_wakeup_fd`), because a handler in Python only
@@ -14,8 +16,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -29,12 +31,14 @@ logger = logging.getLogger(__name__)
 
 _STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 _HANDLED = (*_STOP, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # by default, each of them ends the process
+_FINISHING, _FINISHED = 254, 255  # notices of our own beside the numbers of signals
 
 
 class StopLimits(msgspec.Struct, frozen=True):
-    """Seconds; together less than one."""
+    """Seconds; together less than the ten that a pod has to end."""
 
-    stop: float = 0.9  # from the signal on, for everything that ends in order
+    finish: float = 8.0  # for claims in progress, before the stop; without any, it takes no time
+    stop: float = 0.9  # for everything that ends in order
     last_words: float = 0.05  # then for a log line about that
 
 
@@ -42,8 +46,8 @@ class Signals:
     """Receives signals while inside, in the main thread. `end` is called where a stop takes too long."""
 
     def __init__(self, limits: StopLimits | None = None, end: Callable[[StopLimits], None] | None = None) -> None:
-        self.stop = self.reload = False
-        self._limits, self._end = limits or StopLimits(), end or end_process
+        self.stop = self.stop_now = self.reload = False  # `stop_now`: a second signal
+        self.limits, self._end = limits or StopLimits(), end or end_process
         self._wake: Callable[[], object] = lambda: None
         self._thread: threading.Thread | None = None
 
@@ -67,6 +71,15 @@ class Signals:
         if not self.stop or all(thread is main or thread.daemon for thread in threading.enumerate()):
             self._close()
 
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Inside, a stop may take `limits.finish` longer, unless a second signal has come."""
+        self._notify(_FINISHING)
+        try:
+            yield
+        finally:
+            self._notify(_FINISHED)
+
     def subscribe(self, wake: Callable[[], object]) -> None:
         """Calls `wake`, which must not wait, in another thread after each signal from now on."""
         self._wake = wake
@@ -77,8 +90,14 @@ class Signals:
         self._thread.join()
         self._received.close()
 
+    def _notify(self, notice: int) -> None:
+        with suppress(BlockingIOError):
+            self._notices.send(bytes([notice]))
+
     def _take(self, notices: bytes) -> None:
-        self.stop |= not _STOP.isdisjoint(notices)
+        stops = sum(number in _STOP for number in notices)
+        self.stop_now |= stops > (not self.stop)
+        self.stop |= stops > 0
         self.reload |= signal.SIGHUP in notices
         self._wake()
 
@@ -89,13 +108,21 @@ class Signals:
             try:
                 notices = self._received.recv(64)
             except TimeoutError:
-                self._end(self._limits)
+                self._end(self.limits)
                 return
             if not notices:
                 return
             self._take(notices)
-            if deadline is None and self.stop:
-                deadline = time.monotonic() + self._limits.stop
+            if self.stop:
+                deadline = self._deadline(deadline, notices)
+
+    def _deadline(self, before: float | None, notices: bytes) -> float:
+        soon = time.monotonic() + self.limits.stop
+        if before is None:
+            return soon
+        if _FINISHED in notices or not _STOP.isdisjoint(notices):
+            return min(before, soon)
+        return soon + self.limits.finish if _FINISHING in notices and not self.stop_now else before
 
 
 def _handled_by_thread(_: int, __: object) -> None:

@@ -146,6 +146,10 @@ class InProgress(_Wakeup):
         super().__init__()
         self._running = 0
 
+    @property
+    def count(self) -> int:
+        return self._running
+
     def begin(self) -> None:
         self._running += 1
         self._wake()

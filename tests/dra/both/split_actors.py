@@ -157,6 +157,9 @@ class SplitDriver:
         self.split = OperatedSplit(runtime, SplitFile(path, path.parent / "boot"), sources, settings)
         runtime.inventory.withhold({}, offered=())
 
+    async def finish(self) -> None:
+        """No claim is prepared over a socket here."""
+
     def fail(self, reason: str) -> None:
         raise AssertionError(reason)
 

@@ -5,7 +5,8 @@ allocations take their time, and of an API server. Every step is the choice of h
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from plugwright.dra.both.holders import ClaimHolders, HolderSources, PodHolders
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.split import DeviceSplit
 from plugwright.dra.both.split_file import SplitFile
+from plugwright.dra.device_placement import DeviceState
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.holdings.ledger import Ledger
@@ -351,3 +353,54 @@ TestSplit: Callable[..., object] = Split.TestCase
 TestBalancedSplit: Callable[..., object] = BalancedSplit.TestCase
 Split.TestCase.settings = hypothesis_settings(max_examples=40, stateful_step_count=40, deadline=None)
 BalancedSplit.TestCase.settings = hypothesis_settings(max_examples=20, stateful_step_count=40, deadline=None)
+
+
+@contextmanager
+def sequence(machine: Callable[[], Split]) -> Iterator[Split]:
+    """One that the search has found: the promises are checked by hand between its steps."""
+    split = machine()
+    try:
+        yield split
+        split.nothing_is_offered_twice()
+        split.nothing_is_held_twice()
+    finally:
+        split.teardown()
+
+
+def test_a_pod_is_refused_a_claimed_device_before_a_restarted_daemon_knows_its_split() -> None:
+    with sequence(Split) as split:
+        split.claim_comes("st0")
+        split.daemon_is_killed()
+        split.pod_comes("st0", stored=False)
+
+
+def test_slices_that_are_read_before_the_split_is_known_are_not_taken_for_empty() -> None:
+    with sequence(BalancedSplit) as split:
+        split.device_moves("st0", ServeMode.DRA, waited=True)
+        split.operator_moves("st0", ServeMode.DEVICE_PLUGIN)
+        split.daemon_is_killed()
+        split.publisher_hears()
+        split.look()
+        split.time_passes(31.0)
+        split.look()
+
+
+def test_a_daemon_that_followed_another_knows_the_slices_when_it_decides() -> None:
+    with sequence(Split) as split:
+        split.device_moves("st0", ServeMode.DRA, waited=True)
+        deciding = split.process
+        split.start()  # follows, since the other has the lock
+        for _ in range(2):
+            split.look()
+            split.publisher_writes()
+            split.publisher_hears()
+        following, split.process = split.process, deciding
+        split.operator_moves("st0", ServeMode.DEVICE_PLUGIN)
+        split.process = following
+        split.look()
+        deciding.end()
+        split.look()
+        split.time_passes(31.0)
+        split.look()
+        # Nothing was written: the scheduler may still choose it.
+        assert split.split.placements.value["st0"].state is DeviceState.TAINTED

@@ -1,6 +1,8 @@
 """The health of claims in a pod's status; numbers in comments are those of the facts."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.kubelet.actors import Clock
@@ -62,9 +64,9 @@ async def test_the_pods_that_use_a_device_are_told_of_its_health_once(
     ]
 
 
-def test_a_device_that_is_left_out_becomes_unknown_with_the_next_message() -> None:  # 11.24, 11.26b
+def test_a_device_that_is_left_out_becomes_unknown_with_the_next_message(tmp_path: Path) -> None:  # 11.24, 11.26b
     clock, changes = Clock(), list[set[tuple[str, str]]]()
-    health = ClaimHealth(clock, lambda _driver, changed: changes.append(changed))
+    health = ClaimHealth(clock, lambda _driver, changed: changes.append(changed), tmp_path)
 
     def say(*devices: ReportedHealth) -> Sequence[set[tuple[str, str]]]:
         changes.clear()
@@ -79,6 +81,37 @@ def test_a_device_that_is_left_out_becomes_unknown_with_the_next_message() -> No
     assert say() == []
     assert say(HOT) == [{("node", "gpu-0")}]
     assert say(HOT) == []
+
+
+async def test_health_outlives_the_kubelet_until_it_is_too_old(
+    node: Kubelet, driver: ScriptedDriver, clock: Clock
+) -> None:  # 11.26c
+    health = node._running.claims.health
+    health.health_received(DRIVER, [HOT])
+    path = node.paths.root / "dra_health_state"
+    (entry,) = json.loads(path.read_bytes())[DRIVER]["Devices"].values()
+    assert {key: value for key, value in entry.items() if key != "LastUpdated"} == {
+        "PoolName": "node",
+        "DeviceName": "gpu-0",
+        "Health": "Unhealthy",
+        "HealthCheckTimeout": 30_000_000_000,
+        "Message": "too hot",
+    }
+    again = ClaimHealth(clock, lambda _driver, _changed: None, node.paths.root)
+    assert again.of(DRIVER, "node", "gpu-0") == (HealthStatus.UNKNOWN, "")
+    again.load()
+    assert again.of(DRIVER, "node", "gpu-0") == (HealthStatus.UNHEALTHY, "too hot")
+    clock.advance(31)
+    assert again.of(DRIVER, "node", "gpu-0") == (HealthStatus.UNKNOWN, "")
+    health.health_lost(DRIVER)  # its stream has ended
+    assert json.loads(path.read_bytes()) == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": {"Devices": {"b": {"Health": "Fine"}}}}'])
+async def test_a_damaged_file_of_health_keeps_no_kubelet_from_starting(node: Kubelet, text: str) -> None:  # 11.26c
+    (node.paths.root / "dra_health_state").write_text(text)
+    await node.restart()
+    assert node._running.claims.health.of(DRIVER, "node", "gpu-0") == (HealthStatus.UNKNOWN, "")
 
 
 async def test_an_extended_resource_served_by_a_claim_is_no_device_of_a_plugin(

@@ -200,6 +200,54 @@ async def test_a_pod_whose_claims_cannot_be_unprepared_stays_and_is_tried_again(
         assert node.pods == ()
 
 
+@pytest.mark.parametrize("version", ["1.36", "1.37"])
+async def test_from_1_37_on_no_pod_joins_a_claim_whose_unprepare_has_failed(
+    root: Path, api: StoredClaims, version: str
+) -> None:  # 11.22
+    api.add(CLAIM)
+    settings = quick_settings(version=version, clock=Clock())
+    async with Kubelet(root, settings, resource_api=api) as node, registered(ScriptedDriver(), node) as driver:
+        driver.unprepare_error = "still open"
+        await node.remove(await node.admit(pod("a")))
+        second = await node.admit(pod("b"))
+        if version == "1.37":
+            assert waiting(second) == "ResourceClaim one is being unprepared"
+        else:
+            assert second.container("c").cdi == ("example.com/gpu=0",)
+
+
+async def test_a_claim_of_a_pod_that_vanished_is_unprepared_by_a_later_look(
+    root: Path, api: StoredClaims
+) -> None:  # 11.19a
+    api.add(CLAIM)
+    settings = quick_settings(clock=Clock())
+    async with Kubelet(root, settings, resource_api=api) as before, registered(ScriptedDriver(), before):
+        await before.admit(pod("a"))
+        await before.admit(pod("b"))
+    driver = ScriptedDriver(unprepare_error="still open")
+    settings = replace(settings, timing=replace(settings.timing, claim_reconcile=0.02))
+    async with Kubelet(root, settings, resource_api=api) as node, registered(driver, node):
+        # Both were force-deleted while no kubelet ran. The driver fails at first.
+        await until_state(node, "reconciling", "b-pod")
+        driver.unprepare_error = ""
+        await until_state(node, "unprepared", "default/one")
+        assert state(node) == []
+        assert (await node.admit(pod("a"))).container("c").cdi == ("example.com/gpu=0",)
+
+
+async def test_claims_of_pods_that_run_are_left_alone(root: Path, api: StoredClaims) -> None:  # 11.19a
+    api.add(CLAIM)
+    api.add(replace(CLAIM, name="two", uid="u-2"))
+    settings = quick_settings(clock=Clock())
+    settings = replace(settings, timing=replace(settings.timing, claim_reconcile=0.02))
+    async with Kubelet(root, settings, resource_api=api) as node, registered(ScriptedDriver(), node) as driver:
+        await node.admit(pod("a"))
+        vanished = await node.admit(pod("b", claim="two"))
+        node._table.remove(vanished.uid)
+        await until_state(node, "unprepared", "default/two")
+        assert driver.unprepared == [[Claim("default", "two", "u-2")]]
+
+
 async def test_after_a_restart_running_pods_are_left_alone_and_a_new_sandbox_is_prepared_again(
     node: Kubelet, driver: ScriptedDriver, api: StoredClaims
 ) -> None:  # 11.16, 11.17

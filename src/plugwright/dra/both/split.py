@@ -53,6 +53,7 @@ class DeviceSplit:
         self.placements = self._kept.latest
         self.placements.subscribe(self._placements_changed)
         self._moves = SplitRounds(runtime, self._kept, self.observations, sources, self.settings)
+        self._published: Mapping[str, bool] | None = None  # by the names in the slices
         self._taints_dropped = False
         self._wake = Signal()
         self._problems = LogOnce(logger)
@@ -85,12 +86,21 @@ class DeviceSplit:
     def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
         """If the server keeps no taints, a device that moves away leaves the slices first."""
         dropped, self._taints_dropped = self._taints_dropped, taints_dropped
-        ids, placements = self._moves.units.ids, self.placements.value
-        by_id = {ids[name]: tainted for name, tainted in published.items() if ids.get(name, "") in placements}
-        self.observations.set_published(by_id, placements)
+        self._published = published
+        self._note_published()
         if dropped != taints_dropped:
             self.changed.notify()
         self._wake.notify()
+
+    def _note_published(self) -> None:
+        """By the placements of now. Without any, it is not known which devices of the slices these are."""
+        placements = self.placements.value
+        if self._published is None or not placements:
+            return
+        self._moves.units.name(placements)
+        ids = self._moves.units.ids
+        by_id = {ids[name]: tainted for name, tainted in self._published.items() if ids.get(name, "") in placements}
+        self.observations.set_published(by_id, placements)
 
     def refusal(self, device_id: str) -> str:
         placement = self.placements.value.get(device_id)
@@ -204,7 +214,7 @@ class DeviceSplit:
         return self.state.handover is None
 
     def _placements_changed(self) -> None:
-        self.observations.note_tainted(self.placements.value)
+        self._note_published()
         self.changed.notify()
 
     def _notice_prepared(self) -> None:

@@ -12,6 +12,7 @@ from plugwright.kubelet.dra.claims import ClaimInfo, ClaimInfos
 from plugwright.kubelet.dra.drivers import DRAPlugin, Drivers
 from plugwright.kubelet.dra.health import ClaimDeviceHealth, ClaimHealth
 from plugwright.kubelet.dra.resource_api import KubeClient, ResourceClaim
+from plugwright.kubelet.pod_table import Pod, PodTable
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol.dra import Claim, PreparedDevice
@@ -25,7 +26,7 @@ class DRAManager:
         self._context = context
         self._api = api
         self._tasks = tasks
-        self.health = ClaimHealth(context.settings.clock, self._health_changed)
+        self.health = ClaimHealth(context.settings.clock, self._health_changed, context.paths.root)
         self.drivers = Drivers(context, api, tasks, self.health)
         self.claims = ClaimInfos(context.paths.root)
 
@@ -40,15 +41,27 @@ class DRAManager:
     async def unprepare(self, pod: PodSpec) -> None:
         """Has the claims unprepared that no other pod uses; raises `ClaimNotPrepared` where a driver fails (11.19)."""
         names = {name for name, _ in _claim_names(pod)} | {info.claim.name for info in self.claims.used_by(pod.uid)}
-        ending = [info for name in sorted(names) if (info := self._unused_without(pod, name))]
+        await self._end_claims([info for name in sorted(names) if (info := self._unused_without(pod, name))])
+
+    async def reconcile(self, pods: PodTable) -> None:
+        """Has claims unprepared whose pods are gone, as those force-deleted while the kubelet was down (11.19a)."""
+        while True:
+            await asyncio.sleep(self._context.settings.timing.claim_reconcile)
+            if pods.sources_ready:
+                users = {uid for info in self.claims for uid in info.pods}
+                for uid in sorted(uid for uid in users if not _is_active(pods.get(uid))):
+                    try:
+                        await self._end_claims([info for info in self.claims.used_by(uid) if self._is_last(info, uid)])
+                    except ClaimNotPrepared as error:
+                        self._context.record("reconciling", uid, str(error))
+
+    async def _end_claims(self, ending: Sequence[ClaimInfo]) -> None:
+        """A claim that a driver fails to unprepare stays marked as `unpreparing` until another try succeeds."""
         try:
             for driver, claims in _by_driver(ending).items():
                 await self._unprepare(self.drivers.get(driver), claims)
         except KubeletError as error:
             raise ClaimNotPrepared(f"unprepare dynamic resources: {error}") from error
-        finally:
-            for info in ending:
-                info.unpreparing = False
         for info in ending:
             self.claims.remove(info)
             self._context.record("unprepared", f"{info.claim.namespace}/{info.claim.name}")
@@ -193,8 +206,7 @@ class DRAManager:
             return None
         if pod.uid not in info.pods and self._context.profile.spares_claims_in_use:
             return None
-        if len(info.pods) > 1:
-            info.pods.discard(pod.uid)
+        if not self._is_last(info, pod.uid):
             return None
         if info.pods and pod.uid not in info.pods:
             self._context.findings.report(
@@ -203,8 +215,15 @@ class DRAManager:
                 f"{pod.name} goes, which never had it prepared, while another pod uses it",
                 "has it unprepared under that other pod",
             )
-        info.unpreparing = True
         return info
+
+    def _is_last(self, info: ClaimInfo, pod_uid: str) -> bool:
+        """Takes the pod off a claim that others use; marks one that it was the last to use."""
+        if len(info.pods) > 1:
+            info.pods.discard(pod_uid)
+            return False
+        info.unpreparing = True
+        return True
 
     def _report_subrequests(self, driver: str, devices: Iterable[PreparedDevice]) -> None:
         for device in devices:
@@ -216,6 +235,10 @@ class DRAManager:
                         f"device {device.name} is prepared for {request!r}, which names a subrequest",
                         "gives it to no container that names the request, and starts the pod without it",
                     )
+
+
+def _is_active(pod: Pod | None) -> bool:
+    return pod is not None and (pod.terminating or not pod.has_ended)
 
 
 def _claim_names(pod: PodSpec) -> list[tuple[str, bool]]:

@@ -1,16 +1,27 @@
 """What drivers say of their devices' health, until it is too old to be believed (11.24 to 11.26).
 
+It outlives the kubelet in a file, `dra_health_state` (11.26c), which a kubelet that cannot read it starts without.
+
 Which pods use a device is the DRA manager's knowledge: it gets the devices whose health has changed.
 """
 
-from collections.abc import Callable, Iterable
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from plugwright.protocol.dra_health import LEASE, HealthStatus, ReportedHealth
+from plugwright.system import files
 
 __all__ = ["ClaimDeviceHealth", "ClaimHealth"]
 
+FILE = "dra_health_state"
 _MESSAGE_LIMIT = 1024
+_SECOND = 10**9  # in Go's durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +48,27 @@ class ClaimHealth:
     `changed` is called with the driver and the pools and names of its devices that have another health than before.
     """
 
-    def __init__(self, clock: Callable[[], float], changed: Callable[[str, set[tuple[str, str]]], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], changed: Callable[[str, set[tuple[str, str]]], None], directory: Path
+    ) -> None:
         self._clock = clock
         self._changed = changed
+        self._path = directory / FILE
         self._said: dict[str, dict[tuple[str, str], _Said]] = {}  # by driver, pool and name
+
+    def load(self) -> None:
+        """Reads the file of an earlier kubelet; with a damaged one, or none, nothing is known."""
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            drivers = json.loads(self._path.read_bytes())
+            now = time.time() - self._clock()
+            self._said = {driver: _decode(state["Devices"] or {}, now) for driver, state in drivers.items()}
+
+    def _save(self) -> None:
+        now = time.time() - self._clock()
+        state = {driver: {"Devices": _encode(devices, now)} for driver, devices in sorted(self._said.items())}
+        text = json.dumps(state, separators=(",", ":")).encode()
+        with suppress(OSError):  # the kubelet logs it, and goes on
+            files.write_atomically(self._path, text, mode=0o600, sync_name=False)
 
     def health_received(self, driver: str, devices: Iterable[ReportedHealth]) -> None:
         """Devices that a message leaves out keep their health until it is too old, which the next message finds."""
@@ -55,11 +83,13 @@ class ClaimHealth:
         changed = {key for key, after in said.items() if key not in known or replace(known[key], at=now) != after}
         known.update(said)
         if changed:
+            self._save()
             self._changed(driver, changed)
 
     def health_lost(self, driver: str) -> None:
         """Statuses of pods are not written for it: they follow when the pods are looked at next (11.26)."""
         self._said.pop(driver, None)
+        self._save()
 
     def of(self, driver: str, pool: str, name: str) -> tuple[HealthStatus, str]:
         """The health and its message; unknown where the driver has not repeated it in time."""
@@ -78,3 +108,30 @@ def _cut(message: str) -> str:
     if len(encoded) <= _MESSAGE_LIMIT:
         return message
     return encoded[: _MESSAGE_LIMIT - 3].decode(errors="ignore") + "..."
+
+
+def _encode(devices: Mapping[tuple[str, str], _Said], epoch: float) -> dict[str, object]:
+    """As Go writes it; `epoch` is the time of day at which the kubelet's clock was zero."""
+    return {
+        f"{pool}/{name}": {
+            "PoolName": pool,
+            "DeviceName": name,
+            "Health": said.health.name.capitalize(),
+            "LastUpdated": datetime.fromtimestamp(epoch + said.at, UTC).isoformat().replace("+00:00", "Z"),
+            "HealthCheckTimeout": said.timeout * _SECOND,
+            "Message": said.message,
+        }
+        for (pool, name), said in sorted(devices.items())
+    }
+
+
+def _decode(devices: Mapping[str, Any], epoch: float) -> dict[tuple[str, str], _Said]:
+    return {
+        (entry["PoolName"], entry["DeviceName"]): _Said(
+            HealthStatus[entry["Health"].upper()],
+            entry["Message"],
+            entry["HealthCheckTimeout"] // _SECOND or LEASE,
+            datetime.fromisoformat(entry["LastUpdated"]).timestamp() - epoch,
+        )
+        for entry in devices.values()
+    }
