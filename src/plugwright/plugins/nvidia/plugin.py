@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from plugwright.attributes import Capacity, Quantity
 from plugwright.errors import HardwareMissing, InvalidValue, PluginError
@@ -49,7 +50,12 @@ class Nvidia(Plugin):
     """`monitor` may be shared: the resources of one machine have one."""
 
     def __init__(
-        self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, backend: SharingBackend | None = None
+        self,
+        resource: str,
+        config: NvidiaConfig,
+        monitor: GpuMonitor,
+        backend: SharingBackend | None = None,
+        sys: Path = Path("/sys"),
     ) -> None:
         self.resource = resource
         self.monitor = monitor
@@ -57,7 +63,7 @@ class Nvidia(Plugin):
         self._selection = selection.from_config(config)
         self._sharing = backend or TimeSlicing(resource, config.share)
         self._serve = ServeSettings()
-        files = DriverFiles(config, simulated=monitor.driver.inject is not None)
+        self._files = files = DriverFiles(config, simulated=monitor.driver.inject is not None, sys=sys)
         self._specs = GpuSpecs(config, files)
         self._labels = NodeLabels(resource, config)
         self._allocations = AllocationBuilder(config, files, self._specs)
@@ -185,7 +191,9 @@ class Nvidia(Plugin):
     def _list(self, view: View) -> list[Device]:
         if view.problem and not view.snapshot.driver:
             # The machine was never read: there is nothing to list.
-            raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
+            if not view.is_unloaded:
+                raise PluginError(view.problem)
+            raise HardwareMissing(view.problem, self._files.cards_without_driver())
         whole = selection.select_devices(view.snapshot.gpus, self._selection)
         units = self._shares_of(whole)
         if not view.problem:
