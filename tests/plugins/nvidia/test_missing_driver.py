@@ -1,15 +1,14 @@
 """A node with NVIDIA cards and without their driver: idle, and not silent."""
 
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from tests.plugins.nvidia.harness import listing
 
 from plugwright.errors import HardwareMissing
 from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaDriver
-from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.monitor import GpuMonitor
-from plugwright.plugins.nvidia.nvml import Nvml
+from plugwright.plugins.nvidia.nvml import KernelPaths, Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 
 
@@ -29,8 +28,8 @@ def test_cards_on_the_bus_are_named_if_their_driver_is_missing(tmp_path: Path) -
         (directory / "class").write_text(f"{kind}\n")
         if driver:
             (directory / "driver").symlink_to(f"../../drivers/{driver}")
-    files = DriverFiles(NvidiaConfig(), sys=tmp_path)
-    assert files.cards_without_driver() == "NVIDIA cards on the PCI bus (0000:17:00.0, 0000:3d:00.0)"
+    nvml = Nvml(paths=KernelPaths(tmp_path, tmp_path))
+    assert nvml.cards_on_bus() == "NVIDIA cards on the PCI bus (0000:17:00.0, 0000:3d:00.0)"
 
 
 async def test_an_idle_resource_names_the_cards_of_the_node(tmp_path: Path) -> None:
@@ -39,8 +38,8 @@ async def test_an_idle_resource_names_the_cards_of_the_node(tmp_path: Path) -> N
     (directory / "vendor").write_text("0x10de\n")
     (directory / "class").write_text("0x030200\n")
     config = NvidiaConfig(driver=NvidiaDriver(root=str(tmp_path)))
-    plugin = Nvidia("nvidia.com/gpu", config, GpuMonitor(Nvml(tmp_path)), sys=tmp_path)
+    plugin = Nvidia("nvidia.com/gpu", config, GpuMonitor(Nvml(tmp_path, KernelPaths(tmp_path, tmp_path))))
     with pytest.raises(HardwareMissing) as missing:
-        async with aclosing(plugin.discover()) as lists:
-            await anext(lists)
+        async with listing(plugin) as lists:
+            await lists.first()
     assert missing.value.on_bus == "NVIDIA cards on the PCI bus (0000:17:00.0)"

@@ -15,11 +15,10 @@ from pathlib import Path
 import msgspec
 
 from plugwright.errors import PluginError
-from plugwright.model import Allocation, DeviceNode, Mount, some
+from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.nvidia.config import NvidiaConfig
 from plugwright.plugins.nvidia.driver_libraries import DriverLibraries
 from plugwright.plugins.nvidia.sharing import GpuUnit
-from plugwright.sdk import sysfs
 
 __all__ = ["FEATURES", "DriverFiles"]
 
@@ -32,8 +31,6 @@ _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _MODPROBE = "usr/bin/nvidia-modprobe"
 _MODPROBE_SECONDS = 20.0
 _MODPROBE_AGAIN = 60.0  # seconds
-_NVIDIA, _DISPLAY = "10de", "03"  # PCI vendor, and the class of graphics and compute cards
-_PASSED_THROUGH = "vfio-pci"  # the driver of cards that virtual machines get
 
 
 class _Feature(msgspec.Struct, frozen=True):
@@ -63,20 +60,6 @@ class DriverFiles:
         self._host_paths: dict[str, Path] = {}
         self._made_at: float | None = None
         self.libraries = DriverLibraries(config.driver)
-
-    def cards_without_driver(self) -> str:
-        """NVIDIA cards on the PCI bus, for a node whose driver is not loaded; empty if there are none."""
-        if self.simulated:
-            return ""
-        cards = [
-            function
-            for function in sysfs.pci_functions(self._sys)
-            if function.vendor == _NVIDIA
-            and function.class_code.startswith(_DISPLAY)
-            and function.driver != _PASSED_THROUGH
-        ]
-        addresses = some(function.address for function in cards)
-        return f"NVIDIA cards on the PCI bus ({addresses})" if cards else ""
 
     def nodes(self, units: Sequence[GpuUnit]) -> list[DeviceNode]:
         """The nodes of these devices, and those that every CUDA program opens."""

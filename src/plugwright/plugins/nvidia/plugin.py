@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from plugwright.attributes import Capacity, Quantity
 from plugwright.errors import HardwareMissing, InvalidValue, PluginError
@@ -50,12 +49,7 @@ class Nvidia(Plugin):
     """`monitor` may be shared: the resources of one machine have one."""
 
     def __init__(
-        self,
-        resource: str,
-        config: NvidiaConfig,
-        monitor: GpuMonitor,
-        backend: SharingBackend | None = None,
-        sys: Path = Path("/sys"),
+        self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, backend: SharingBackend | None = None
     ) -> None:
         self.resource = resource
         self.monitor = monitor
@@ -63,7 +57,7 @@ class Nvidia(Plugin):
         self._selection = selection.from_config(config)
         self._sharing = backend or TimeSlicing(resource, config.share)
         self._serve = ServeSettings()
-        self._files = files = DriverFiles(config, simulated=monitor.driver.inject is not None, sys=sys)
+        files = DriverFiles(config, simulated=monitor.driver.inject is not None)
         self._specs = GpuSpecs(config, files)
         self._labels = NodeLabels(resource, config)
         self._allocations = AllocationBuilder(config, files, self._specs)
@@ -96,6 +90,11 @@ class Nvidia(Plugin):
     @property
     def _is_shared_by_claims(self) -> bool:
         return self.config.share is not None and self._serve.api is ServeMode.DRA
+
+    @property
+    def hardware_events(self) -> Mapping[tuple[str, str], int]:
+        """For metrics: reported errors by UUID and code."""
+        return self.monitor.counted_of({unit.gpu.uuid for unit in self._units.values()})
 
     async def restore(self, node: NodeState) -> None:
         self._node, self._stored = node, await node.allocations() or ()
@@ -193,7 +192,7 @@ class Nvidia(Plugin):
             # The machine was never read: there is nothing to list.
             if not view.is_unloaded:
                 raise PluginError(view.problem)
-            raise HardwareMissing(view.problem, self._files.cards_without_driver())
+            raise HardwareMissing(view.problem, self.monitor.driver.cards_on_bus())
         whole = selection.select_devices(view.snapshot.gpus, self._selection)
         units = self._shares_of(whole)
         if not view.problem:
