@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs dist smoke clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs dist smoke prometheus clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -86,6 +86,9 @@ GO_TESTS = $(dir $(filter-out tests/protocol/%,$(wildcard tests/*/*/go.mod))) be
 go-programs: $(READY) ## helm, and the Go programs of tests with the modules they need (needs Go)
 	@$(BIN)/python -m tests.kubernetes.building helm
 	@for directory in $(GO_TESTS); do (cd $$directory && CGO_ENABLED=0 go build -trimpath -o /dev/null .) || exit 1; done
+
+prometheus: ## Prometheus and promtool of the distribution, for the tests of alerts (Debian or Ubuntu; root)
+	@command -v promtool >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends prometheus >/dev/null; }
 
 kubernetes-programs: $(READY) ## the programs that `make test-kubernetes` runs, which builds them itself if need be (needs Go)
 	@$(BIN)/python -m tests.kubernetes.passes --build $(if $(VERSION),--version $(VERSION))
@@ -173,8 +176,9 @@ vgpu: ## the vGPU limiter's libraries, in build/vgpu (needs a C compiler)
 image: ## both images, without a Docker engine or a registry (needs root, buildah, mmdebstrap and a C compiler)
 	@deploy/build-image.sh --base debian
 
-chart: $(READY) ## generate the chart's values.schema.json and families.json, after a change of a family or the config types
+chart: $(READY) ## generate the chart's values.schema.json, families.json and dashboard.json, after a change of a family or the config types
 	@$(BIN)/python deploy/helm/generate.py
+	@$(BIN)/python deploy/helm/dashboard.py
 
 docs: $(READY) ## the documentation site, in build/site; a broken link or anchor is an error
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/docs-environment $(BIN)/uv sync --quiet --frozen --only-group docs

@@ -90,14 +90,21 @@ class NetworkPolicy(_Strict):
     from_: list[Free] = msgspec.field(name="from")
 
 
-class PodMonitor(_Strict):
+class Monitor(_Strict):
     enabled: bool
     interval: str
     labels: Texts
+    relabelings: list[Free]
     tls_config: Free
 
 
 class PrometheusRule(_Strict):
+    enabled: bool
+    labels: Texts
+    runbooks: str
+
+
+class Dashboard(_Strict):
     enabled: bool
     labels: Texts
 
@@ -107,8 +114,10 @@ class Metrics(_Strict):
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     tls_secret: str
     token_secret: str
-    pod_monitor: PodMonitor
+    pod_monitor: Monitor
+    service_monitor: Monitor
     prometheus_rule: PrometheusRule
+    dashboard: Dashboard
 
 
 class Security(_Strict):

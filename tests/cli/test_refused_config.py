@@ -160,7 +160,7 @@ async def test_a_start_with_a_bad_file_serves_its_last_good_version_and_says_so(
         assert text[0].startswith(f"configuration {node.config}  {digest(GOOD)}, last good version, read ")
         assert text[1].endswith(f" ago: {ERROR}")
         said = f"configuration refused, the last good one, {digest(GOOD)}, is in force: {ERROR}"
-        assert await page(daemon, "/readyz") == (200, f"ok\n{said}\n")
+        assert await page(daemon, "/readyz") == (503, f"{said}\n")
         assert (await metrics(daemon))["restored"] == 1
         assert (await metrics(daemon))["last_reload_successful"] == 0
 

@@ -1,5 +1,6 @@
 """The Helm chart: what it renders, what it refuses, and that nothing in it has become old."""
 
+import json
 import os
 import re
 import subprocess
@@ -50,6 +51,12 @@ def flags_of(*command: str) -> set[str]:
 def test_the_schema_is_made_from_the_types_of_today_and_fits_the_default_values() -> None:
     result = check()
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_dashboard_is_the_one_that_the_code_makes() -> None:
+    script = ROOT / "deploy" / "helm" / "dashboard.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -324,8 +331,13 @@ def test_tls_and_a_token_are_given_by_secrets_and_used_by_whoever_asks() -> None
 def test_the_alerts_are_those_of_the_documentation() -> None:
     (group,) = one("everything", "PrometheusRule")["spec"]["groups"]
     page = (ROOT / "docs" / "operations.md").read_text().partition("## What to watch")[2]
-    documented = re.findall(r"^\| `(plugwright_\S.*?|increase.*?)` \|", page, re.MULTILINE)
-    assert [rule["expr"] for rule in group["rules"]] == documented
+    sections = dict(re.findall(r"^### (Plugwright\w+)\n(.*?)(?=^### )", page, re.MULTILINE | re.DOTALL))
+    assert [rule["alert"] for rule in group["rules"]] == list(sections)
+    for rule in group["rules"]:
+        link = f"https://wiki.example.com/plugwright#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == link
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert re.fullmatch(r"\n\S.+\n\n(    \S.+\n)+\n- Cause: \S.+\n- Cure: \S.+\n\n", sections[rule["alert"]])
 
 
 def test_a_network_policy_lets_those_in_who_are_named() -> None:
@@ -336,3 +348,39 @@ def test_a_network_policy_lets_those_in_who_are_named() -> None:
     (rule,) = spec["ingress"]
     assert rule["ports"] == [{"port": "metrics"}]
     assert "NetworkPolicy" not in {each["kind"] for each in objects("mock")}
+
+
+def test_a_service_monitor_finds_the_port_of_every_daemon(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("metrics: {enabled: true, serviceMonitor: {enabled: true}}\nmock: {enabled: true}")
+    result = helm("template", "-f", values)
+    assert result.returncode == 0, result.stderr
+    found = {each["kind"]: each for each in yaml.safe_load_all(result.stdout) if each}
+    monitor, service, daemon = (found[kind] for kind in ("ServiceMonitor", "Service", "DaemonSet"))
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= daemon["spec"]["template"]["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    (port,) = service["spec"]["ports"]
+    container = daemon["spec"]["template"]["spec"]["containers"][0]
+    assert endpoint["port"] == port["name"]
+    assert port["targetPort"] in {each["name"] for each in container["ports"]}
+    assert endpoint["relabelings"][0]["targetLabel"] == "node"
+    assert "PodMonitor" not in found
+
+
+def test_two_monitors_are_refused(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    both = "podMonitor: {enabled: true}, serviceMonitor: {enabled: true}"
+    values.write_text(f"metrics: {{enabled: true, {both}}}\nmock: {{enabled: true}}")
+    result = helm("template", "-f", values)
+    assert result.returncode == 1
+    assert "would scrape each daemon twice" in result.stderr
+
+
+def test_the_dashboard_asks_for_metrics_that_the_daemon_has() -> None:
+    dashboard = json.loads(one("everything", "ConfigMap", "plugwright-dashboard")["data"]["plugwright.json"])
+    queries = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ()))
+    page = (ROOT / "docs" / "run.md").read_text()
+    for name in set(re.findall(r"plugwright_\w+", queries)):
+        assert f"`{name.removesuffix('_bucket')}`" in page, name
+    assert [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"] == ["Fleet", "Node", "Device"]

@@ -159,18 +159,22 @@ async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_publish
 
 
 async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
+    ready = f'plugwright_dra_driver_ready{{driver="tape.example.com",node="node",resource="{TAPE}"}}'
     async with running(Tapes(Device("st0")), tmp_path, serve="dra") as kubelet:
         await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
-        _, text = prometheus.page(kubelet.daemon)()
-        lines = text.decode().splitlines()
-        assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 1.0' in lines
-        call = f'plugwright_calls_total{{method="NodePrepareResources",outcome="ok",resource="{TAPE}"}} 1.0'
-        assert call in lines
+        page = prometheus.page(kubelet.daemon)
+        lines = page()[1].decode().splitlines()
+        assert f"{ready} 1.0" in lines
+        assert 'plugwright_dra_evictions_held_back{driver="tape.example.com",' in "".join(lines)
+        labels = f'method="NodePrepareResources",node="node",outcome="ok",resource="{TAPE}"'
+        assert f"plugwright_calls_total{{{labels}}} 1.0" in lines
+        await kubelet.daemon.ledger.refreshed()
+        held = 'api="dra",container="",device="st0",dra_claim_name="pod-1-0",dra_claim_namespace="default"'
+        assert held in page()[1].decode()
         await kubelet.stop()
         async with asyncio.timeout(LIMIT):
             await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
-        _, text = prometheus.page(kubelet.daemon)()
-        assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 0.0' in text.decode().splitlines()
+        assert f"{ready} 0.0" in page()[1].decode().splitlines()
         await kubelet.start()
 
 

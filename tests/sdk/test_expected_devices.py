@@ -45,6 +45,26 @@ def test_devices_missing_at_an_earlier_start_are_reported_without_blocking() -> 
     assert (found.code, found.missing, found.is_blocking) == ("fewer-than-before", 1, False)
 
 
+def test_devices_that_this_start_has_not_found_block() -> None:
+    found = shortfall_of(None, Listing(cards(1), seen=frozenset({"c0"})), FoundInRun(devices=("c0", "c1")))
+    assert found == Shortfall(
+        "fewer-than-before", "1 of 2 devices found before the last start are missing: c1", 1, is_blocking=True
+    )
+
+
+def test_a_device_that_fails_after_the_start_does_not_block() -> None:
+    listing = Listing(cards(1), seen=frozenset({"c0", "c1"}))
+    found = shortfall_of(None, listing, FoundInRun(devices=("c0", "c1")))
+    assert found is not None
+    assert (found.code, found.is_blocking) == ("fewer-than-before", False)
+
+
+@pytest.mark.parametrize(("before", "is_blocking"), [(("c0", "c1"), True), (("c0",), False)])
+def test_an_unmet_expectation_blocks_if_this_start_lost_devices(before: tuple[str, ...], *, is_blocking: bool) -> None:
+    found = shortfall_of(Expectation(least=2, most=2), Listing(cards(1)), FoundInRun(devices=before))
+    assert found == Shortfall("missing", "expected 2, found 1", 1, is_blocking=is_blocking)
+
+
 def test_an_idle_node_that_shows_the_hardware_is_reported() -> None:
     found = shortfall_of(None, Listing(None, "no driver", "8 cards on the PCI bus"), FoundInRun())
     assert found == Shortfall("driver-missing", "the node has 8 cards on the PCI bus: no driver")

@@ -162,6 +162,9 @@ def unready(daemon: Daemon) -> list[str]:
     waiting = [] if daemon.serving else ["starting or stopping"]
     if daemon.cordons.unreadable:
         waiting.append(clean(daemon.cordons.unreadable))
+    config = daemon.config.value
+    if config is not None and config.restored:  # a rollout stops at the node that refuses its file
+        waiting += map(clean, config.problems())
     for name, runtime in sorted(dict(daemon.resources).items()):
         waiting += [clean(f"{name}: {reason}") for reason in _waiting(runtime)]
     return waiting

@@ -2,9 +2,9 @@
 
 Two sources say how many that are: `expect` in the operator's file, and the devices that the last run of this daemon
 found with the same configuration (`found-devices.json` in the state directory). A shortfall is reported by `status`,
-`/readyz` and the metrics. The daemon is not ready if the operator chose that, or if devices are missing that it found
-before this start: a rollout then stops at the node. Devices that were missing at an earlier start already are still
-reported, but keep no daemon from being ready.
+`/readyz` and the metrics. The daemon is not ready if the operator chose that, or if devices have been missing since
+this start: a rollout then stops at the node. Devices that fail later, or were missing at an earlier start already, are
+reported too, but keep no daemon from being ready.
 """
 
 import logging
@@ -66,6 +66,7 @@ class Listing(msgspec.Struct, frozen=True):
     devices: Mapping[str, Device] | None = None
     problem: str = ""  # why there is no list, or why the node has nothing to list
     on_bus: str = ""  # hardware of the resource that the node has, though it is idle
+    seen: frozenset[str] = frozenset()  # devices that this run has listed at any time
 
 
 def shortfall_of(expect: Expectation | None, listing: Listing, before: FoundInRun) -> Shortfall | None:
@@ -74,17 +75,20 @@ def shortfall_of(expect: Expectation | None, listing: Listing, before: FoundInRu
         return None
     devices = listing.devices or {}
     because = f": {listing.problem}" if listing.problem else ""
+    lost = [device_id for device_id in before.devices if device_id not in devices]
+    never_seen = not listing.seen.issuperset(lost)  # what failed later must not stop a rollout
     if expect is not None:
         found = _deviation(expect, devices, because)
-        return found and msgspec.structs.replace(found, is_blocking=expect.not_ready)
-    lost = [device_id for device_id in before.devices if device_id not in devices]
+        if found is None:
+            return None
+        return msgspec.structs.replace(found, is_blocking=expect.not_ready or (found.missing > 0 and never_seen))
     absent = [device_id for device_id in before.missing if device_id not in devices and device_id not in lost]
     if lost or absent:
         ids = sorted([*lost, *absent], key=natural_order)
         total = len(devices) + len(ids)
         start = "the last" if lost else "an earlier"
         reason = f"{len(ids)} of {total} devices found before {start} start are missing"
-        return Shortfall("fewer-than-before", f"{reason}: {some(ids)}{because}", len(ids), is_blocking=bool(lost))
+        return Shortfall("fewer-than-before", f"{reason}: {some(ids)}{because}", len(ids), is_blocking=never_seen)
     if listing.on_bus and not devices:
         return Shortfall("driver-missing", f"the node has {listing.on_bus}{because}")
     return None
@@ -125,13 +129,14 @@ class ExpectedDevices:
         self._disk = BlockingCalls("found devices", _LIMIT)
         self._problems = LogOnce(logger)
         self._is_read = False
+        self._seen: frozenset[str] = frozenset()
         for source in (inventory.latest, discovery.idle, discovery.failing):
             source.subscribe(self._changed.notify)
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another configuration: what was found with the previous one says nothing any more."""
         if plugin.configured != self._plugin.configured:
-            self._before = FoundInRun()
+            self._before, self._seen = FoundInRun(), frozenset()
         self._plugin = plugin
         self._changed.notify()
 
@@ -148,7 +153,9 @@ class ExpectedDevices:
         if snapshot is None or (self._discovery.idle.value and not self._inventory.has_found):
             return Listing(None, problem, self._discovery.on_bus)
         found = {key: device for key, device in snapshot.devices.items() if key not in removed}
-        return Listing(found, problem if not found else "")
+        if not self._seen.issuperset(found):
+            self._seen |= found.keys()
+        return Listing(found, problem if not found else "", seen=self._seen)
 
     def _compare(self) -> None:
         plugin, before = self._plugin, self.shortfall.value
@@ -180,16 +187,19 @@ class ExpectedDevices:
     async def _remember(self) -> None:
         """Keeps the latest list, and the devices that are missing since this start or an earlier one.
 
-        Without a list, the memory stays: a node without its driver must not forget its devices.
+        On an idle node all of them are missing. While discovery fails, the memory stays.
         """
         file, devices = self._file, self._listing().devices
+        if devices is None and self._discovery.idle.value:
+            devices = {}
         if file is None or devices is None:
             return
-        missing = {*self._before.devices, *self._before.missing} - devices.keys()
+        missing = {*self._before.devices, *self._before.missing, *self._seen} - devices.keys()
         if self._plugin.expect is not None:
             missing = set()
         found = FoundInRun(self._plugin.configured, tuple(sorted(devices)), tuple(sorted(missing)))
-        if found == self._kept:
+        is_empty = not devices and not missing  # as on each node without the hardware
+        if found == self._kept or (is_empty and self._kept is None):
             return
         resource = self._inventory.resource
 

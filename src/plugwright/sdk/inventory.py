@@ -8,6 +8,7 @@ given out, because their hardware is held under another name, or may be, is deci
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -36,6 +37,10 @@ _LOGGED_APART = 8  # more changes of health at once than this are one line
 _CODE_OF_GONE = "gone"
 _CODE_OF_LEFT_OUT = "unconfigured"
 _UNDECIDED = "it is not decided yet which API offers it"
+_PLANNED = frozenset(
+    {"cordoned", "dra", "gone", "held", "holders-unknown", "unconfigured"}
+)  # codes that are no failure
+_MOST_COUNTS = 4096  # of failures by device and code
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
@@ -128,6 +133,7 @@ class Inventory:
         self.latest: Latest[Snapshot | None] = Latest(None)
         self.refused = Latest("")  # why the last list was refused
         self.unconfirmed = Latest("")  # why the health in the last list is no longer known
+        self.failures: Counter[tuple[str, str]] = Counter()  # by device id and code
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
@@ -261,6 +267,7 @@ class Inventory:
     def _log_changes(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
         """One line for each device whose health or lasting reason has changed, or that is Unhealthy from the first."""
         changed = [device for device in devices.values() if self._is_news(device, before)]
+        self._count_failures(devices, before)
         if len(changed) <= _LOGGED_APART:
             for device in changed:
                 facts = {"resource": self.resource, "device": device.id, "health": device.health.value}
@@ -277,6 +284,16 @@ class Inventory:
             "code": unhealthy[0].code if unhealthy else "",
         }
         logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)
+
+    def _count_failures(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
+        for device in devices.values():
+            if device.healthy or device.code in _PLANNED:
+                continue
+            old = before.devices.get(device.id) if before is not None else None
+            key = device.id, device.code
+            is_new = old is None or old.code != device.code
+            if is_new and (key in self.failures or len(self.failures) < _MOST_COUNTS):
+                self.failures[key] += 1
 
     def _is_news(self, device: Device, before: Snapshot | None) -> bool:
         if before is None or device.id not in before.devices:

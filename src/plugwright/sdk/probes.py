@@ -217,7 +217,8 @@ def _readiness(daemon: Daemon) -> Page:
         if runtime.discovery.empty.value:
             detail.append(clean(f"{name}: no devices: {runtime.discovery.empty.value}"))
     config = daemon.config.value
-    detail += [clean(problem) for problem in config.problems()] if config is not None else []
+    if config is not None and not config.restored:
+        detail += [clean(problem) for problem in config.problems()]
     if waiting:
         return "503 Service Unavailable", "\n".join([*waiting, *detail])
     return "200 OK", "\n".join(["ok", *detail])

@@ -4,9 +4,11 @@ It is made in the thread of the probes while the event loop goes on. A dict of t
 through: the copy is one step of the interpreter, in which nothing can change it.
 """
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -15,10 +17,12 @@ from prometheus_client.registry import Collector
 
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.device_metrics import device_metrics
 from plugwright.sdk.metrics import BUCKETS
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
+from plugwright.text import clean
 from plugwright.version import __version__
 
 __all__ = ["page"]
@@ -29,9 +33,31 @@ _BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
     """Makes the page as it is at each call: its content type and its text."""
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(daemon))
-    ProcessCollector(registry=registry)
-    return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
+    registry.register(_OfNode(daemon.settings.node_name, (_DaemonCollector(daemon), ProcessCollector(registry=None))))
+    loop = asyncio.get_running_loop()
+
+    def made() -> tuple[str, bytes]:
+        text = generate_latest(registry)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(daemon.ledger.wanted.notify)  # for the next scrape
+        return CONTENT_TYPE_LATEST, text
+
+    return made
+
+
+class _OfNode(Collector):
+    """Gives every sample the label `node`, if the daemon knows the name of its node."""
+
+    def __init__(self, node: str, collectors: Sequence[Collector]) -> None:
+        self._label, self._collectors = {"node": clean(node)} if node else {}, collectors
+
+    def collect(self) -> Iterator[Metric]:
+        for collector in self._collectors:
+            for metric in collector.collect():
+                if self._label:
+                    labelled = [sample._replace(labels={**sample.labels, **self._label}) for sample in metric.samples]
+                    metric.samples = labelled
+                yield metric
 
 
 class _DaemonCollector(Collector):
@@ -42,13 +68,14 @@ class _DaemonCollector(Collector):
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
         yield InfoMetricFamily("plugwright_build", "The version of plugwright and of its Python", _BUILD)
         yield from _devices(runtimes)
+        yield from device_metrics(runtimes, self._daemon.ledger.latest.value)
         yield from _expected(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
         yield _registrations(runtimes)
         yield from _streams(runtimes)
         yield from _owners(runtimes, self._daemon.rivals.found.value)
-        yield _drivers(runtimes)
+        yield from _drivers(runtimes)
         yield from _discovery(runtimes)
         yield from _supervision(runtimes)
         yield CounterMetricFamily(
@@ -174,16 +201,25 @@ def _owners(runtimes: list[ResourceRuntime], rivals: Mapping[str, str]) -> Itera
     yield from (waiting, rival)
 
 
-def _drivers(runtimes: list[ResourceRuntime]) -> Metric:
+def _drivers(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    held_back = GaugeMetricFamily(
+        "plugwright_dra_evictions_held_back",
+        "Failed devices whose pods are not evicted because the budget is spent",
+        labels=["resource", "driver"],
+    )
     family = GaugeMetricFamily(
         "plugwright_dra_driver_ready",
         "Whether the DRA driver is registered and its devices are published",
-        labels=["resource"],
+        labels=["resource", "driver"],
     )
     for runtime in runtimes:
-        if runtime.driver is not None:
-            family.add_metric([runtime.resource], int(runtime.driver.state.value.ready))
-    return family
+        if (driver := runtime.driver) is not None:
+            labels = [runtime.resource, driver.name]
+            family.add_metric(labels, int(driver.state.value.ready))
+            taints = driver.status().get("taints")
+            if isinstance(taints, Mapping):
+                held_back.add_metric(labels, len(taints["held_back"]))
+    yield from (family, held_back)
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:

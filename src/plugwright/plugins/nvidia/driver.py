@@ -263,6 +263,10 @@ class GpuDriver(Protocol):
         """Where the kernel logs errors of the machine's NVSwitches; None where it has none."""
         ...
 
+    def cards_on_bus(self) -> str:
+        """The machine's cards that need the driver, in words; empty if there are none."""
+        ...
+
     def close(self) -> None:
         """Releases the driver, which may then be replaced; the next call opens it again."""
         ...

@@ -10,7 +10,8 @@ Health does not fail open: whatever goes wrong here makes the GPUs Unhealthy wit
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ __all__ = ["GpuMonitor", "PollIntervals", "View", "changes"]
 logger = logging.getLogger(__name__)
 
 _LONGEST_RETRY = 12  # times the first one
+_MOST_COUNTS = 1024  # of errors by GPU and code
 
 
 class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +109,7 @@ class GpuMonitor:
         self.clock = clock
         self.views = Latest(View())
         self._problems = LogOnce(logger)
+        self.counted: Counter[tuple[str, str]] = Counter()  # reported errors by UUID and code, ignored ones too
         self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._read_requested = asyncio.Event()
@@ -169,6 +172,11 @@ class GpuMonitor:
         self._save_xids()
         self.read_now()
 
+    def counted_of(self, uuids: Collection[str]) -> dict[tuple[str, str], int]:
+        """The errors of these GPUs, and of the switches that all GPUs have in common."""
+        counted = dict(self.counted).items()
+        return {key: count for key, count in counted if key[0] in uuids or key[0].startswith(SWITCH)}
+
     def on_watched(self, watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
         self._change(watched=watched, unwatched=unwatched)
 
@@ -178,6 +186,7 @@ class GpuMonitor:
         if (
             event.kind in (EventKind.XID, EventKind.SXID) and event.gpu
         ):  # a GPU without a name is found by the next read
+            self._count(event)
             xids = self.views.value.xids
             # NVML's events have no time of their own. One that came before a read that found the GPU impaired belongs
             # to that fault: the reset that ended the fault has ended the Xid too, even if it is handled only now.
@@ -186,6 +195,11 @@ class GpuMonitor:
             self._change(xids={**xids, event.gpu: records})
             self._save_xids()
         self.read_now()
+
+    def _count(self, event: GpuEvent) -> None:
+        key = event.gpu, f"{'xid' if event.kind is EventKind.XID else 'sxid'}-{event.xid}"
+        if key in self.counted or len(self.counted) < _MOST_COUNTS:
+            self.counted[key] += 1
 
     async def _run(self) -> None:
         while True:

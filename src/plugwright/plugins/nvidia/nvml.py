@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from plugwright.model import some
 from plugwright.plugins.nvidia.driver import (
     ComputeMode,
     DriverLoad,
@@ -36,6 +37,7 @@ from plugwright.text import clean
 
 __all__ = ["KernelPaths", "Nvml", "procfs_gpus", "read_links"]
 
+_VENDOR, _DISPLAY = "10de", "03"  # PCI vendor, and the class of graphics and compute cards
 _MAX_NVLINKS = 36
 _REMOTE_SWITCH = 2  # the type of a remote NVLink device
 _LEVELS = {
@@ -141,6 +143,16 @@ class Nvml:
 
     def switch_log(self) -> Path | None:
         return self._paths.log if (self._paths.proc / "driver/nvidia-nvswitch").is_dir() else None
+
+    def cards_on_bus(self) -> str:
+        cards = [
+            function.address
+            for function in sysfs.pci_functions(self._paths.sys)
+            if function.vendor == _VENDOR and function.class_code.startswith(_DISPLAY)
+            # Cards of virtual machines need no driver here.
+            if function.driver != "vfio-pci"
+        ]
+        return f"NVIDIA cards on the PCI bus ({some(cards)})" if cards else ""
 
     def events(self, uuids: tuple[str, ...]) -> NvmlEvents:
         return NvmlEvents(self._library, uuids)

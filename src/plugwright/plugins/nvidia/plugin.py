@@ -91,6 +91,11 @@ class Nvidia(Plugin):
     def _is_shared_by_claims(self) -> bool:
         return self.config.share is not None and self._serve.api is ServeMode.DRA
 
+    @property
+    def hardware_events(self) -> Mapping[tuple[str, str], int]:
+        """For metrics: reported errors by UUID and code."""
+        return self.monitor.counted_of({unit.gpu.uuid for unit in self._units.values()})
+
     async def restore(self, node: NodeState) -> None:
         self._node, self._stored = node, await node.allocations() or ()
         self._specs.classes = stored.classes(self.config.cdi.vendor, self._stored)
@@ -185,7 +190,9 @@ class Nvidia(Plugin):
     def _list(self, view: View) -> list[Device]:
         if view.problem and not view.snapshot.driver:
             # The machine was never read: there is nothing to list.
-            raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
+            if not view.is_unloaded:
+                raise PluginError(view.problem)
+            raise HardwareMissing(view.problem, self.monitor.driver.cards_on_bus())
         whole = selection.select_devices(view.snapshot.gpus, self._selection)
         units = self._shares_of(whole)
         if not view.problem:

@@ -86,6 +86,9 @@ class SimulatedDriver:
         """None: its events come like the others."""
         return None
 
+    def cards_on_bus(self) -> str:
+        return ""
+
     def close(self) -> None:
         pass
 

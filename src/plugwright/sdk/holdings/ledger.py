@@ -76,6 +76,7 @@ class Ledger:
         self._listed_at = -_FRESH
         self._unexplained: frozenset[Name] = frozenset()
         self._to_read, self._to_write = Signal(), Signal()
+        self.wanted = Signal()  # somebody will look at `latest` soon
         self._problems = LogOnce(logger)
 
     # For the inventories and the service of each resource.
@@ -229,10 +230,11 @@ class Ledger:
             await self._read(list_pods=True)
 
     async def run(self) -> None:
-        """Reads again while a device is kept back, and keeps the memory of offers on disk; runs forever."""
+        """Reads again while a device is kept back or if wanted, and keeps the offers on disk; runs forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_memory())
             group.create_task(self._follow())
+            group.create_task(self._refresh())
 
     async def _follow(self) -> None:
         retry, read = Backoff(_FIRST_RETRY, max(_FIRST_RETRY, self._interval)), self._to_read.count
@@ -247,6 +249,12 @@ class Ledger:
             except Exception as error:  # one reading: the next one may succeed, and until then nothing changes
                 logger.exception("cannot find out who holds devices", extra={"error": clean(error)})
                 await asyncio.sleep(self._interval)
+
+    async def _refresh(self) -> None:
+        seen = self.wanted.count
+        while True:
+            seen = await self.wanted.wait(seen)
+            await self.refreshed()
 
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
