@@ -200,6 +200,8 @@ def device_access(view: NodeView) -> DoctorCheck:
     try:
         os.close(os.open(view.path(node), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except PermissionError as error:
+        if os.statvfs(view.path(node)).f_flag & os.ST_NODEV:
+            raise NotVisible(f"{node} is on a file system without devices here") from error
         return refusal(node, error.errno or errno.EPERM)
     return healthy(name, f"{node} can be opened")
 
