@@ -61,7 +61,7 @@ __all__ = [
     "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
     "HardwareMissing", "HoldersUnknown",
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
-    "MalformedMessage", "NotFound", "PatchFailed", "PathTooLong", "PeerGone", "PeerRefused", "PeerSilent",
+    "MalformedMessage", "NotFound", "NotVisible", "PatchFailed", "PathTooLong", "PeerGone", "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
     "PrerequisiteBroken",
     "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleViolated", "StateFileDamaged", "StateFileLocked",
@@ -85,6 +85,10 @@ class ConfigError(PlugwrightError):
     def __init__(self, message: str, path: str = "", key: str = "", others: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.path, self.key, self.others = path, key, others
+
+
+class NotVisible(PlugwrightError):
+    """A fact about the node that this process cannot see; what depends on it is unknown."""
 
 
 class InvalidSetting(ConfigError):

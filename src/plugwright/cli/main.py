@@ -39,6 +39,7 @@ _COMMANDS = {
     },
     "Look and repair": {
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
+        "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),

@@ -1,0 +1,96 @@
+"""`plugwright doctor`: what is wrong on a node, why it matters, and the command that fixes it."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from plugwright.cli.control import control_socket
+from plugwright.doctor.diagnosis import diagnose
+from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
+from plugwright.doctor.node_view import DoctorTarget
+from plugwright.kube.remote_daemon import RemoteDaemon
+from plugwright.protocol.paths import KubeletPaths
+
+__all__ = ["doctor"]
+
+_EXAMPLES = """\b
+Examples:
+  plugwright doctor
+  plugwright doctor worker-1 -o json
+  plugwright doctor --root /host
+"""
+_CODES = {"healthy": 0, "findings": 1, "unknown": 2}
+_MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "green")}
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("node", metavar="[NODE]", default="")
+@click.option("--root", type=click.Path(path_type=Path, exists=True, file_okay=False), default="/", show_default=True,
+              help="Where the node's file system is, in a pod that mounts it. Other paths are below it.")  # fmt: skip
+@click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",
+              help="The kubelet's directory.  [default: as the daemon uses it]")  # fmt: skip
+@click.option("--device-plugins-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_DEVICE_PLUGINS_DIR",
+              help="Its device-plugins directory.  [default: under --kubelet-dir]")  # fmt: skip
+@click.option("--state-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_STATE_DIR",
+              default="/var/lib/plugwright", show_default=True, help="State directory of the daemon.")  # fmt: skip
+@click.option("--node-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_NODE_DIR",
+              help="Directory of cordons and owners.  [default: as in the chart, or --state-dir]")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="json is a DoctorReport: docs/doctor.md.")  # fmt: skip
+@click.option("--namespace", metavar="NAME", help="Namespace of the daemon's pod on NODE.  [default: any]")
+@click.option("--selector", default="app.kubernetes.io/name=plugwright", show_default=True,
+              help="Labels of the daemon's pod on NODE.")  # fmt: skip
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig for kubectl, with NODE.")
+@click.option("--context", help="Context of the kubeconfig.")
+@control_socket
+def doctor(node: str, output: str, **options: Any) -> None:
+    """Find out why a resource is 0, a pod is refused, a plugin is missing or a GPU is gone.
+
+    Prints one line for each check: a finding with why it matters and the command that fixes it, or what is in order.
+    Changes nothing. Without NODE it examines this machine; with NODE, kubectl runs it in the daemon's pod there, which
+    sees less than the node itself. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
+    """
+    reach = {name: options.pop(name) for name in ("selector", "namespace", "kubeconfig", "context")}
+    if node:
+        sys.exit(RemoteDaemon(node, **reach).run(["doctor", "--output", output]))
+    report = diagnose(_target(**options))
+    click.echo(msgspec.json.encode(report).decode() if output == "json" else "\n".join(_lines(report)))
+    sys.exit(_CODES[report.result])
+
+
+def _target(
+    root: Path, kubelet_dir: Path | None, device_plugins_dir: Path | None, node_dir: Path | None, **others: Any
+) -> DoctorTarget:
+    given = kubelet_dir or device_plugins_dir
+    return DoctorTarget(
+        root=root.resolve(),
+        kubelet=KubeletPaths.under(kubelet_dir, device_plugins_dir) if given else None,
+        node_dir=node_dir,
+        in_pod=root == Path("/") and "KUBERNETES_SERVICE_HOST" in os.environ,
+        node_name=os.environ.get("NODE_NAME", ""),
+        **others,
+    )
+
+
+def _lines(report: DoctorReport) -> Iterator[str]:
+    """Findings first, then what is in order, then what could not be checked."""
+    order = ["finding", "ok", "unknown"]
+    width = max(len(check.name) for check in report.checks)
+    for check in sorted(report.checks, key=lambda check: order.index(check.state)):
+        mark, color = _MARKS[check.state]
+        yield f"{click.style(f'{mark:<4}', fg=color)}  {check.name:<{width}}  {_text(check)}"
+    count = Counter(check.state for check in report.checks)
+    yield ""
+    yield f"{report.result}: {count['finding']} findings, {count['ok']} ok, {count['unknown']} not checked"
+
+
+def _text(check: DoctorCheck) -> str:
+    if check.state == "ok":
+        return check.found
+    return f"{check.found}; {check.why}; fix: {check.fix}" if check.state == "finding" else check.why

@@ -1,0 +1,134 @@
+"""CDI specs: files that a container runtime refuses, names that it cannot use, and paths that are missing."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.node_view import NodeView
+from plugwright.errors import InvalidValue
+from plugwright.model import some
+from plugwright.sdk import cdi
+
+__all__ = ["cdi_conflicts", "cdi_overrides", "cdi_paths", "cdi_specs"]
+
+_LARGEST = 16 * 2**20  # bytes of a spec
+_MOST = 1024  # specs of a directory
+_SHOWN = 3
+_AGAIN = "nvidia-ctk cdi generate --output=FILE for NVIDIA's, a restart of the plugin for its own"
+
+
+class SpecFile(msgspec.Struct, frozen=True):
+    directory: Path
+    path: Path
+    spec: cdi.Spec | None = None
+    problem: str = ""
+
+
+def _files(view: NodeView) -> Iterator[SpecFile]:
+    for directory in view.spec_directories:
+        names = [name for name in view.names(directory) if name.endswith((".json", ".yaml"))]
+        if len(names) > _MOST:
+            raise ValueError(f"{directory} must have at most {_MOST} CDI specs, got {len(names)}")
+        for name in names:
+            yield _read(view, directory, directory / name)
+
+
+def _read(view: NodeView, directory: Path, path: Path) -> SpecFile:
+    try:
+        status = view.path(path).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            return SpecFile(directory, path, problem=f"it must be a regular file of at most {_LARGEST} bytes")
+        return SpecFile(directory, path, cdi.read(view.path(path)))
+    except (OSError, ValueError, InvalidValue) as error:
+        return SpecFile(directory, path, problem=str(error).removeprefix(f"{view.path(path)}: "))
+
+
+def cdi_specs(view: NodeView) -> DoctorCheck:
+    name, files = "cdi-specs", list(_files(view))
+    broken = [f"{file.path}: {file.problem}" for file in files if file.spec is None]
+    if broken:
+        paths = [str(file.path) for file in files if file.spec is None]
+        why = "the container runtime ignores the file: containers with its devices do not start"
+        return found(name, "; ".join(broken[:_SHOWN]), why, f"generate again ({_AGAIN}) or rm {' '.join(paths[:8])}")
+    return healthy(name, f"{len(files)} specs in {' and '.join(map(str, view.spec_directories))}")
+
+
+def cdi_conflicts(view: NodeView) -> DoctorCheck:
+    """A name that two files of one directory define is unusable."""
+    name, owners = "cdi-conflicts", dict[tuple[Path, str], list[Path]]()
+    for file in _files(view):
+        for device in _names(file):
+            owners.setdefault((file.directory, device), []).append(file.path)
+    twice = {device: paths for (_, device), paths in owners.items() if len(paths) > 1}
+    if twice:
+        files = sorted({str(path) for paths in twice.values() for path in paths})
+        return found(
+            name,
+            f"{some(sorted(twice), _SHOWN)} defined several times in {some(files)}",
+            "the container runtime uses none of the definitions: containers with these devices do not start",
+            f"keep one file and remove the others: rm {' '.join(files[1:8])}",
+        )
+    return healthy(name, f"{len(owners)} CDI devices, each defined once")
+
+
+def cdi_overrides(view: NodeView) -> DoctorCheck:
+    """A later directory wins, so a spec that was forgotten in another one changes what containers get."""
+    name, first = "cdi-overrides", dict[str, tuple[SpecFile, cdi.Device]]()
+    hidden: dict[str, str] = {}
+    for file in _files(view):
+        for device in file.spec.devices if file.spec is not None else ():
+            assert file.spec is not None
+            full = cdi.qualified_name(file.spec.kind, device.name)
+            earlier = first.setdefault(full, (file, device))
+            if earlier[0].directory != file.directory and not _is_same(earlier, file, device):
+                hidden[str(earlier[0].path)] = str(file.path)
+    if hidden:
+        pairs = [f"{path} is hidden by {other}" for path, other in sorted(hidden.items())]
+        return found(
+            name,
+            f"{some(pairs, _SHOWN)}: same device names, other content",
+            "containers get what the later directory says, which may be of an earlier driver",
+            f"remove the file that is out of date: rm {' '.join(sorted(hidden)[:8])}",
+        )
+    return healthy(name, "no spec hides another")
+
+
+def _is_same(earlier: tuple[SpecFile, cdi.Device], file: SpecFile, device: cdi.Device) -> bool:
+    assert earlier[0].spec is not None
+    assert file.spec is not None
+    return (earlier[1].edits, earlier[0].spec.edits) == (device.edits, file.spec.edits)
+
+
+def cdi_paths(view: NodeView) -> DoctorCheck:
+    """Files of the node that specs refer to."""
+    name, missing, checked = "cdi-paths", dict[str, Path](), 0
+    view.need_node()
+    for file in _files(view):
+        for path in _host_paths(file.spec) if file.spec is not None else ():
+            checked += 1
+            if not view.exists(path):
+                missing[path] = file.path
+    if missing:
+        files = sorted({str(path) for path in missing.values()})
+        return found(
+            name,
+            f"{some(files, _SHOWN)} refer to paths that do not exist: {some(sorted(missing), _SHOWN)}",
+            "containers with these devices do not start; usual after an update of a driver",
+            f"generate the specs again: {_AGAIN}",
+        )
+    return healthy(name, f"{checked} paths in specs exist")
+
+
+def _names(file: SpecFile) -> list[str]:
+    spec = file.spec
+    return [] if spec is None else [cdi.qualified_name(spec.kind, device.name) for device in spec.devices]
+
+
+def _host_paths(spec: cdi.Spec) -> Iterator[str]:
+    for edits in (spec.edits, *(device.edits for device in spec.devices)):
+        yield from (node.host_path or node.path for node in edits.device_nodes)
+        yield from (mount.host_path for mount in edits.mounts if mount.type in ("", "bind", "none"))
+        yield from (hook.path for hook in edits.hooks)

@@ -1,0 +1,210 @@
+"""The daemon of the node, as it reports itself: registrations, devices, cordons, configuration, DRA drivers."""
+
+from collections.abc import Iterator
+
+from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.node_view import NodeView
+from plugwright.errors import PlugwrightError
+from plugwright.model import some
+from plugwright.sdk.cordons import CORDONS_FILE
+from plugwright.sdk.node_report import DeviceReport, ResourceReport
+from plugwright.version import __version__
+
+__all__ = [
+    "configuration",
+    "cordons",
+    "daemon",
+    "daemon_version",
+    "devices",
+    "dra_driver",
+    "expected_devices",
+    "holdings",
+    "owner",
+    "registration",
+    "rivals",
+]
+
+_SERVED = ("registered", "idle")
+# Codes of devices that are Unhealthy by plan, or that another check reports.
+_PLANNED = ("held", "cordoned", "gone", "unconfigured", "dra", "holders-unknown")
+_SHOWN = 4
+
+
+def daemon(view: NodeView) -> DoctorCheck:
+    """Whether the daemon answers, and none of its threads hangs."""
+    name, socket = "daemon", view.target.control_socket
+    why = "no resource of plugwright is served on this node"
+    start = "systemctl start plugwright; in a cluster: kubectl get pods -A -o wide -l app.kubernetes.io/name=plugwright"
+    try:
+        report = view.report.daemon
+    except FileNotFoundError:
+        return found(name, f"no daemon: {socket} does not exist", why, start)
+    except ConnectionRefusedError:
+        return found(name, f"no daemon: no process listens on {socket}", why, start)
+    except PermissionError:
+        return found(name, f"no permission to open {socket}", "its state is unknown", "run as root")
+    except (OSError, PlugwrightError) as error:
+        fix = "journalctl -u plugwright -n 50, or kubectl logs of its pod; then restart it"
+        return found(name, f"the daemon does not answer: {error}", why, fix)
+    if report.stalled:
+        fix = "plugwright log-level debug --for 10m; correct the plugin's code that blocks, or restart the daemon"
+        return found(name, f"the event loop is blocked: {report.stalled}", why, fix)
+    if report.hung:
+        text = some([f"{call.name} in {call.line}" for call in report.hung], _SHOWN)
+        fix = "dmesg | grep -i 'blocked for more'; repair the driver or disk behind it, then restart the daemon"
+        return found(name, f"calls that hang: {text}", "devices behind them are Unhealthy", fix)
+    return healthy(name, f"plugwright {report.version} serves {len(view.report.resources)} resources")
+
+
+def daemon_version(view: NodeView) -> DoctorCheck:
+    name, version = "daemon-version", view.report.daemon.version
+    if version == __version__:
+        return healthy(name, version)
+    why = "an update is not in force, or this program is another installation: its words may not fit the daemon"
+    fix = "systemctl restart plugwright, or run doctor in the daemon's pod: kubectl exec POD -- plugwright doctor"
+    return found(name, f"the daemon is {version}, this program {__version__}", why, fix)
+
+
+def configuration(view: NodeView) -> DoctorCheck:
+    name, config = "configuration", view.report.daemon.config
+    if config is None:
+        return healthy(name, "the plugin runs without a configuration file")
+    fix = f"plugwright check {config.path}"
+    if config.refused is not None:
+        why = "an earlier version is served" + (", kept from before the last start" if config.restored else "")
+        return found(name, f"{config.path} is refused: {config.refused.error}", why, fix)
+    if config.restored:
+        why = "changes of the file are not in force"
+        return found(name, f"{config.path} could not be used at the start: its last good version is served", why, fix)
+    if config.refused_resources:
+        text = "; ".join(f"{resource}: {reason}" for resource, reason in sorted(config.refused_resources.items()))
+        return found(name, f"resources are not served: {text}", "pods that request them stay Pending", fix)
+    return healthy(name, f"{config.path} is in force")
+
+
+def cordons(view: NodeView) -> DoctorCheck:
+    name, report = "cordons", view.report
+    if report.cordons_unreadable:
+        file = view.node_dir / CORDONS_FILE
+        return found(
+            name,
+            f"cordons cannot be read: {report.cordons_unreadable}",
+            "every device is Unhealthy, because any of them may be cordoned",
+            f"repair {file}, or mv {file} {file}.damaged and cordon again",
+        )
+    cordoned = [cordon for cordon in report.cordons if cordon.served]
+    names = some([f"{cordon.resource} {cordon.id} ({cordon.reason})" for cordon in cordoned], _SHOWN)
+    return healthy(name, f"{len(cordoned)} cordons: {names}" if cordoned else "no device is cordoned")
+
+
+def owner(view: NodeView) -> DoctorCheck:
+    name = "owner"
+    owned = [f"{resource.name} is {resource.owner}" for resource in view.report.resources if resource.owner]
+    if owned:
+        return found(
+            name,
+            some(owned, _SHOWN),
+            "this daemon waits: two daemons that list one resource replace each other's devices",
+            "uninstall one of the releases, or let them select different nodes: helm list -A",
+        )
+    return healthy(name, "this daemon owns its resources")
+
+
+def rivals(view: NodeView) -> DoctorCheck:
+    name = "rivals"
+    seen = [f"{resource.name}: {resource.rival}" for resource in view.report.resources if resource.rival]
+    if seen:
+        return found(
+            name,
+            some(seen, _SHOWN),
+            "another plugin serves the same resource: each list replaces the other's, and pods get devices twice",
+            f"ls {view.kubelet.device_plugins}; kubectl get ds -A | grep -i device-plugin, and remove the other one",
+        )
+    return healthy(name, "no other plugin serves these resources")
+
+
+def registration(view: NodeView) -> DoctorCheck:
+    name, problems = "registration", []
+    resources = [resource for resource in view.report.resources if not resource.owner and resource.serve != "dra"]
+    for resource in resources:
+        if resource.state not in _SERVED:
+            problems.append(f"{resource.name} is {resource.state}: {resource.reason or resource.discovery}")
+        elif resource.state != "idle" and not resource.streams:
+            problems.append(f"{resource.name} is registered, and the kubelet does not watch it")
+    if problems:
+        why = "the kubelet does not have these devices: allocatable is 0 and pods stay Pending"
+        return found(
+            name, some(problems, _SHOWN), why, "journalctl -u kubelet | grep -i 'device plugin'; plugwright status"
+        )
+    idle = [resource.name for resource in resources if resource.state == "idle"]
+    text = f"{len(resources) - len(idle)} resources are registered and watched"
+    return healthy(name, f"{text}; idle: {some(idle)}" if idle else text)
+
+
+def expected_devices(view: NodeView) -> DoctorCheck:
+    name = "expected-devices"
+    short = [f"{resource.name}: {resource.shortfall}" for resource in view.report.resources if resource.shortfall]
+    if short:
+        why = "the node offers other devices than it should: pods stay Pending or do not fit"
+        fix = "dmesg | grep -i -e xid -e 'fallen off'; lspci -nn; correct `expect` if the hardware was changed"
+        return found(name, some(short, _SHOWN), why, fix)
+    return healthy(name, "no resource has other devices than expected")
+
+
+def devices(view: NodeView) -> DoctorCheck:
+    """Devices that cannot be allocated, apart from those that are held or cordoned by plan."""
+    name, report = "devices", view.report
+    problems = [text for resource in report.resources for text in _problems(resource)]
+    if problems:
+        why = "pods cannot get these devices"
+        return found(name, some(problems, _SHOWN), why, "plugwright status; docs/health.md explains each code")
+    total = sum(len(resource.devices) for resource in report.resources)
+    usable = sum(device.health == "Healthy" for resource in report.resources for device in resource.devices)
+    return healthy(name, f"{usable} of {total} devices are Healthy, the others are held or cordoned")
+
+
+def _problems(resource: ResourceReport) -> Iterator[str]:
+    """One text for each reason of a resource."""
+    if resource.state == "idle" or resource.owner or resource.shortfall:
+        return
+    if not resource.devices and (resource.empty or resource.discovery):
+        yield f"{resource.name} has no device: {resource.empty or resource.discovery}"
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for device in resource.devices:
+        if _is_broken(device):
+            reasons.setdefault((device.code, device.reason), []).append(device.id)
+    for (code, reason), ids in reasons.items():
+        yield f"{resource.name}: {some(ids, _SHOWN)} Unhealthy, {code}: {reason}"
+    if resource.devices and all(device.cordoned for device in resource.devices):
+        yield f"{resource.name}: all {len(resource.devices)} devices are cordoned: {resource.devices[0].cordoned}"
+
+
+def _is_broken(device: DeviceReport) -> bool:
+    return device.health != "Healthy" and device.code not in _PLANNED and not device.cordoned
+
+
+def dra_driver(view: NodeView) -> DoctorCheck:
+    name = "dra-driver"
+    drivers = [resource.driver for resource in view.report.resources if resource.driver is not None]
+    waiting = [
+        f"{driver.name} is {driver.state}: {driver.reason or driver.problem}" for driver in drivers if not driver.ready
+    ]
+    if waiting:
+        return found(
+            name,
+            some(waiting, _SHOWN),
+            "pods with claims for these devices stay in ContainerCreating, or find no devices",
+            "plugwright dra slices; kubectl auth can-i list resourceclaims --as the service account; see docs/dra.md",
+        )
+    return healthy(name, f"{len(drivers)} drivers are ready" if drivers else "no resource is served by claims")
+
+
+def holdings(view: NodeView) -> DoctorCheck:
+    """Whether it is known who holds each device."""
+    name, unknown = "holdings", view.report.holdings.unknown
+    waiting = [f"{resource.name}: {resource.waiting}" for resource in view.report.resources if resource.waiting]
+    if unknown or waiting:
+        text = some([*(f"{source.source}: {source.reason}" for source in unknown), *waiting], _SHOWN)
+        why = "devices whose holder is unknown are kept back, so that none is given out twice"
+        return found(name, text, why, "repair the named source, then plugwright status -o json | jq .holdings")
+    return healthy(name, "the holders of all devices are known")

@@ -1,0 +1,217 @@
+"""The machine: limits of the kernel, disks, the clock, and denials by SELinux and AppArmor."""
+
+import os
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.node_view import ON_THE_NODE, NodeView
+from plugwright.errors import NotVisible
+from plugwright.model import some
+from plugwright.sdk import cdi
+
+__all__ = ["apparmor", "clock", "disk_space", "inotify_instances", "open_files", "selinux", "state_directory"]
+
+_MOST_DESCRIPTORS = 500_000  # of all processes
+_NEARLY = 0.95  # of a limit
+_FUTURE = 120.0  # seconds
+_LOG_TAIL = 512 * 1024  # bytes
+_RECENT = 24 * 3600.0  # seconds
+_AUDIT_LOG = "/var/log/audit/audit.log"
+_KERNEL_LOGS = (_AUDIT_LOG, "/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
+_CONCERNED = ("device-plugins", "kubelet.sock", "pod-resources", "plugins_registry", "/dev/nvidia", "plugwright")
+
+
+def inotify_instances(view: NodeView) -> DoctorCheck:
+    """Used up per user: the kubelet and the plugins no longer see files change."""
+    name = "inotify"
+    view.need_node()
+    limit = int(view.read("/proc/sys/fs/inotify/max_user_instances"))
+    users = _instances(view)
+    user, most = max(users.items(), key=lambda item: item[1], default=(0, 0))
+    if most >= limit * _NEARLY:
+        return found(
+            name,
+            f"user {user} has {most} of {limit} inotify instances",
+            "plugins poll instead of waiting; a kubelet or container that starts fails with `too many open files`",
+            "sysctl fs.inotify.max_user_instances=8192, and in /etc/sysctl.d to keep it",
+        )
+    return healthy(name, f"at most {most} of {limit} instances of a user are in use")
+
+
+def _instances(view: NodeView) -> Counter[int]:
+    """By user."""
+    users, looked = Counter[int](), 0
+    for pid in _pids(view):
+        directory = view.path("/proc") / pid / "fd"
+        try:
+            owner = directory.stat().st_uid
+            for descriptor in os.scandir(directory):
+                looked += 1
+                if looked > _MOST_DESCRIPTORS:
+                    raise ValueError(f"more than {_MOST_DESCRIPTORS} open files")
+                if str(Path(descriptor.path).readlink()) == "anon_inode:inotify":
+                    users[owner] += 1
+        except OSError:
+            continue  # it has ended
+    return users
+
+
+def _pids(view: NodeView) -> list[str]:
+    return [path.name for path in view.path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def open_files(view: NodeView) -> DoctorCheck:
+    """Of the whole machine, and of the daemon."""
+    name = "open-files"
+    used, _, limit = map(int, view.read("/proc/sys/fs/file-nr").split())
+    why = "sockets and device nodes can no longer be opened: registrations and pods fail"
+    if used >= limit * _NEARLY:
+        fix = f"sysctl fs.file-max={limit * 2}; find the user: lsof -nP | awk '{{print $1}}' | sort | uniq -c | sort -n"
+        return found(name, f"the machine has {used} of {limit} open files", why, fix)
+    for pid in _pids(view):
+        directory = view.path("/proc") / pid
+        if not _is_daemon(directory):
+            continue
+        own, most = len(list((directory / "fd").iterdir())), _open_files_limit(directory)
+        if most is not None and own >= most * _NEARLY:
+            fix = "LimitNOFILE=65536 in the systemd unit, or the container runtime's; then restart the daemon"
+            return found(name, f"plugwright (process {pid}) has {own} of {most} open files", why, fix)
+    return healthy(name, f"the machine has {used} of {limit} open files")
+
+
+def _is_daemon(directory: Path) -> bool:
+    try:
+        with (directory / "cmdline").open("rb") as file:
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        return False
+    return any(word.rpartition(b"/")[2] == b"plugwright" for word in words[:4]) and b"run" in words
+
+
+def _open_files_limit(directory: Path) -> int | None:
+    match = re.search(r"^Max open files\s+(\d+)", (directory / "limits").read_text(), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def state_directory(view: NodeView) -> DoctorCheck:
+    """Where the daemon remembers cordons, splits and its last good configuration."""
+    name, why = "state-directory", "cordons, splits and the last good configuration are lost at the next restart"
+    for directory in _state_directories(view):
+        path = view.path(directory)
+        if not path.exists():
+            continue
+        quoted = shlex.quote(str(directory))
+        if not path.is_dir():
+            return found(name, f"{directory} is not a directory", why, f"mv {quoted} {quoted}.old; restart the daemon")
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            text = f"{directory} is on a read-only file system"
+            return found(
+                name, text, why, f"dmesg | grep -i remount; mount -o remount,rw $(df --output=target {quoted})"
+            )
+        if not os.access(path, os.W_OK | os.X_OK):
+            return found(name, f"no permission to write to {directory}", why, f"chown root: {quoted}; run as root")
+    return healthy(name, f"{some(map(str, _state_directories(view)))} can be written")
+
+
+def _state_directories(view: NodeView) -> list[Path]:
+    return sorted({view.target.state_dir, view.node_dir})
+
+
+def disk_space(view: NodeView) -> DoctorCheck:
+    name, why = "disk-space", "state, checkpoints and CDI specs cannot be written: pods are refused, cordons are lost"
+    places = [*_state_directories(view), view.kubelet.device_plugins, cdi.DYNAMIC]
+    for place in places:
+        path = view.path(place)
+        if not path.is_dir():
+            continue
+        disk = os.statvfs(path)
+        free = disk.f_bavail * disk.f_frsize
+        if free < view.target.least_free and not disk.f_flag & os.ST_RDONLY:
+            fix = f"df -h {place}; crictl rmi --prune; journalctl --vacuum-size=200M"
+            return found(name, f"{place} has {free // 2**20} MiB left", why, fix)
+        if disk.f_files and not disk.f_favail:
+            return found(name, f"{place} has no inodes left", why, f"df -i {place}; remove small files")
+    return healthy(name, f"at least {view.target.least_free // 2**20} MiB are free for state, sockets and specs")
+
+
+def clock(view: NodeView) -> DoctorCheck:
+    """Files of the future: the clock was set back, or is wrong since the last boot."""
+    name, now = "clock", time.time()
+    newest, ahead = "", 0.0
+    for path in _written_files(view):
+        try:
+            later = view.path(path).stat().st_mtime - now
+        except OSError:
+            continue
+        if later > ahead:
+            newest, ahead = str(path), later
+    if ahead > _FUTURE:
+        return found(
+            name,
+            f"{newest} was written {ahead:.0f} s in the future",
+            "certificates, leases and times of health are wrong: the node may be NotReady and cordons end late",
+            "timedatectl set-ntp true; chronyc makestep; date -u",
+        )
+    return healthy(name, "no file of the kubelet or the daemon is of the future")
+
+
+def _written_files(view: NodeView) -> Iterator[Path]:
+    yield view.kubelet.checkpoint
+    for directory in (*_state_directories(view), cdi.DYNAMIC):
+        yield from (directory / name for name in view.names(directory))
+
+
+def selinux(view: NodeView) -> DoctorCheck:
+    name, mode = "selinux", view.read_if_there("/sys/fs/selinux/enforce")
+    if mode is None or mode.strip() != "1":
+        return healthy(name, "not enabled" if mode is None else "permissive")
+    lines = _denials(view, (_AUDIT_LOG,), "avc:  denied")
+    if lines:
+        return found(
+            name,
+            f"SELinux denied {len(lines)} times: {lines[-1]}",
+            "plugins cannot reach the kubelet, or containers their devices",
+            f"restorecon -R {view.kubelet.root}; chart: --set security.seLinuxType=spc_t; ausearch -m avc -ts recent",
+        )
+    return healthy(name, "enforcing, no denial of devices in the last day")
+
+
+def apparmor(view: NodeView) -> DoctorCheck:
+    name, enabled = "apparmor", view.read_if_there("/sys/module/apparmor/parameters/enabled")
+    if enabled is None or enabled.strip() != "Y":
+        return healthy(name, "not enabled")
+    lines = _denials(view, _KERNEL_LOGS, 'apparmor="DENIED"')
+    if lines:
+        return found(
+            name,
+            f"AppArmor denied {len(lines)} times: {lines[-1]}",
+            "plugins cannot reach the kubelet, or containers their devices",
+            "set securityContext.appArmorProfile.type: Unconfined for this container, or allow the path in its profile",
+        )
+    return healthy(name, "enabled, no denial of devices in the last day")
+
+
+def _denials(view: NodeView, logs: tuple[str, ...], words: str) -> list[str]:
+    """Lines of the last day that concern devices. NotVisible if there is no such log."""
+    if view.target.in_pod:
+        raise NotVisible(ON_THE_NODE)
+    there = [log for log in logs if view.exists(log)]
+    if not there:
+        raise NotVisible(f"no log at {some(logs)}: look with journalctl -k | grep -i denied")
+    lines = [line for log in there for line in view.tail(log, _LOG_TAIL).splitlines()]
+    return [
+        line[line.find(words) :]
+        for line in lines
+        if words in line and any(word in line for word in _CONCERNED) and _is_recent(line)
+    ]
+
+
+def _is_recent(line: str) -> bool:
+    """By the time that the kernel writes: audit(1794936501.551:123)."""
+    stamp = re.search(r"audit\((\d{1,12})(?:\.\d+)?:", line)
+    return stamp is not None and time.time() - float(stamp[1]) < _RECENT

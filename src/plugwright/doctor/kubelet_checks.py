@@ -1,0 +1,171 @@
+"""The kubelet's directories and sockets: why no plugin can register, or nothing is known of what pods hold."""
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.node_processes import processes
+from plugwright.doctor.node_view import NodeView
+from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PlugwrightError
+from plugwright.model import some
+from plugwright.protocol import checkpoint, pod_resources
+from plugwright.system import files, sockets
+
+__all__ = [
+    "deprecation_file",
+    "device_checkpoint",
+    "kubelet_directory",
+    "kubelet_root",
+    "kubelet_socket",
+    "plugin_sockets",
+    "pod_resources_socket",
+    "registry_sockets",
+]
+
+_LARGEST_CHECKPOINT = 8 * 2**20  # bytes
+_ANSWER = 5.0  # seconds
+_RESTART = "systemctl restart kubelet"
+
+
+def kubelet_root(view: NodeView) -> DoctorCheck:
+    """Whether the kubelet's --root-dir is the directory that plugwright uses."""
+    name, expected = "kubelet-root", view.kubelet.root
+    view.need_node()
+    kubelets = processes(view, "kubelet")
+    if not kubelets:
+        raise NotVisible("no kubelet process is visible")
+    roots = {kubelet.flag("root-dir") or "/var/lib/kubelet" for kubelet in kubelets}
+    if any(view.path(root) == view.path(expected) for root in roots):
+        return healthy(name, str(expected))
+    actual = some(sorted(roots))
+    return found(
+        name,
+        f"the kubelet runs with --root-dir {actual}, plugwright uses {expected}",
+        "pod-resources and plugins_registry are in the kubelet's root directory: holders of devices stay unknown",
+        f"plugwright run --kubelet-dir {actual} --device-plugins-dir {view.kubelet.device_plugins}; "
+        f"with Helm: --set kubelet.dir={actual},kubelet.devicePluginsDir={view.kubelet.device_plugins}",
+    )
+
+
+def kubelet_directory(view: NodeView) -> DoctorCheck:
+    name, directory = "kubelet-directory", view.kubelet.device_plugins
+    why = "the kubelet and its plugins meet in this directory: no plugin can register"
+    try:
+        status = view.path(directory).stat()
+    except FileNotFoundError:
+        fix = "mount it in the pod (chart: kubelet.devicePluginsDir)" if view.target.in_pod else "start the kubelet"
+        fix = f"{fix}, or set --device-plugins-dir: systemctl status kubelet"
+        return found(name, f"{directory} does not exist", why, fix)
+    if not stat.S_ISDIR(status.st_mode):
+        return found(name, f"{directory} is not a directory", why, f"rm {directory} && {_RESTART}")
+    if status.st_mode & stat.S_IWOTH:
+        why = "any user of the node can replace a plugin and hand out devices of its own"
+        return found(name, f"every user may write to {directory}", why, f"chmod 0750 {directory}")
+    if not os.access(view.path(directory), os.R_OK | os.X_OK):
+        return found(name, f"no permission to read {directory}", why, "run as root; in a pod: runAsUser: 0")
+    return healthy(name, str(directory))
+
+
+def kubelet_socket(view: NodeView) -> DoctorCheck:
+    why = "plugins register through this socket: resources stay 0"
+    return _listening(view, "kubelet-socket", view.kubelet.kubelet_socket, why)
+
+
+def _listening(view: NodeView, name: str, socket: Path, why: str) -> DoctorCheck:
+    """Whether a process listens on a socket that the kubelet makes."""
+    path = view.path(socket)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return found(name, f"{socket} does not exist", why, f"{_RESTART}; journalctl -u kubelet -n 50")
+    if not stat.S_ISSOCK(status.st_mode):
+        return found(name, f"{socket} is not a socket", why, f"rm -r {socket} && {_RESTART}")
+    if not os.access(path, os.W_OK):
+        return found(name, f"no permission to open {socket}", why, "run as root; in a pod: runAsUser: 0")
+    if not sockets.is_listening(path):
+        text = f"no process listens on {socket}: the kubelet is not running, or another directory is its own"
+        return found(name, text, why, "systemctl start kubelet; journalctl -u kubelet -n 50")
+    return healthy(name, f"{socket} is served")
+
+
+def plugin_sockets(view: NodeView) -> DoctorCheck:
+    directory = view.kubelet.device_plugins
+    apart = {view.kubelet.kubelet_socket.name}
+    return _stale(view, "plugin-sockets", directory, apart)
+
+
+def registry_sockets(view: NodeView) -> DoctorCheck:
+    """Sockets in plugins_registry: the kubelet tries each again and again."""
+    if not view.exists(view.kubelet.plugins_registry):
+        raise NotVisible(f"{view.kubelet.plugins_registry} does not exist")
+    return _stale(view, "plugins-registry", view.kubelet.plugins_registry, set())
+
+
+def _stale(view: NodeView, name: str, directory: Path, apart: set[str]) -> DoctorCheck:
+    served, stale = 0, []
+    for entry in view.names(directory):
+        path = view.path(directory / entry)
+        if entry in apart or not path.is_socket():
+            continue
+        if sockets.is_listening(path):
+            served += 1
+        else:
+            stale.append(str(directory / entry))
+    if stale:
+        return found(
+            name,
+            f"no process listens on {some(stale)}",
+            "the plugin or driver behind the socket has ended without removing it: its devices are not available",
+            f"start that plugin again, or remove its socket: rm {' '.join(stale[:8])}",
+        )
+    return healthy(name, f"{served} plugin sockets in {directory} are served")
+
+
+def deprecation_file(view: NodeView) -> DoctorCheck:
+    """Plugins made after upstream's sample do not register where this file is (1.19)."""
+    name, file = "deprecation-file", view.kubelet.device_plugins / "DEPRECATION"
+    if not view.exists(file):
+        return healthy(name, "there is none")
+    why = "kubelets up to 1.24 left it; many third-party plugins never register where it exists"
+    return found(name, f"{file} exists", why, f"rm {file}, then restart the plugins")
+
+
+def pod_resources_socket(view: NodeView) -> DoctorCheck:
+    """Asks for the allocatable devices: List would free the devices of an open Allocate (3.58)."""
+    name, socket = "pod-resources", view.kubelet.pod_resources_socket
+    why = "without the kubelet's pod-resources service, plugwright cannot know which pod holds which device"
+    result = _listening(view, name, socket, why)
+    if result.state != "ok":
+        return result
+    try:
+        devices = asyncio.run(_allocatable(view.path(socket)))
+    except PeerRefused:
+        return healthy(name, f"{socket} answers, without GetAllocatableResources")
+    except (OSError, PlugwrightError) as error:
+        return found(name, f"{socket} does not answer: {error}", why, f"{_RESTART}; journalctl -u kubelet -n 50")
+    resources = sorted({device.resource for device in devices})
+    return healthy(name, f"the kubelet knows {len(devices)} healthy devices of {some(resources)}")
+
+
+async def _allocatable(socket: Path) -> list[pod_resources.AllocatableDevice]:
+    async with pod_resources.connect(socket) as kubelet:
+        return await kubelet.allocatable(timeout=_ANSWER)
+
+
+def device_checkpoint(view: NodeView) -> DoctorCheck:
+    """The kubelet's record of who holds which device."""
+    name, file = "kubelet-checkpoint", view.kubelet.checkpoint
+    why = "a kubelet that cannot read it at its next start forgets which pods hold devices, and gives them out again"
+    fix = f"plugwright checkpoint verify {file}; drain the node, then {_RESTART}: the kubelet writes it again"
+    try:
+        content = checkpoint.decode(files.read(view.path(file), _LARGEST_CHECKPOINT))
+    except FileNotFoundError:
+        return healthy(name, "none yet: no device plugin has registered")
+    except CheckpointCorrupt as error:
+        return found(name, f"{file} is damaged: {error}", why, fix)
+    except (OSError, ValueError) as error:
+        return found(name, f"{file} cannot be read: {error}", why, fix)
+    registered = some(sorted(content.registered or ()))
+    return healthy(name, f"{len(content.entries or ())} containers hold devices; registered: {registered}")

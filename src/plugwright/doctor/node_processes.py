@@ -1,0 +1,117 @@
+"""Processes of the node by name, and the configuration that its kubelet runs with."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import yaml
+
+from plugwright.doctor.node_view import NodeView
+from plugwright.errors import ConfigError, NotVisible
+
+__all__ = ["KubeletConfiguration", "NodeProcess", "kubelet_configuration", "processes"]
+
+_MOST_PROCESSES = 65_536
+_LONGEST_COMMAND = 65_536  # bytes
+
+
+class NodeProcess(msgspec.Struct, frozen=True):
+    pid: int
+    arguments: tuple[str, ...]
+
+    def flag(self, name: str) -> str | None:
+        """The value of `--name=value` or `--name value`; the last one counts."""
+        value = None
+        for number, argument in enumerate(self.arguments):
+            if argument == f"--{name}":
+                value = self.arguments[number + 1] if number + 1 < len(self.arguments) else ""
+            elif argument.startswith(f"--{name}="):
+                value = argument.partition("=")[2]
+        return value
+
+
+class KubeletConfiguration(msgspec.Struct, frozen=True):
+    """Of the kubelet; `sources` are the files and flags that were read."""
+
+    settings: Mapping[str, object]
+    gates: Mapping[str, bool]
+    sources: Sequence[str]
+
+    def text(self, name: str) -> str:
+        value = self.settings.get(name)
+        return value if isinstance(value, str) else ""
+
+
+def processes(view: NodeView, name: str) -> list[NodeProcess]:
+    """Visible processes with this name in `/proc/PID/comm`."""
+    pids = [entry for entry in _entries(view) if entry.isdecimal()]
+    found = []
+    for pid in pids:
+        try:
+            if view.read(f"/proc/{pid}/comm").strip() == name:
+                words = view.read(f"/proc/{pid}/cmdline", _LONGEST_COMMAND).split("\0")
+                found.append(NodeProcess(int(pid), tuple(filter(None, words))))
+        except (OSError, ValueError):
+            continue  # it has ended
+    return found
+
+
+def _entries(view: NodeView) -> list[str]:
+    directory = view.path("/proc")
+    names = [path.name for path, _ in zip(directory.iterdir(), range(_MOST_PROCESSES), strict=False)]
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def kubelet_configuration(view: NodeView) -> KubeletConfiguration:
+    """Files first, then flags, as the kubelet does. NotVisible if neither a file nor a kubelet can be seen."""
+    view.need_node()
+    running = processes(view, "kubelet")
+    file = (running[0].flag("config") if running else None) or str(view.kubelet.root / "config.yaml")
+    drop_ins = running[0].flag("config-dir") if running else None
+    settings: dict[str, object] = {}
+    gates: dict[str, bool] = {}
+    sources: list[str] = []
+    for path in [file, *_drop_ins(view, drop_ins)]:
+        text = view.read_if_there(path)
+        if text is not None:
+            sources.append(path)
+            content = _mapping(path, text)
+            gates |= {key: bool(value) for key, value in _members(content.get("featureGates"))}
+            settings |= content
+    if running:
+        sources.append(f"flags of process {running[0].pid}")
+        gates |= dict(_gates(running[0].flag("feature-gates") or ""))
+        for flag, key in (
+            ("topology-manager-policy", "topologyManagerPolicy"),
+            ("container-runtime-endpoint", "containerRuntimeEndpoint"),
+        ):
+            if value := running[0].flag(flag):
+                settings[key] = value
+    if not sources:
+        raise NotVisible(f"neither {file} nor a kubelet process is visible")
+    return KubeletConfiguration(settings, gates, sources)
+
+
+def _drop_ins(view: NodeView, directory: str | None) -> Iterator[str]:
+    if directory:
+        yield from (f"{directory}/{name}" for name in view.names(directory) if name.endswith(".conf"))
+
+
+def _mapping(path: str, text: str) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} must be YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must be a mapping")
+    return {str(key): value for key, value in content.items()}
+
+
+def _members(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((str(key), member) for key, member in value.items())
+
+
+def _gates(text: str) -> Iterator[tuple[str, bool]]:
+    for pair in filter(None, text.split(",")):
+        name, _, value = pair.partition("=")
+        yield name.strip(), value.strip().lower() in ("true", "t", "1")

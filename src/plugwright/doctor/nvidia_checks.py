@@ -1,0 +1,218 @@
+"""NVIDIA GPUs of the node: on the bus, with a driver, with device nodes that containers may open."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.node_view import ON_THE_NODE, NodeView
+from plugwright.errors import NotVisible
+from plugwright.model import some
+
+__all__ = ["device_access", "device_numbers", "nvidia_gpus", "nvidia_module", "nvidia_nodes", "nvidia_versions"]
+
+_PCI = "/sys/bus/pci/devices"
+_VENDOR, _DISPLAY = "0x10de", ("0x0300", "0x0302")
+_DRIVER_GPUS = "/proc/driver/nvidia/gpus"
+_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+_NONE = "no NVIDIA GPU on the PCI bus"
+_LOST = b"\xff\xff\xff\xff"  # of a device that does not answer on the bus
+_MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
+
+
+def _gpus(view: NodeView) -> list[str]:
+    """PCI addresses, without GPUs that are passed to virtual machines."""
+    found_gpus = []
+    for address in view.names(_PCI):
+        directory = f"{_PCI}/{address}"
+        if (view.read_if_there(f"{directory}/vendor") or "").strip() != _VENDOR:
+            continue
+        if not (view.read_if_there(f"{directory}/class") or "").strip().startswith(_DISPLAY):
+            continue
+        driver = view.path(directory) / "driver"
+        if not driver.is_symlink() or driver.readlink().name != "vfio-pci":
+            found_gpus.append(address)
+    return found_gpus
+
+
+def _modules(view: NodeView) -> set[str]:
+    return {line.split(" ", 1)[0] for line in view.read("/proc/modules", 2**22).splitlines()}
+
+
+def _driver_version(view: NodeView) -> str | None:
+    """Of the loaded kernel module."""
+    text = view.read_if_there("/proc/driver/nvidia/version")
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
+    return match[1] if match else None
+
+
+def _need_driver(view: NodeView) -> None:
+    if _driver_version(view) is None:
+        raise NotVisible("NVIDIA's kernel module is not loaded")
+
+
+def nvidia_module(view: NodeView) -> DoctorCheck:
+    name, gpus = "nvidia-module", _gpus(view)
+    if not gpus:
+        return healthy(name, _NONE)
+    modules, version = _modules(view), _driver_version(view)
+    if version is not None:
+        return healthy(name, f"NVIDIA's driver {version} is loaded for {len(gpus)} GPUs")
+    why = "nothing on this node can use the GPUs: their resource is idle or 0"
+    if "nouveau" in modules:
+        fix = "echo blacklist nouveau > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, modprobe nvidia"
+        return found(name, f"{len(gpus)} GPUs, and nouveau is loaded in place of NVIDIA's driver", why, fix)
+    if "nvidia" in modules:
+        raise NotVisible("the nvidia module is loaded, and /proc/driver/nvidia/version does not name its version")
+    fix = "modprobe nvidia; if that fails: dmesg | grep -i nvrm, and install the driver for this kernel"
+    return found(name, f"{len(gpus)} GPUs on the bus ({some(gpus, 4)}), and no NVIDIA kernel module", why, fix)
+
+
+def nvidia_gpus(view: NodeView) -> DoctorCheck:
+    """Whether the driver has every GPU that is on the bus, and each still answers there."""
+    name, gpus = "nvidia-gpus", _gpus(view)
+    if not gpus:
+        return healthy(name, _NONE)
+    why = "the GPU has fallen off the bus or failed to initialise: pods cannot get it"
+    silent = [address for address in gpus if _first_bytes(view, address) == _LOST]
+    if silent:
+        fix = "dmesg | grep -i xid; drain the node and power-cycle it"
+        return found(name, f"{some(silent)} do not answer on the PCI bus", why, fix)
+    _need_driver(view)
+    known = {address.lower() for address in view.names(_DRIVER_GPUS)}
+    absent = [address for address in gpus if address.lower() not in known]
+    if absent:
+        fix = f"dmesg | grep -i -e nvrm -e xid; nvidia-smi --gpu-reset -i {absent[0]}, or reboot"
+        return found(name, f"the driver does not have {some(absent)} of {len(gpus)} GPUs on the bus", why, fix)
+    return healthy(name, f"the driver has all {len(gpus)} GPUs")
+
+
+def _first_bytes(view: NodeView, address: str) -> bytes:
+    try:
+        with view.path(f"{_PCI}/{address}/config").open("rb", buffering=0) as file:
+            return file.read(4)
+    except FileNotFoundError:
+        return b""
+
+
+def nvidia_versions(view: NodeView) -> DoctorCheck:
+    """Whether the libraries are those of the loaded module."""
+    name = "nvidia-versions"
+    if not _gpus(view):
+        return healthy(name, _NONE)
+    view.need_node()
+    _need_driver(view)
+    module = _driver_version(view)
+    pattern = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
+    names = [match[1] for path in _libraries() for each in view.names(path) if (match := pattern.fullmatch(each))]
+    if not names:
+        raise NotVisible(f"no libnvidia-ml.so.VERSION in {some(_libraries())}")
+    if module not in names:
+        return found(
+            name,
+            f"the kernel module is {module}, the libraries are {some(sorted(set(names)))}",
+            "NVML fails with `Driver/library version mismatch`: every GPU is unavailable to new processes",
+            "drain the node, then reboot it (or rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia)",
+        )
+    return healthy(name, f"kernel module and libraries are {module}")
+
+
+def _libraries() -> Iterator[str]:
+    yield from _LIBRARIES
+    yield from (f"/run/nvidia/driver{path}" for path in _LIBRARIES)
+
+
+def _device_directory(view: NodeView) -> str:
+    """The driver container of the GPU Operator has device nodes of its own."""
+    return next((path for path in ("/dev", "/run/nvidia/driver/dev") if view.exists(f"{path}/nvidiactl")), "/dev")
+
+
+def _nodes(view: NodeView) -> list[str]:
+    """Device nodes that programs need: control, UVM, and one for each GPU of the driver."""
+    minors = []
+    for address in view.names(_DRIVER_GPUS):
+        match = re.search(r"Device Minor:\s*(\d+)", view.read_if_there(f"{_DRIVER_GPUS}/{address}/information") or "")
+        if match:
+            minors.append(int(match[1]))
+    directory = _device_directory(view)
+    return [f"{directory}/{name}" for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{n}" for n in sorted(minors)))]
+
+
+def nvidia_nodes(view: NodeView) -> DoctorCheck:
+    name = "nvidia-device-nodes"
+    if not _gpus(view):
+        return healthy(name, _NONE)
+    _need_driver(view)
+    nodes = _nodes(view)
+    if view.target.in_pod and not view.exists(nodes[0]):
+        raise NotVisible(ON_THE_NODE)
+    missing = [node for node in nodes if not view.exists(node)]
+    others = [node for node in nodes if node not in missing and not stat.S_ISCHR(view.path(node).stat().st_mode)]
+    why = "no container can use the GPU: CUDA fails to initialise"
+    if others:
+        fix = f"rm -r {' '.join(others)} && {_MAKE_NODES}"
+        return found(name, f"{some(others)} are no character devices", why, fix)
+    if missing:
+        return found(name, f"{some(missing)} do not exist", why, _MAKE_NODES)
+    return healthy(name, f"{len(nodes)} device nodes exist")
+
+
+def device_numbers(view: NodeView) -> DoctorCheck:
+    """Whether device nodes have the major numbers of the loaded driver: that of UVM changes with every load."""
+    name = "device-numbers"
+    if not _gpus(view):
+        return healthy(name, _NONE)
+    _need_driver(view)
+    majors, wrong = _majors(view), []
+    for node in _nodes(view):
+        if not view.exists(node):
+            continue
+        status = view.path(node).stat()
+        expected = majors.get("nvidia-uvm" if node.endswith("uvm") else "nvidia", majors.get("nvidia-frontend"))
+        if stat.S_ISCHR(status.st_mode) and expected is not None and os.major(status.st_rdev) != expected:
+            wrong.append(f"{node} has {os.major(status.st_rdev)}, the driver {expected}")
+    if wrong:
+        paths = " ".join(text.split(" ", 1)[0] for text in wrong)
+        return found(
+            name,
+            f"device nodes with another driver's major number: {some(wrong)}",
+            "they lead to no device, or to another one; usual after the driver was loaded again",
+            f"rm {paths} && {_MAKE_NODES}, then restart the pods that have these nodes",
+        )
+    return healthy(name, "device nodes have the driver's numbers")
+
+
+def _majors(view: NodeView) -> dict[str, int]:
+    """Of character devices, by the name of their driver."""
+    characters = view.read("/proc/devices").partition("Block devices:")[0]
+    return {name: int(number) for number, name in re.findall(r"^\s*(\d+)\s+(\S+)$", characters, re.MULTILINE)}
+
+
+def device_access(view: NodeView) -> DoctorCheck:
+    """Whether this process may open the control node: a cgroup's device rules refuse with EPERM."""
+    name, node = "device-access", f"{_device_directory(view)}/nvidiactl"
+    if not _gpus(view):
+        return healthy(name, _NONE)
+    if not view.exists(node) or not view.path(node).is_char_device():
+        raise NotVisible(f"{node} is no device node here")
+    try:
+        os.close(os.open(view.path(node), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+    except PermissionError as error:
+        if os.statvfs(view.path(node)).f_flag & os.ST_NODEV:
+            raise NotVisible(f"{node} is on a file system without devices here") from error
+        return refusal(node, error.errno or errno.EPERM)
+    return healthy(name, f"{node} can be opened")
+
+
+def refusal(node: str, code: int) -> DoctorCheck:
+    """The finding for a device node that may not be opened."""
+    why = "NVML and CUDA need it: GPUs look lost from here"
+    if code == errno.EPERM:
+        fix = (
+            "restart the pod; with systemd's cgroup driver, make the links in /dev/char too, or `systemctl "
+            "daemon-reload` takes devices away again: nvidia-ctk system create-dev-char-symlinks --create-all"
+        )
+        return found("device-access", f"the device rules of this cgroup refuse {node}", why, fix)
+    return found("device-access", f"no permission to open {node}", why, f"chmod 0666 {node}; see ModifyDeviceFiles")

@@ -1,0 +1,206 @@
+"""The container runtime: whether it makes devices of CDI names, and reads the directories that plugwright writes to.
+
+It is asked through its CRI socket first; files are read if it does not answer.
+"""
+
+import asyncio
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.node_processes import kubelet_configuration
+from plugwright.doctor.node_view import NodeView
+from plugwright.errors import NotVisible, PlugwrightError
+from plugwright.model import some
+from plugwright.protocol import transport, wire_format
+from plugwright.sdk import cdi
+from plugwright.text import clean
+
+__all__ = ["runtime_cdi"]
+
+_SOCKETS = ("/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/var/run/crio/crio.sock")
+_CONTAINERD_FILE = "/etc/containerd/config.toml"
+_CRIO_FILES = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
+_VERSION, _STATUS = "/runtime.v1.RuntimeService/Version", "/runtime.v1.RuntimeService/Status"
+_CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+_LIMIT = 5.0  # seconds
+_LARGEST = 4 * 2**20  # bytes of an answer
+_CDI_SINCE, _CDI_ON_SINCE = (1, 7), (2, 0)  # of containerd
+
+
+class RuntimeSettings(msgspec.Struct, frozen=True):
+    """None is unknown."""
+
+    name: str  # containerd or cri-o
+    version: tuple[int, ...] | None = None
+    enabled: bool | None = None
+    directories: tuple[str, ...] | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"{self.name} {'.'.join(map(str, self.version))}" if self.version else self.name
+
+
+def runtime_cdi(view: NodeView) -> DoctorCheck:
+    name = "runtime-cdi"
+    view.need_node()
+    settings = _settings(view)
+    enabled, used = _is_enabled(settings), _uses_cdi(view)
+    if settings.name == "containerd":
+        change = f"set enable_cdi = true in the CRI plugin of {_CONTAINERD_FILE}, then systemctl restart containerd"
+    else:
+        change = "set cdi_spec_dirs in [crio.runtime] of /etc/crio/crio.conf, then systemctl restart crio"
+    if enabled is None:
+        raise NotVisible(f"neither the CRI socket nor a configuration file says whether {settings.shown} has CDI on")
+    if not enabled and not used:
+        return healthy(name, f"CDI is off in {settings.shown}, and nothing here uses it")
+    why = "CDI names are ignored: containers start without their devices, or not at all"
+    if settings.version and settings.name == "containerd" and settings.version < _CDI_SINCE:
+        return found(name, f"{settings.shown} has no CDI", why, "update containerd to 1.7 or later")
+    if not enabled:
+        return found(name, f"CDI is off in {settings.shown}", why, change)
+    if settings.directories is not None and not _reads_dynamic(settings.directories):
+        text = f"{settings.shown} reads CDI specs in {some(settings.directories)}, not in {cdi.DYNAMIC}"
+        return found(name, text, why, f"add {cdi.DYNAMIC} to cdi_spec_dirs and restart the container runtime")
+    return healthy(name, f"CDI is on in {settings.shown}")
+
+
+def _is_enabled(settings: RuntimeSettings) -> bool | None:
+    if settings.name != "containerd":
+        return True if settings.directories is None else bool(settings.directories)
+    if settings.version is not None and settings.version < _CDI_SINCE:
+        return False
+    if settings.enabled is None and settings.version is not None:
+        return settings.version >= _CDI_ON_SINCE
+    return settings.enabled
+
+
+def _reads_dynamic(directories: Sequence[str]) -> bool:
+    return any(directory.rstrip("/") in (str(cdi.DYNAMIC), "/run/cdi") for directory in directories)
+
+
+def _uses_cdi(view: NodeView) -> bool:
+    """Whether the node has specs, or serves claims, whose devices are CDI names."""
+    if any(name.endswith((".json", ".yaml")) for path in view.spec_directories for name in view.names(path)):
+        return True
+    try:
+        return any(resource.driver is not None for resource in view.report.resources)
+    except (OSError, ValueError, PlugwrightError):
+        return False
+
+
+def _settings(view: NodeView) -> RuntimeSettings:
+    from_files = _from_files(view)
+    for socket in _sockets(view):
+        if not view.path(socket).is_socket():
+            continue
+        try:
+            asked = asyncio.run(_asked(view.path(socket)))
+        except (OSError, PlugwrightError):
+            continue
+        if from_files is None or from_files.name != asked.name:
+            return asked
+        return RuntimeSettings(
+            asked.name,
+            asked.version,
+            from_files.enabled if asked.enabled is None else asked.enabled,
+            from_files.directories if asked.directories is None else asked.directories,
+        )
+    if from_files is None:
+        raise NotVisible("no container runtime answers, and none has a configuration file")
+    return from_files
+
+
+def _sockets(view: NodeView) -> Iterator[str]:
+    try:
+        endpoint = kubelet_configuration(view).text("containerRuntimeEndpoint")
+    except (OSError, ValueError, PlugwrightError):
+        endpoint = ""
+    if endpoint:
+        yield endpoint.removeprefix("unix://")
+    yield from _SOCKETS
+
+
+async def _asked(socket: Path) -> RuntimeSettings:
+    async with transport.connect(socket, _LARGEST) as runtime:
+        version = await runtime.call(_VERSION, b"", wire_format.read, _LIMIT)
+        status = await runtime.call(_STATUS, wire_format.write_flag(1, True), wire_format.read, _LIMIT)
+    name = clean(wire_format.text(version, 2), 64)
+    settings = RuntimeSettings("containerd" if name == "containerd" else "cri-o")
+    found_version = re.match(r"v?(\d{1,4})\.(\d{1,4})", wire_format.text(version, 3))
+    numbers = (int(found_version[1]), int(found_version[2])) if found_version else None
+    info = {wire_format.text(pair, 1): wire_format.text(pair, 2) for pair in wire_format.messages(status, 2)}
+    try:
+        config = json.loads(info.get("config", "{}"))
+    except ValueError:
+        config = {}
+    enabled = config.get("enableCDI") if isinstance(config, dict) else None
+    directories = config.get("cdiSpecDirs") if isinstance(config, dict) else None
+    return replace(
+        settings,
+        version=numbers,
+        enabled=enabled if isinstance(enabled, bool) else None,
+        directories=tuple(map(str, directories)) if isinstance(directories, list) else None,
+    )
+
+
+def _from_files(view: NodeView) -> RuntimeSettings | None:
+    if (text := view.read_if_there(_CONTAINERD_FILE)) is not None:
+        return _containerd(view, text)
+    file, directory = _CRIO_FILES
+    texts = [view.read_if_there(file), *(view.read_if_there(f"{directory}/{name}") for name in view.names(directory))]
+    settings = None
+    for crio in filter(None, texts):
+        content = _member(_toml(crio), "crio")
+        directories = _texts(_member(content, "runtime").get("cdi_spec_dirs"))
+        before = settings.directories if settings is not None else None
+        settings = RuntimeSettings("cri-o", directories=before if directories is None else directories)
+    return settings
+
+
+def _containerd(view: NodeView, text: str) -> RuntimeSettings:
+    """A file of version 3 is of containerd 2; imported files override the importing one."""
+    main = _toml(text)
+    settings = RuntimeSettings("containerd")
+    if main.get("version") == 3:
+        settings = replace(settings, version=_CDI_ON_SINCE)
+    imported = (view.read_if_there(path) for path in _imports(view, main))
+    for content in [main, *(_toml(each) for each in imported if each is not None)]:
+        for plugin in _CRI_PLUGINS:
+            cri = _member(_member(content, "plugins"), plugin)
+            enabled, directories = cri.get("enable_cdi"), _texts(cri.get("cdi_spec_dirs"))
+            if isinstance(enabled, bool):
+                settings = replace(settings, enabled=enabled)
+            if directories is not None:
+                settings = replace(settings, directories=directories)
+    return settings
+
+
+def _imports(view: NodeView, content: Mapping[str, object]) -> Iterator[str]:
+    for pattern in _texts(content.get("imports")) or ():
+        directory, _, name = pattern.rpartition("/")
+        directory = directory if directory.startswith("/") else str(Path(_CONTAINERD_FILE).parent / directory)
+        yield from (f"{directory}/{entry}" for entry in view.names(directory) if fnmatchcase(entry, name))
+
+
+def _toml(text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the configuration of the container runtime must be TOML: {error}") from error
+
+
+def _member(content: Mapping[str, object], name: str) -> dict[str, object]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    return tuple(map(str, value)) if isinstance(value, list) else None

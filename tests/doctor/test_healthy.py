@@ -1,0 +1,49 @@
+"""A healthy node has no finding, and what cannot be seen is not called healthy."""
+
+from pathlib import Path
+
+from tests.doctor.patient import Patient, findings, patient
+
+from plugwright.doctor.diagnosis import CHECKS, diagnose
+from plugwright.doctor.node_view import DoctorTarget, NodeView
+from plugwright.protocol.paths import KubeletPaths
+
+
+async def test_a_healthy_node_has_no_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        report = await node.examine()
+    assert findings(report) == []
+    assert report.result == "healthy"
+    assert [check.name for check in report.checks] == list(CHECKS)
+    unknown = {check.name: check.why for check in report.checks if check.state == "unknown"}
+    assert unknown.keys() <= {"device-access"}  # a device node of the test leads to no driver
+    seen = {check.name: check.found for check in report.checks}
+    assert seen["cdi-specs"].startswith("1 specs")
+    assert seen["pod-resources"] == "the kubelet knows 4 healthy devices of mock/gpu"
+    assert seen["registration"] == "1 resources are registered and watched"
+
+
+async def test_in_a_pod_facts_of_the_node_are_unknown_and_no_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        report = await node.examine(in_pod=True)
+    assert findings(report) == []
+    hidden = {check.name for check in report.checks if check.state == "unknown" and "on the node" in check.why}
+    assert {"kubelet-root", "kubelet-feature-gates", "runtime-cdi", "inotify", "cdi-paths"} <= hidden
+
+
+def test_an_empty_root_has_findings_and_nothing_fails(tmp_path: Path) -> None:
+    report = diagnose(DoctorTarget(root=tmp_path, kubelet=KubeletPaths()))
+    assert {check.name for check in findings(report)} == {"kubelet-directory", "daemon"}
+    assert report.result == "findings"
+
+
+def test_links_of_the_node_stay_inside_of_its_root(root: Path) -> None:
+    node = Patient(root)
+    node.populate()
+    (root / "etc/secret").symlink_to("/../../etc/hostname")
+    view = NodeView(DoctorTarget(root=root))
+    assert view.path("/var/run/cdi") == root / "run/cdi"
+    assert view.path("/etc/secret") == root / "etc/hostname"
+    assert view.path("/var/run/../lib/kubelet") == root / "lib/kubelet"
