@@ -101,7 +101,6 @@ SMALL_MODULES: Mapping[str, str] = {
     "dra.device_access": "the claims' view of devices",
     "dra.health": "the implementation of one service",
     "extended_resources.kubelet_dir": "reads the node's disk; its importer the API server",
-    "kube.remote_daemon": "of another package than its importer, which only prints",
     "kubelet.components": _FULL,
     "plugins.nvidia.stored": _FULL,
     "plugins.nvidia.switch_log": _FULL,
