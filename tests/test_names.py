@@ -64,6 +64,7 @@ STEMS: Mapping[str, str] = {
     # an importer has the name of what it imports
     "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows
+    "devices": "the device manager's sets, and the command for every device of a cluster",
     "dra": "the kubelet's service for claims, and the command that shows slices and claims",
     "log_level": "of the daemon, and the command that changes it",
     "mock": "the plugin, and the command for its devices",

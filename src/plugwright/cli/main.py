@@ -38,6 +38,9 @@ _COMMANDS = {
         "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
     "Look and repair": {
+        "devices": ("devices", "Show every device of a cluster or a node, with its holder."),
+        "who": ("who", "Show who holds a device, or which devices a pod has."),
+        "free": ("free", "Count free, held and unhealthy devices of a cluster."),
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),

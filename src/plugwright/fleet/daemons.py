@@ -31,6 +31,7 @@ __all__ = [
     "LocalDaemon",
     "ReachableDaemon",
     "ask_all",
+    "cluster_access",
     "find_all",
     "find_daemon",
 ]
@@ -118,6 +119,15 @@ def find_all(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) 
         assert access is not None
         found = list(_remote_daemons(access, choice))
     return sorted(found, key=lambda daemon: natural_order(daemon.node))
+
+
+def cluster_access(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> ClusterAccess:
+    """The API server of the chosen cluster."""
+    access, up = _cluster(choice, environment)
+    if up is not None:
+        access = ClusterAccess.of_kubeconfig(Path(up["kubeconfig"]), None, environment)
+    assert access is not None  # the file was named
+    return access
 
 
 def ask_all(

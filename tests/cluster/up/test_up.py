@@ -108,7 +108,7 @@ async def test_a_signal_ends_the_cluster_and_nothing_is_left(
 async def test_a_detached_cluster_runs_until_down(runtime: RuntimeDirectory) -> None:
     started = await runtime.ask("up", "--detach")
     assert started.code == 0
-    assert "To end it:  plugwright down" in started.out
+    assert f"To end it:  {sys.executable} -m plugwright down" in started.out
     try:
         with client(runtime.root / "plugwright-up" / "kubeconfig") as api:
             assert len(list(api.list(Node))) == 1
