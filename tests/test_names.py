@@ -64,6 +64,7 @@ STEMS: Mapping[str, str] = {
     # an importer has the name of what it imports
     "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows
+    "devices": "the device manager's sets, and the command for every device of a cluster",
     "dra": "the kubelet's service for claims, and the command that shows slices and claims",
     "log_level": "of the daemon, and the command that changes it",
     "mock": "the plugin, and the command for its devices",
@@ -101,7 +102,6 @@ SMALL_MODULES: Mapping[str, str] = {
     "dra.device_access": "the claims' view of devices",
     "dra.health": "the implementation of one service",
     "extended_resources.kubelet_dir": "reads the node's disk; its importer the API server",
-    "kube.remote_daemon": "of another package than its importer, which only prints",
     "kubelet.components": _FULL,
     "plugins.nvidia.stored": _FULL,
     "plugins.nvidia.switch_log": _FULL,

@@ -1,16 +1,17 @@
-"""`plugwright handover`: devices move from one API to the other while pods run, on this node or through kubectl."""
+"""`plugwright handover`: devices move from one API to the other while pods run, on this node or another."""
 
 import json
 import os
-import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import pytest
 from tests.cli.processes import Ended, ended
+from tests.kube.exec_server import daemon_pod, exec_server
 
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts
 from plugwright.sdk.serve_settings import ServeMode, Split
@@ -106,22 +107,21 @@ async def test_status_is_a_table_of_what_is_where_and_waits_for_whom(tmp_path: P
         await kubelet.remove(pod)
 
 
-async def test_another_node_is_reached_by_kubectl_in_the_daemons_pod(tmp_path: Path, root: Path) -> None:
+async def test_another_node_is_reached_by_exec_in_the_daemons_pod(tmp_path: Path, root: Path) -> None:
     async with two_tapes(tmp_path, root) as kubelet:
         await kubelet.allocatable(TAPE, 2)
-        path = kubectl(tmp_path, root, pods=["plugwright-x7"])
-        moved = devices(
-            await handover(
-                root / "none", "worker-1", "--to", "dra", "-o", "json", "--context", "east", environment=path
-            )
+        with exec_server([daemon_pod("plugwright-x7")], {"plugwright-x7": root / "c"}) as server:
+            cluster = ["--kubeconfig", str(server.kubeconfig(tmp_path / "config"))]
+            moved = devices(await handover(root / "none", "worker-1", "--to", "dra", "-o", "json", *cluster))
+            assert {device["target"] for device in moved.values()} == {"dra"}
+            listed, *carried = map(unquote_plus, server.requests)
+        assert listed.startswith("/api/v1/pods?labelSelector=app.kubernetes.io/name=plugwright")
+        assert "fieldSelector=status.phase=Running,spec.nodeName=worker-1" in listed
+        assert all(
+            path.startswith("/api/v1/namespaces/devices/pods/plugwright-x7/exec?command=plugwright&command=request")
+            for path in carried
         )
-        assert {device["target"] for device in moved.values()} == {"dra"}
-        asked, carried = (tmp_path / "calls").read_text().splitlines()
-        assert "--context=east get pods --all-namespaces --selector=app.kubernetes.io/name=plugwright" in asked
-        assert "spec.nodeName=worker-1,status.phase=Running" in asked
-        carrying, _, command = carried.partition(" -- ")
-        assert carrying.endswith("exec --namespace=devices --container=plugwright plugwright-x7")
-        assert command == "plugwright handover --to dra --output json"
+        assert all("&container=plugwright&" in path for path in carried)
 
 
 @pytest.mark.parametrize(
@@ -130,42 +130,20 @@ async def test_another_node_is_reached_by_kubectl_in_the_daemons_pod(tmp_path: P
         ([], "no daemon runs on worker-1: no running pod there has the labels app.kubernetes.io/name=plugwright"),
         (
             ["a", "b"],
-            "several daemons run on worker-1: devices/a, devices/b; choose one with --selector or --namespace",
+            "several daemons run on worker-1: devices/a, devices/b; choose one with --selector or the namespace",
         ),
     ],
 )
 async def test_a_node_without_one_daemon_is_an_error(tmp_path: Path, root: Path, pods: list[str], text: str) -> None:
-    path = kubectl(tmp_path, root, pods=pods)
-    assert await handover(root, "worker-1", "--status", environment=path) == Ended(1, "", f"plugwright: {text}\n")
-
-
-def kubectl(tmp_path: Path, root: Path, pods: list[str]) -> dict[str, str]:
-    """A kubectl that knows these pods on every node, and carries out commands on this machine."""
-    items = [
-        {"metadata": {"namespace": "devices", "name": name}, "spec": {"containers": [{"name": "plugwright"}]}}
-        for name in pods
-    ]
-    (tmp_path / "pods.json").write_text(json.dumps({"items": items}))
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    program.write_text(f"""#!/bin/bash
-echo "$@" >> {tmp_path}/calls
-[[ "$*" == *"get pods"* ]] && exec cat {tmp_path}/pods.json
-while [ "$1" != "--" ]; do shift; done
-shift 2
-PLUGWRIGHT_CONTROL_SOCKET={root}/c exec {sys.executable} -m plugwright "$@"
-""")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-
-
-async def test_without_kubectl_the_error_says_what_to_do(tmp_path: Path, root: Path) -> None:
-    done = await handover(root, "worker-1", "--to", "dra", environment={"PATH": str(tmp_path)})
-    assert (done.code, "kubectl is needed to reach the daemon on worker-1" in done.err) == (1, True)
+    with exec_server([daemon_pod(name) for name in pods]) as server:
+        cluster = ["--kubeconfig", str(server.kubeconfig(tmp_path / "config"))]
+        assert await handover(root, "worker-1", "--status", *cluster) == Ended(1, "", f"plugwright: {text}\n")
 
 
 async def test_a_name_that_no_node_has_is_refused(root: Path) -> None:
-    done = await handover(root, "n1,spec.nodeName=n2", "--to", "dra")
+    with exec_server([]) as server:
+        cluster = ["--kubeconfig", str(server.kubeconfig(root / "config"))]
+        done = await handover(root, "n1,spec.nodeName=n2", "--to", "dra", *cluster)
     assert done == Ended(1, "", "plugwright: NODE must be the name of a Node, got 'n1,spec.nodeName=n2'\n")
 
 

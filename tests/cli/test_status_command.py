@@ -185,9 +185,9 @@ async def test_watch_ends_by_ctrl_c_without_a_message(controlled: Settings, node
 
 async def test_missing_daemon_is_one_line(node: Node) -> None:
     done = await node.ask("status")
-    said = f"plugwright: no daemon here: {node.control} does not exist; is `plugwright run` running? In a cluster, "
+    said = f"plugwright: no daemon here: {node.control} does not exist; is `plugwright run` running? For the daemon "
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"{said}run this in the daemon's pod: kubectl exec POD -- plugwright …\n"
+    assert done.err == f"{said}of a cluster's node, give --node NODE\n"
 
 
 @pytest.mark.parametrize("socket", ["a-file/control.sock", "x" * 120])

@@ -1,60 +1,124 @@
-"""Requests to a running daemon through its control socket, with errors an operator can act on."""
+"""Requests to a running daemon: the flags that choose it, and errors an operator can act on."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from plugwright.errors import ConfigError, PeerGone
-from plugwright.system import json_lines
+from plugwright.fleet.daemons import (
+    CONTROL_SOCKET,
+    SELECTOR,
+    DaemonChoice,
+    LocalDaemon,
+    ReachableDaemon,
+    ask_all,
+    find_all,
+    find_daemon,
+)
+from plugwright.fleet.device_names import complete_device, devices_in_status
+from plugwright.model import some
 from plugwright.text import clean
 
-__all__ = ["ask", "control_socket", "follow", "plugin_command"]
+__all__ = ["ChosenDaemon", "ask", "control_socket", "daemon_options", "device_id", "plugin_command", "print_of_all"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-_ELSEWHERE = "is `plugwright run` running? In a cluster, run this in the daemon's pod: kubectl exec POD -- plugwright …"
+_PATH = click.Path(path_type=Path)
+
+control_socket = click.option(
+    "--control-socket",
+    type=_PATH,
+    envvar="PLUGWRIGHT_CONTROL_SOCKET",
+    show_envvar=True,
+    help=f"Control socket of the daemon.  [default: {CONTROL_SOCKET}, or that of the running `plugwright up`]",
+)
+_OPTIONS = (
+    control_socket,
+    click.option("--node", metavar="NODE", default="", help="The daemon of this node of a cluster."),
+    click.option("--kubeconfig", type=_PATH, help="With --node.  [default: as kubectl]"),
+    click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
+    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
+)
+_ALL_NODES = click.option("--all-nodes", is_flag=True, help="The daemons of all nodes of the cluster.")
 
 
-def control_socket(command: F) -> F:
-    return click.option(
-        "--control-socket",
-        type=click.Path(path_type=Path),
-        default="/run/plugwright/control.sock",
-        show_default=True,
-        envvar="PLUGWRIGHT_CONTROL_SOCKET",
-        show_envvar=True,
-        help="Control socket of the daemon.",
-    )(command)
+class ChosenDaemon:
+    """The daemon that the flags choose; it is looked for with the first request."""
+
+    def __init__(self, choice: DaemonChoice, *, is_all: bool = False) -> None:
+        self.choice, self.is_all = choice, is_all
+        self._found: ReachableDaemon | None = None
+
+    @property
+    def reached(self) -> ReachableDaemon:
+        if self._found is None:
+            self._found = find_daemon(self.choice)
+        return self._found
+
+    def ask(self, request: Mapping[str, object]) -> Any:
+        """The daemon's one answer."""
+        return self.reached.ask(request)
+
+    def follow(self, request: Mapping[str, object]) -> Iterator[Any]:
+        """Answers for as long as the daemon runs."""
+        return self.reached.follow(request)
+
+    def ask_all(self, request: Mapping[str, object]) -> Iterator[tuple[str, Any, str]]:
+        """Of each node with a daemon: its name, the answer, or the reason that there is none."""
+        found = find_all(self.choice)
+        if not found:
+            raise ConfigError(f"no daemon runs in the cluster: no running pod has the labels {self.choice.selector}")
+        for daemon, answer, reason in ask_all(found, request):
+            yield daemon.node, answer, reason
+
+
+def daemon_options(*, all_nodes: bool = False) -> Callable[[F], F]:
+    """The flags that choose a daemon; the command gets it as `daemon`."""
+
+    def decorated(command: F) -> F:
+        @wraps(command)
+        def call(
+            *arguments: Any, control_socket: Path | None, node: str, kubeconfig: Path | None, context: str | None,
+            selector: str, daemon_namespace: str | None, all_nodes: bool = False, **values: Any,
+        ) -> Any:  # fmt: skip
+            if node and all_nodes:
+                raise click.UsageError("give --node or --all-nodes, not both")
+            choice = DaemonChoice(control_socket, node, kubeconfig, context, selector, daemon_namespace)
+            return command(*arguments, daemon=ChosenDaemon(choice, is_all=all_nodes), **values)
+
+        decorating: Any = call
+        for option in reversed((*_OPTIONS, *([_ALL_NODES] if all_nodes else []))):
+            decorating = option(decorating)
+        return decorating  # type: ignore[no-any-return]
+
+    return decorated
 
 
 def ask(path: Path, request: Mapping[str, object]) -> Any:
-    """The daemon's one answer."""
-    with _errors_of(path):
-        return json_lines.ask(path, request)
+    """The one answer of whatever listens on a control socket."""
+    return LocalDaemon(path).ask(request)
 
 
-def follow(path: Path, request: Mapping[str, object]) -> Iterator[Any]:
-    """Answers for as long as the daemon runs."""
-    with _errors_of(path):
-        yield from json_lines.follow(path, request)
+def device_id(daemon: ChosenDaemon, text: str, resource: str = "") -> str:
+    """The id of the device that `text` names by its id, the beginning of it or its index; else the text itself."""
+    found = complete_device(text, devices_in_status(daemon.ask({"do": "status"}), resource))
+    return found[0].id if found else text
 
 
-def plugin_command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:
+def plugin_command(daemon: ChosenDaemon, name: str, resource: str, arguments: Mapping[str, str]) -> None:
     """Has the plugin of `resource` carry out one of its own commands, and prints its answer."""
-    click.echo(clean(ask(path, {"do": "plugin", "resource": resource, "name": name, "arguments": arguments})))
+    request = {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}
+    click.echo(clean(daemon.ask(request)))
 
 
-@contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise PeerGone(f"no daemon here: {path} does not exist; {_ELSEWHERE}") from error
-    except ConnectionRefusedError as error:
-        raise PeerGone(f"no daemon here: no process listens on {path}; {_ELSEWHERE}") from error
-    except PermissionError as error:
-        raise ConfigError(f"no permission to open {path}: try as root") from error
-    except OSError as error:
-        raise ConfigError(f"cannot open {path}: {error}") from error
+def print_of_all(daemon: ChosenDaemon, request: Mapping[str, object]) -> None:
+    """Prints a line for each node: the daemon's answer. Fails if one of them did not answer."""
+    failed = []
+    for node, answer, reason in daemon.ask_all(request):
+        click.echo(f"{clean(node)}: {clean(reason or answer)}")
+        failed += [node] if reason else []
+    if failed:
+        raise PeerGone(f"no answer of the daemons of {some(failed)}")

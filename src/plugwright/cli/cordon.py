@@ -2,14 +2,15 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
-from plugwright.cli.control import ask, control_socket
+from plugwright.cli.control import ChosenDaemon, daemon_options, device_id
 from plugwright.cli.options import duration, moment
 from plugwright.cli.output import Cell, age, table_lines
+from plugwright.errors import PeerGone
+from plugwright.fleet.device_names import NamedDevice, complete_device
 from plugwright.sdk.status import CordonStatus, DaemonStatus
 from plugwright.text import clean
 
@@ -19,7 +20,8 @@ _COLUMNS = ["RESOURCE", "ID", "SINCE", "ENDS IN", "BY", "REASON"]
 _EXAMPLES = """\b
 Examples:
   plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'fan replaced on Monday' --for 3d
-  plugwright cordon --list
+  plugwright cordon nvidia.com/gpu 3 --node worker-7 --reason 'Xid 79 twice'
+  plugwright cordon --list --all-nodes
 """
 _by = click.option(
     "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log and for --list."
@@ -37,18 +39,21 @@ _by = click.option(
 @_by
 @click.option("--list", "listing", is_flag=True, help="List the cordons instead, those of the configuration too.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --list.  [default: text]")
-@control_socket
-def cordon(control_socket: Path, listing: bool, output: str | None, **options: Any) -> None:
+@daemon_options(all_nodes=True)
+def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: Any) -> None:
     """Take one device out of service: it turns Unhealthy with this reason, and stays so over restarts.
 
-    Pods that hold it keep it; no new pod gets it. A cordon with an end is taken back by itself.
+    ID is the device's id, the beginning of it, or its index. Pods that hold it keep it; no new pod gets it. A cordon
+    with an end is taken back by itself.
     """
     given = {name for name, value in options.items() if value is not None and name != "by"}
     if listing:
         if given:
             raise click.UsageError("--list takes no device")
-        _show(ask(control_socket, {"do": "status"}), output or "text")
+        _show_all(daemon, output or "text") if daemon.is_all else _show(daemon.ask({"do": "status"}), output or "text")
         return
+    if daemon.is_all:
+        raise click.UsageError("--all-nodes is for --list: a device is on one node")
     for name, shown in (
         ("resource", "argument 'RESOURCE'"),
         ("device_id", "argument 'ID'"),
@@ -69,18 +74,44 @@ def cordon(control_socket: Path, listing: bool, output: str | None, **options: A
         "by": "by",
     }
     request = {key: options[name] for name, key in keys.items() if options[name] is not None}
-    click.echo(clean(ask(control_socket, {"do": "cordon", **request})))
+    request["id"] = device_id(daemon, request["id"], request["resource"])
+    click.echo(clean(daemon.ask({"do": "cordon", **request})))
 
 
 @click.command(epilog="Example:  plugwright uncordon nvidia.com/gpu GPU-1c2d")
 @click.argument("resource")
-@click.argument("device_id", metavar="ID")
+@click.argument("given_id", metavar="ID")
 @_by
-@control_socket
-def uncordon(resource: str, device_id: str, by: str | None, control_socket: Path) -> None:
+@daemon_options()
+def uncordon(resource: str, given_id: str, by: str | None, daemon: ChosenDaemon) -> None:
     """Put a cordoned device back into service, with its own health; its resource need not be served any more."""
-    request = {"do": "uncordon", "resource": resource, "id": device_id, **({"by": by} if by else {})}
-    click.echo(clean(ask(control_socket, request)))
+    listed = [NamedDevice(resource, cordon["id"]) for cordon in _cordons(daemon, resource)]
+    found = complete_device(given_id, listed)
+    named = found[0].id if found else device_id(daemon, given_id, resource)
+    request = {"do": "uncordon", "resource": resource, "id": named, **({"by": by} if by else {})}
+    click.echo(clean(daemon.ask(request)))
+
+
+def _cordons(daemon: ChosenDaemon, resource: str) -> list[CordonStatus]:
+    cordons = daemon.ask({"do": "status"})["cordons"]
+    return [cordon for cordon in cordons if cordon["resource"] == resource and not cordon["declared"]]
+
+
+def _show_all(daemon: ChosenDaemon, output: str) -> None:
+    """The cordons of every node, and the nodes that did not answer."""
+    found, silent = [], []
+    for node, report, reason in daemon.ask_all({"do": "status"}):
+        if reason:
+            silent.append(f"{clean(node)}: {clean(reason)}")
+        else:
+            found += [(node, cordon) for cordon in report["cordons"]]
+    if output == "json":
+        click.echo(json.dumps([{"node": node, **cordon} for node, cordon in found]))
+    else:
+        rows: list[list[Cell]] = [[node, *_row(cordon, time.time())] for node, cordon in found]
+        click.echo("\n".join(table_lines(["NODE", *_COLUMNS], rows)) if rows else "no device is cordoned")
+    if silent:
+        raise PeerGone(f"cordons of some nodes are unknown: {'; '.join(silent)}")
 
 
 def _show(report: DaemonStatus, output: str) -> None:

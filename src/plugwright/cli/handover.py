@@ -1,11 +1,10 @@
 """`plugwright handover`: moves the devices of a node from one API to the other while its pods run.
 
-On the node the request goes through the daemon's control socket. For another node, kubectl carries the same command
-into the daemon's pod there: who may exec into it may do this, and no new right is needed, least of all by the daemon.
+On the node the request goes through the daemon's control socket, for another node by exec into the daemon's pod there:
+who may exec into it may do this, and no new right is needed, least of all by the daemon.
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 
 import click
 
-from plugwright.cli.control import ask, control_socket
+from plugwright.cli.control import ChosenDaemon, control_socket
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, table_lines
 from plugwright.errors import ConfigError, PlugwrightError
-from plugwright.kube.remote_daemon import RemoteDaemon
+from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.model import natural_order, some
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.text import clean
@@ -53,10 +52,8 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 @click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="With --wait.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--namespace", metavar="NAME", help="Of the daemon's pod on NODE.  [default: any]")
-@click.option(
-    "--selector", default="app.kubernetes.io/name=plugwright", show_default=True, help="Labels of the daemon's pod."
-)
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="For kubectl, with NODE.")
+@click.option("--selector", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="With NODE.  [default: as kubectl]")
 @click.option("--context", help="Context of the kubeconfig.")
 @control_socket
 def handover(
@@ -65,7 +62,7 @@ def handover(
     """Move a node's devices from one API to the other while its pods run.
 
     Free devices move at once, held ones when their pod or claim ends; nothing is drained. Without NODE on this machine,
-    with NODE through kubectl in the daemon's pod on that node.
+    with NODE by exec into the daemon's pod on that node.
     """
     if status == (to is not None):
         raise click.UsageError("give --to or --status")
@@ -74,42 +71,33 @@ def handover(
     timeout = options.pop("timeout")
     wait = timeout if options.pop("wait") else None
     socket = options.pop("control_socket")
-    if node and not _is_here(socket, node):
-        arguments = _arguments(to, resources, device, wait)
-        sys.exit(RemoteDaemon(node, **options).run(["handover", *arguments, "--output", output]))
+    daemon = ChosenDaemon(DaemonChoice(socket))
+    if node and not _serves(daemon, node):
+        daemon = ChosenDaemon(DaemonChoice(node=node, **options))
     if to is not None:
-        _request(socket, to, resources, device)
-    moves = _waited(socket, resources, wait) if wait is not None else _moves(ask(socket, {"do": "status"}), resources)
+        _request(daemon, to, resources, device)
+    moves = _waited(daemon, resources, wait) if wait is not None else _moves(daemon.ask({"do": "status"}), resources)
     click.echo(json.dumps({"devices": moves}) if output == "json" else "\n".join(_lines(moves)))
 
 
-def _is_here(socket: Path, node: str) -> bool:
+def _serves(daemon: ChosenDaemon, node: str) -> bool:
     """Whether the daemon on this machine serves that node."""
     try:
-        report = ask(socket, {"do": "status"})
+        report = daemon.ask({"do": "status"})
     except PlugwrightError:
         return False
     return any((resource.get("driver") or {}).get("node") == node for resource in report["resources"])
 
 
-def _arguments(to: str | None, resources: Sequence[str], device: str | None, wait: float | None) -> list[str]:
-    arguments = ["--status"] if to is None else ["--to", to]
-    for resource in resources:
-        arguments += ["--resource", resource]
-    if device is not None:
-        arguments += ["--device", device]
-    return [*arguments, "--wait", "--timeout", f"{wait:g}s"] if wait is not None else arguments
-
-
-def _request(socket: Path, to: str, resources: Sequence[str], device: str | None) -> None:
-    report = ask(socket, {"do": "status"})
+def _request(daemon: ChosenDaemon, to: str, resources: Sequence[str], device: str | None) -> None:
+    report = daemon.ask({"do": "status"})
     served = [resource["name"] for resource in report["resources"] if resource.get("serve") == ServeMode.BOTH]
     _check_served(report, resources)
     if not resources and not served:
         raise ConfigError("no resource is served by both APIs here: nothing can move (serve: both in plugwright.yaml)")
     for resource in resources or served:
         request = {"do": "driver", "resource": resource, "name": "move" if device else "handover"}
-        ask(socket, {**request, "arguments": {"to": to, **({"device": device} if device else {})}})
+        daemon.ask({**request, "arguments": {"to": to, **({"device": device} if device else {})}})
 
 
 def _check_served(report: Mapping[str, Any], resources: Sequence[str]) -> None:
@@ -119,11 +107,11 @@ def _check_served(report: Mapping[str, Any], resources: Sequence[str]) -> None:
             raise ConfigError(f"no resource {name!r} is served here (served: {some(names)})")
 
 
-def _waited(socket: Path, resources: Sequence[str], seconds: float) -> _Moves:
+def _waited(daemon: ChosenDaemon, resources: Sequence[str], seconds: float) -> _Moves:
     """The devices once none of them moves any more."""
     end = time.monotonic() + seconds
     while True:
-        moves = _moves(ask(socket, {"do": "status"}), resources)
+        moves = _moves(daemon.ask({"do": "status"}), resources)
         waits = list(_waits(moves))
         if not waits:
             return moves

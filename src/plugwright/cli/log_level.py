@@ -1,10 +1,8 @@
 """`plugwright log-level`: see more of what a daemon does, or less, without a restart."""
 
-from pathlib import Path
-
 import click
 
-from plugwright.cli.control import ask, control_socket
+from plugwright.cli.control import ChosenDaemon, daemon_options, print_of_all
 from plugwright.cli.logs import LEVELS
 from plugwright.cli.options import duration
 from plugwright.text import clean
@@ -24,10 +22,13 @@ __all__ = ["log_level"]
     help="The level that the daemon was started with comes back after this.",
 )
 @click.option("--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log.")
-@control_socket
-def log_level(level: str | None, seconds: float, by: str | None, control_socket: Path) -> None:
+@daemon_options(all_nodes=True)
+def log_level(level: str | None, seconds: float, by: str | None, daemon: ChosenDaemon) -> None:
     """Change the log level of the running daemon for a while; without LEVEL, show it."""
     request: dict[str, object] = {"do": "log level"}
     if level is not None:
         request |= {"level": level, "for": seconds, **({"by": by} if by else {})}
-    click.echo(clean(ask(control_socket, request)))
+    if daemon.is_all:
+        print_of_all(daemon, request)
+        return
+    click.echo(clean(daemon.ask(request)))

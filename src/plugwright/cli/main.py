@@ -38,6 +38,9 @@ _COMMANDS = {
         "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
     "Look and repair": {
+        "devices": ("devices", "Show every device of a cluster or a node, with its holder."),
+        "who": ("who", "Show who holds a device, or which devices a pod has."),
+        "free": ("free", "Count free, held and unhealthy devices of a cluster."),
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
         "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
@@ -54,6 +57,7 @@ _COMMANDS = {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
+_HIDDEN = {"request": "request"}  # what commands on other machines run here
 _MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
@@ -64,17 +68,17 @@ class _LazyGroup(click.Group):
         return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _MODULES:
+        if cmd_name not in _MODULES and cmd_name not in _HIDDEN:
             return None
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name.replace("-", "_")
-        command = getattr(import_module(f"plugwright.cli.{_MODULES[cmd_name]}"), name)
+        command = getattr(import_module(f"plugwright.cli.{(_MODULES | _HIDDEN)[cmd_name]}"), name)
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _MODULES and not args[0].startswith("-"):
+        if args and args[0] not in (_MODULES | _HIDDEN) and not args[0].startswith("-"):
             from difflib import get_close_matches
 
             hint = "".join(

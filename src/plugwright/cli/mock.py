@@ -1,74 +1,84 @@
 """`plugwright mock`: make mock devices fail, recover, appear and disappear."""
 
-from pathlib import Path
-
 import click
 
-from plugwright.cli.control import ask, control_socket, plugin_command
+from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
+from plugwright.fleet.device_names import close_ids, complete_device, devices_in_status
 
 __all__ = ["mock"]
 
 _RESOURCE = click.option("--resource", default="", help="Resource of the device; found by the device id if left out.")
 
 
-@click.group(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fell off the bus'")
+@click.group(epilog="Example:  plugwright mock fail mock-3 --reason 'fell off the bus'")
 def mock() -> None:
-    """Simulate failure, recovery and hot-plug with the mock devices of a running daemon."""
+    """Simulate failure, recovery and hot-plug with the mock devices of a running daemon.
+
+    ID is a device's id, the beginning of one, or its index. After `plugwright up` the daemon is found by itself.
+    """
 
 
-@mock.command(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fan stopped'")
+@mock.command(epilog="Example:  plugwright mock fail mock-3 --reason 'fan stopped'")
 @click.argument("device_id", metavar="ID")
 @click.option("--reason", default="", help="Reason, shown by `status`.")
 @click.option("--code", default="mock", show_default=True, help="Code of the reason, as `xid-79`.")
 @_RESOURCE
-@control_socket
-def fail(device_id: str, reason: str, code: str, resource: str, control_socket: Path) -> None:
+@daemon_options()
+def fail(device_id: str, reason: str, code: str, resource: str, daemon: ChosenDaemon) -> None:
     """Turn a device Unhealthy."""
-    _command(control_socket, "fail", resource, {"id": device_id, "reason": reason, "code": code})
+    _command(daemon, "fail", resource, {"id": device_id, "reason": reason, "code": code})
 
 
-@mock.command(epilog="Example:  plugwright mock recover mock-3-1f0e2d3c")
+@mock.command(epilog="Example:  plugwright mock recover mock-3")
 @click.argument("device_id", metavar="ID")
 @_RESOURCE
-@control_socket
-def recover(device_id: str, resource: str, control_socket: Path) -> None:
+@daemon_options()
+def recover(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
     """Turn a device Healthy again."""
-    _command(control_socket, "recover", resource, {"id": device_id})
+    _command(daemon, "recover", resource, {"id": device_id})
 
 
 @mock.command(epilog="Example:  plugwright mock add --resource mock/gpu")
 @click.argument("device_id", metavar="[ID]", default="")
 @_RESOURCE
-@control_socket
-def add(device_id: str, resource: str, control_socket: Path) -> None:
+@daemon_options()
+def add(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
     """Plug in a device; without ID it gets a new one."""
-    _command(control_socket, "add", resource, {"id": device_id})
+    _command(daemon, "add", resource, {"id": device_id})
 
 
-@mock.command(epilog="Example:  plugwright mock remove mock-3-1f0e2d3c")
+@mock.command(epilog="Example:  plugwright mock remove mock-3")
 @click.argument("device_id", metavar="ID")
 @_RESOURCE
-@control_socket
-def remove(device_id: str, resource: str, control_socket: Path) -> None:
+@daemon_options()
+def remove(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
     """Unplug a device: it turns Unhealthy, and leaves the list when no pod can hold it any more."""
-    _command(control_socket, "remove", resource, {"id": device_id})
+    _command(daemon, "remove", resource, {"id": device_id})
 
 
-def _command(path: Path, name: str, resource: str, arguments: dict[str, str]) -> None:
-    resource = resource or _resource_of(path, arguments["id"], new=name == "add")
-    plugin_command(path, name, resource, arguments)
+def _command(daemon: ChosenDaemon, name: str, resource: str, arguments: dict[str, str]) -> None:
+    if name == "add":
+        plugin_command(daemon, name, resource or _only_resource(daemon), arguments)
+        return
+    devices = devices_in_status(daemon.ask({"do": "status"}), resource)
+    found = complete_device(arguments["id"], devices)
+    if found:
+        arguments = {**arguments, "id": found[0].id}
+    elif not resource:
+        named = f"no resource has a device {arguments['id']!r}{close_ids(arguments['id'], devices)}"
+        raise ConfigError(named if devices else "no resources are served")
+    plugin_command(daemon, name, resource or _one_of({device.resource for device in found}), arguments)
 
 
-def _resource_of(path: Path, device_id: str, new: bool) -> str:
-    resources = ask(path, {"do": "status"})["resources"]
-    names = [
-        resource["name"]
-        for resource in resources
-        if new or any(device["id"] == device_id for device in resource["devices"])
-    ]
+def _only_resource(daemon: ChosenDaemon) -> str:
+    names = {str(resource["name"]) for resource in daemon.ask({"do": "status"})["resources"]}
     if not names:
-        raise ConfigError(f"no resource has a device {device_id!r}" if resources else "no resources are served")
+        raise ConfigError("no resources are served")
+    return _one_of(names)
+
+
+def _one_of(names: set[str]) -> str:
     if len(names) > 1:
-        raise ConfigError(f"several resources are possible, choose one with --resource: {', '.join(names)}")
-    return str(names[0])
+        raise ConfigError(f"several resources are possible, choose one with --resource: {', '.join(sorted(names))}")
+    return min(names)

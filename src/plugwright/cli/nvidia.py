@@ -1,13 +1,14 @@
 """`plugwright nvidia`: clear a GPU's recorded faults, inject simulated ones, and remove CDI specs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from plugwright.cli.control import ask, control_socket, plugin_command
+from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
+from plugwright.fleet.device_names import NamedDevice, complete_device
 from plugwright.plugins.nvidia.cdi import OWNER
 from plugwright.plugins.nvidia.config import HOOK_DIRECTORY
 from plugwright.plugins.nvidia.hooks import OWN_PROGRAM
@@ -26,21 +27,21 @@ def nvidia() -> None:
 @nvidia.command(epilog="Example:  plugwright nvidia recover 3")
 @click.argument("gpu", metavar="GPU")
 @_RESOURCE
-@control_socket
-def recover(gpu: str, resource: str, control_socket: Path) -> None:
+@daemon_options()
+def recover(gpu: str, resource: str, daemon: ChosenDaemon) -> None:
     """Clear the recorded faults of a GPU that waits for an operator, or for a reset that could not be observed.
 
-    GPU is an id as `plugwright status` shows it, a UUID or an index.
+    GPU is an id as `plugwright status` shows it, a UUID, the beginning of one, or an index.
     """
-    _command(control_socket, "recover", resource, {"id": gpu})
+    _command(daemon, "recover", resource, {"id": gpu})
 
 
 @nvidia.command(epilog="Example:  plugwright nvidia simulate xid 3 xid=79")
 @click.argument("what", metavar="WHAT")
 @click.argument("words", metavar="[GPU] [KEY=VALUE]...", nargs=-1)
 @_RESOURCE
-@control_socket
-def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: Path) -> None:
+@daemon_options()
+def simulate(what: str, words: tuple[str, ...], resource: str, daemon: ChosenDaemon) -> None:
     """Inject a fault into a machine with `simulate`.
 
     \b
@@ -61,7 +62,7 @@ def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: P
     if len(plain) > 1:
         raise click.UsageError("expected at most one GPU; other arguments must look like KEY=VALUE")
     arguments = dict(word.split("=", 1) for word in words if "=" in word)
-    _command(control_socket, what, resource, {"id": plain[0] if plain else "", **arguments})
+    _command(daemon, what, resource, {"id": plain[0] if plain else "", **arguments})
 
 
 @nvidia.command(epilog="Example:  plugwright nvidia clean --cdi-dir /var/run/cdi")
@@ -89,13 +90,24 @@ def clean(cdi_dir: Path, programs_dir: Path) -> None:
         click.echo(f"removed {program}")
 
 
-def _command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:
-    plugin_command(path, name, resource or _resource_of(path, arguments["id"]), arguments)
+def _command(daemon: ChosenDaemon, name: str, resource: str, arguments: Mapping[str, str]) -> None:
+    resources = daemon.ask({"do": "status"})["resources"]
+    gpu = _completed(resources, arguments["id"])
+    plugin_command(daemon, name, resource or _resource_of(resources, gpu), {**arguments, "id": gpu})
 
 
-def _resource_of(path: Path, gpu: str) -> str:
+def _completed(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
+    """The id or UUID that begins with `gpu`, unless it is one or an index itself."""
+    devices = [device for resource in resources for device in resource["devices"]]
+    if not gpu or any(_is_named(device, gpu) for device in devices):
+        return gpu
+    names = {str(name) for device in devices for name in (device["id"], device["attributes"].get("gpu", ""))}
+    found = complete_device(gpu, [NamedDevice("", name) for name in names])
+    return found[0].id if found else gpu
+
+
+def _resource_of(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
     """Any resource that has the GPU: a fault affects all parts of a GPU."""
-    resources = ask(path, {"do": "status"})["resources"]
     owners = {
         device["attributes"]["gpu"]: resource["name"]
         for resource in reversed(resources)

@@ -1,10 +1,8 @@
 """`plugwright command`: a plugin's own commands, as its `command()` defines them."""
 
-from pathlib import Path
-
 import click
 
-from plugwright.cli.control import control_socket, plugin_command
+from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 
 __all__ = ["command"]
 
@@ -13,11 +11,11 @@ __all__ = ["command"]
 @click.argument("resource")
 @click.argument("name")
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
-@control_socket
-def command(resource: str, name: str, arguments: tuple[str, ...], control_socket: Path) -> None:
+@daemon_options()
+def command(resource: str, name: str, arguments: tuple[str, ...], daemon: ChosenDaemon) -> None:
     """Have the plugin of RESOURCE carry out one of its own commands, and print its answer."""
     pairs = [argument.partition("=") for argument in arguments]
     for key, equals, _ in pairs:
         if not key or not equals:
             raise click.UsageError(f"an argument must look like KEY=VALUE, got {key + equals!r}")
-    plugin_command(control_socket, name, resource, {key: value for key, _, value in pairs})
+    plugin_command(daemon, name, resource, {key: value for key, _, value in pairs})

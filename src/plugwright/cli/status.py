@@ -5,14 +5,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from plugwright.cli.control import ask, control_socket, follow
+from plugwright.cli.control import ChosenDaemon, daemon_options
 from plugwright.cli.output import Cell, table_lines
 from plugwright.cli.output import age as _age
+from plugwright.errors import PeerGone
 from plugwright.model import natural_order
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
@@ -26,7 +26,6 @@ _CLEAR_SCREEN = "\033[H\033[2J"
 @click.command(
     epilog="Example:  plugwright status --output json | jq '.resources[].devices[] | select(.holders == [])'"
 )
-@control_socket
 @click.option(
     "-o",
     "--output",
@@ -36,15 +35,37 @@ _CLEAR_SCREEN = "\033[H\033[2J"
     help="json is a NodeReport: docs/node-report.md.",
 )
 @click.option("-w", "--watch", is_flag=True, help="Keep running, and print again after every change.")
-def status(control_socket: Path, output: str, watch: bool) -> None:
+@daemon_options(all_nodes=True)
+def status(daemon: ChosenDaemon, output: str, watch: bool) -> None:
     """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age."""
     once, always = ("report", "watch reports") if output == "json" else ("status", "watch")
-    if not watch:
-        click.echo(_formatted(ask(control_socket, {"do": once}), output))
+    if daemon.is_all:
+        if watch:
+            raise click.UsageError("--watch shows one node: give --node")
+        _show_all(daemon, once, output)
         return
-    for report in follow(control_socket, {"do": always}):
+    if not watch:
+        click.echo(_formatted(daemon.ask({"do": once}), output))
+        return
+    for report in daemon.follow({"do": always}):
         clear = _CLEAR_SCREEN if output == "text" and sys.stdout.isatty() else ""
         click.echo(clear + _formatted(report, output))
+
+
+def _show_all(daemon: ChosenDaemon, request: str, output: str) -> None:
+    """One node below the other; as JSON a line each, and nothing for a node whose daemon does not answer."""
+    silent = []
+    for number, (node, report, reason) in enumerate(daemon.ask_all({"do": request})):
+        if reason:
+            silent.append(f"{clean(node)}: {clean(reason)}")
+        elif output == "json":
+            click.echo(json.dumps(report))
+        else:
+            gap = "\n" if number else ""
+            indented = (f"  {line}".rstrip() for line in _lines(report, time.time()))
+            click.echo("\n".join([f"{gap}{click.style(clean(node), bold=True)}", *indented]))
+    if silent:
+        raise PeerGone(f"no answer of some nodes: {'; '.join(silent)}")
 
 
 def _formatted(report: DaemonStatus, output: str) -> str:

@@ -15,7 +15,7 @@ from plugwright.apiserver.extra import check_installed
 from plugwright.apiserver.kubeconfig_file import check_not_foreign
 from plugwright.cli import logs
 from plugwright.cli.control import ask
-from plugwright.cli.options import duration
+from plugwright.cli.options import duration, program_name
 from plugwright.cluster.up.daemonize import daemonize
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions, state_directory
 
@@ -100,7 +100,7 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
         if output == "json":
             click.echo(json.dumps(info.document()))
         else:
-            click.echo("\n".join(_ready_lines(info, directory, time.monotonic() - began)))
+            click.echo("\n".join(_ready_lines(info, directory, time.monotonic() - began, options.processes)))
         sys.stdout.flush()
 
     plugins = NodePlugins(options.config, bare=options.bare)
@@ -117,36 +117,40 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
     show(ClusterInfo(**document))
 
 
-def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float) -> Iterator[str]:
-    count = len(info.nodes)
+def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float, processes: bool) -> Iterator[str]:
+    count, program = len(info.nodes), program_name()
     nodes = "1 node" if count == 1 else f"{count} nodes"
     resources = ", ".join(f"{name}: {number}" for name, number in info.resources.items()) or "no devices yet"
     yield f"ready after {seconds:.1f} s: {nodes} with {resources}; {info.server}"
     yield ""
     yield f"    export KUBECONFIG={shlex.quote(info.kubeconfig)}"
-    yield from (f"    {line}" for line in _suggested_commands(info))
+    yield from (f"    {line}" for line in _suggested_commands(info, program, processes))
     yield ""
-    yield f"A node stops and comes back:  plugwright up stop-node node-1{directory.flag}, start-node"
+    yield f"A node stops and comes back:  {program} up stop-node node-1{directory.flag}, start-node"
     if info.log:
-        yield f"To end it:  plugwright down{directory.flag}    (process {info.pid}, its log is {info.log})"
+        yield f"To end it:  {program} down{directory.flag}    (process {info.pid}, its log is {info.log})"
     else:
         yield "Ctrl-C ends it."
 
 
-def _suggested_commands(info: ClusterInfo) -> Iterator[str]:
+def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Iterator[str]:
     if not info.resources:
         kubelet_dir = info.nodes["node-1"]["kubelet_dir"]
-        yield f"plugwright run -c plugwright.yaml --kubelet-dir {shlex.quote(kubelet_dir)}"
+        yield f"{program} run -c plugwright.yaml --kubelet-dir {shlex.quote(kubelet_dir)}"
         yield f"PLUGWRIGHT_KUBELET_DIR={shlex.quote(kubelet_dir)} python tape.py      # a plugin of your own"
         yield "kubectl describe node node-1"
         yield "kubectl get events --watch"
         return
     resource = next(iter(info.resources))
-    limits = {"resources": {"limits": {resource: "2"}}}
-    overrides = {"spec": {"containers": [{"name": "two", "image": "demo", **limits}]}}
+    container: dict[str, object] = {"name": "two", "image": "demo", "resources": {"limits": {resource: "2"}}}
+    if processes:  # the container's process runs on this machine
+        container["command"] = ["sh", "-c", "env; exec sleep 3600"]
+    overrides = shlex.quote(json.dumps({"spec": {"containers": [container]}}, separators=(",", ":")))
     yield f"kubectl describe node node-1    # {resource} in Capacity and Allocatable"
-    yield f"kubectl run two --image=demo --overrides={shlex.quote(json.dumps(overrides, separators=(',', ':')))}"
+    yield f"kubectl run two --image=demo --overrides={overrides}"
     yield "kubectl logs two                # what its devices gave to it"
+    node = "" if len(info.nodes) == 1 else " --node node-1"
+    yield f"{program} status{node}"
 
 
 @up.command("stop-node", epilog="Example:  plugwright up stop-node node-2")

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -142,17 +142,37 @@ class ClusterAccess:
             if content is not None:
                 media = f"application/{kind}+{encoding}" if kind else "application/json"
                 headers += [("Content-Type", media), ("Content-Length", str(len(content)))]
-            target = self._prefix + path
-            if self.proxy is not None and not self.is_tls and self.proxy.is_http:
-                target = f"http://{_bracketed(self.host)}:{self.port}{target}"
-                headers += self.proxy.headers()
-            connection.putrequest(method, target)  # it asks for an answer that is not compressed
-            for name, text in headers:
-                connection.putheader(name, text)
-            connection.endheaders(content)
-            return connection.getresponse()
+            return self._answered(connection, method, path, headers, content)
         except (OSError, http.client.HTTPException) as error:
             raise self.gone(error) from error
+
+    def upgrade(
+        self, connection: "HttpConnection", path: str, headers: Sequence[tuple[str, str]]
+    ) -> http.client.HTTPResponse:
+        """The answer to a GET that asks for another protocol on this connection; raises `PeerGone`."""
+        try:
+            ours = [*self.credentials.headers(), ("User-Agent", _USER_AGENT), ("Connection", "Upgrade")]
+            return self._answered(connection, "GET", path, [*ours, *headers], None)
+        except (OSError, http.client.HTTPException) as error:
+            raise self.gone(error) from error
+
+    def _answered(
+        self,
+        connection: "HttpConnection",
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        content: bytes | None,
+    ) -> http.client.HTTPResponse:
+        target, every = self._prefix + path, list(headers)
+        if self.proxy is not None and not self.is_tls and self.proxy.is_http:
+            target = f"http://{_bracketed(self.host)}:{self.port}{target}"
+            every += self.proxy.headers()
+        connection.putrequest(method, target)  # it asks for an answer that is not compressed
+        for name, text in every:
+            connection.putheader(name, text)
+        connection.endheaders(content)
+        return connection.getresponse()
 
     def gone(self, error: Exception) -> PeerGone:
         through = f" through {self.proxy}" if self.proxy is not None else ""

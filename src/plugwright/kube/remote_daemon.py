@@ -1,78 +1,83 @@
-"""The daemon of another node, reached by kubectl: a command of ours, carried out in its pod."""
+"""The daemons of a cluster's nodes, reached through its API server: requests to their control sockets, by exec.
+
+Who may exec into a daemon's pod may send it every request, and the daemon needs no right for it. A command of ours in
+the pod passes one request to the control socket and prints the answers, so that all commands work the same for the
+daemon of this machine and for that of any node.
+"""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from plugwright.errors import ConfigError, PeerGone, PeerRefused
+from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.grammars import DNS_SUBDOMAIN
+from plugwright.kube.access import ClusterAccess
+from plugwright.kube.answers import Document
+from plugwright.kube.api_client import BlockingClient, segment
+from plugwright.kube.pod_exec import ExecTarget, exec_lines
 from plugwright.text import clean
 
-__all__ = ["RemoteDaemon"]
+__all__ = ["DAEMON_CONTAINER", "RemoteDaemon", "daemon_pods", "find_daemon_pod"]
 
-_CONTAINER = "plugwright"
-_LIMIT = 60.0  # seconds to find the pod
+DAEMON_CONTAINER = "plugwright"
+_LIMIT = 60.0  # seconds of silence; a daemon answers within 15
 
 
 class RemoteDaemon:
-    def __init__(
-        self,
-        node: str,
-        selector: str,
-        namespace: str | None = None,
-        kubeconfig: Path | None = None,
-        context: str | None = None,
-    ) -> None:
-        if not DNS_SUBDOMAIN.fullmatch(node):
-            raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
-        program = shutil.which("kubectl")
-        if program is None:
-            raise ConfigError(f"kubectl is needed to reach the daemon on {node}; or run this in its pod, without NODE")
-        self._node, self._selector, self._namespace = node, selector, namespace
-        self._kubectl = [program]
-        self._kubectl += [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
-        self._kubectl += [f"--context={context}"] if context else []
+    """The daemon in one pod."""
 
-    def run(self, arguments: list[str]) -> int:
-        """The exit code of `plugwright ARGUMENTS` in the daemon's pod; what it writes is written here."""
-        namespace, pod, container = self._pod()
-        command = ["exec", f"--namespace={namespace}", f"--container={container}", pod, "--", "plugwright", *arguments]
-        return subprocess.run([*self._kubectl, *command], check=False).returncode
+    def __init__(self, access: ClusterAccess, node: str, container: ExecTarget) -> None:
+        self.node = node
+        self._access, self._container = access, container
 
-    def _pod(self) -> tuple[str, str, str]:
-        """Namespace, name and container of the one running daemon on the node."""
-        where = [f"--namespace={self._namespace}"] if self._namespace else ["--all-namespaces"]
-        fields = f"spec.nodeName={self._node},status.phase=Running"
-        query = ["get", "pods", *where, f"--selector={self._selector}", f"--field-selector={fields}", "--output=json"]
-        try:
-            asked = subprocess.run(
-                [*self._kubectl, *query], capture_output=True, text=True, timeout=_LIMIT, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise PeerGone(f"kubectl did not answer within {_LIMIT:g} s") from error
-        if asked.returncode:
-            raise PeerRefused("kubectl", clean(asked.stderr or f"kubectl has ended with {asked.returncode}"))
-        try:
-            pods = [_named(pod) for pod in json.loads(asked.stdout)["items"] if _is_daemon(pod)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise PeerRefused("kubectl", f"kubectl has not answered with a list of pods: {error!r}") from error
-        if not pods:
-            raise ConfigError(f"no daemon runs on {self._node}: no running pod there has the labels {self._selector}")
-        if len(pods) > 1:
-            names = ", ".join(f"{namespace}/{name}" for namespace, name, _ in sorted(pods))
-            raise ConfigError(
-                f"several daemons run on {self._node}: {names}; choose one with --selector or --namespace"
-            )
-        return pods[0]
+    def __str__(self) -> str:
+        return f"pod {self._container.namespace}/{self._container.pod}"
+
+    def ask(self, request: Mapping[str, object]) -> Any:
+        for answer in self._answers(request, [], _LIMIT):
+            return answer
+        raise PeerGone(f"{self} on {self.node} did not answer")
+
+    def follow(self, request: Mapping[str, object]) -> Iterator[Any]:
+        return self._answers(request, ["--follow"], None)
+
+    def _answers(self, request: Mapping[str, object], flags: Sequence[str], timeout: float | None) -> Iterator[Any]:
+        command = ["plugwright", "request", *flags, json.dumps(request)]
+        for line in exec_lines(self._access, self._container, command, timeout):
+            try:
+                answer = json.loads(line)
+                error = answer.get("error")
+            except (ValueError, AttributeError, RecursionError):
+                raise MalformedMessage(f"{self} on {self.node} must answer with JSON, got {line[:80]!r}") from None
+            if error is not None:
+                raise PeerRefused("", clean(error))
+            yield answer.get("ok")
 
 
-def _is_daemon(pod: dict[str, dict[str, object]]) -> bool:
-    """One that does not end already; the chart's other pods have other containers."""
-    containers = pod["spec"]["containers"]
-    names = [container["name"] for container in containers] if isinstance(containers, list) else []
-    return "deletionTimestamp" not in pod["metadata"] and _CONTAINER in names
+def daemon_pods(client: BlockingClient, selector: str, namespace: str | None, node: str = "") -> list[Document]:
+    """The running daemons' pods, of one node or of all; the chart's other pods have other containers."""
+    if node and not DNS_SUBDOMAIN.fullmatch(node):
+        raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
+    path = f"/api/v1/namespaces/{segment(namespace)}/pods" if namespace else "/api/v1/pods"
+    fields = ["status.phase=Running", *([f"spec.nodeName={node}"] if node else [])]
+    found = client.list(path, labelSelector=selector, fieldSelector=",".join(fields))
+    return [pod for pod in found if _is_daemon(pod)]
 
 
-def _named(pod: dict[str, dict[str, object]]) -> tuple[str, str, str]:
-    return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"]), _CONTAINER
+def find_daemon_pod(pods: Sequence[Document], node: str, selector: str) -> ExecTarget:
+    """The container of the one daemon on the node."""
+    if not pods:
+        raise ConfigError(f"no daemon runs on {node}: no running pod there has the labels {selector}")
+    if len(pods) > 1:
+        names = ", ".join(sorted(f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}" for pod in pods))
+        raise ConfigError(f"several daemons run on {node}: {names}; choose one with --selector or the namespace")
+    metadata = pods[0]["metadata"]
+    return ExecTarget(str(metadata.get("namespace") or "default"), str(metadata["name"]), DAEMON_CONTAINER)
+
+
+def _is_daemon(pod: Document) -> bool:
+    """A pod that is not ending, with a container of the daemon's name."""
+    if "deletionTimestamp" in (pod.get("metadata") or {}):
+        return False
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return any(container.get("name") == DAEMON_CONTAINER for container in containers)

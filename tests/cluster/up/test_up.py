@@ -108,7 +108,7 @@ async def test_a_signal_ends_the_cluster_and_nothing_is_left(
 async def test_a_detached_cluster_runs_until_down(runtime: RuntimeDirectory) -> None:
     started = await runtime.ask("up", "--detach")
     assert started.code == 0
-    assert "To end it:  plugwright down" in started.out
+    assert f"To end it:  {sys.executable} -m plugwright down" in started.out
     try:
         with client(runtime.root / "plugwright-up" / "kubeconfig") as api:
             assert len(list(api.list(Node))) == 1
@@ -251,3 +251,17 @@ async def test_a_resource_of_the_file_is_served_by_claims(runtime: RuntimeDirect
             api.close()
         assert slices[0]["spec"]["nodeName"] == "node-1"
         assert slices[0]["spec"]["driver"] == "gpu.mock"
+
+
+async def test_the_banner_names_a_program_that_the_shell_finds(runtime: RuntimeDirectory) -> None:
+    program = Path(sys.executable).with_name("plugwright")
+    environment = {**runtime.environment, "PATH": "/usr/bin:/bin"}
+    async with running([str(program), "up", "--run"], environment) as up:
+        await up.out.until("Ctrl-C ends it")
+        shown = program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program
+        assert f"    {shown} status" in up.out.all
+        assert '"command":["sh","-c","env; exec sleep 3600"]' in await up.out.until("kubectl run two")
+    environment["PATH"] = f"{program.parent}:/usr/bin:/bin"
+    async with running([str(program), "up"], environment) as up:
+        await up.out.until("Ctrl-C ends it")
+        assert "    plugwright status" in up.out.all

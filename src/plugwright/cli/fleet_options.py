@@ -1,0 +1,63 @@
+"""What `devices`, `who`, `free` and `history` share: the flags for the cluster, and how documents are printed."""
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+import yaml
+
+from plugwright.cli.output import Dumper
+from plugwright.fleet.daemons import SELECTOR, DaemonChoice
+from plugwright.fleet.fleet_devices import Fleet
+from plugwright.text import clean
+
+__all__ = ["cluster_options", "document_printed", "echo_unseen", "output_option"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
+)
+_OPTIONS = (
+    click.option(
+        "--kubeconfig", type=click.Path(path_type=Path), help="Default: the running `plugwright up`, else as kubectl."
+    ),
+    click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
+    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
+)
+
+
+def cluster_options(command: F) -> F:
+    """The flags that choose a cluster; the command gets them as `cluster`, and its NODE, if it has one, in it."""
+
+    @wraps(command)
+    def call(
+        *arguments: Any, kubeconfig: Path | None, context: str | None, selector: str, daemon_namespace: str | None,
+        node: str = "", **values: Any,
+    ) -> Any:  # fmt: skip
+        choice = DaemonChoice(None, node, kubeconfig, context, selector, daemon_namespace)
+        return command(*arguments, cluster=choice, **values)
+
+    decorated: Any = call
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def document_printed(value: object, output: str) -> bool:
+    """Whether the output is a document, which has been printed then."""
+    if output not in ("json", "yaml"):
+        return False
+    document = msgspec.to_builtins(value)
+    click.echo(json.dumps(document) if output == "json" else yaml.dump(document, Dumper=Dumper, sort_keys=False))
+    return True
+
+
+def echo_unseen(fleet: Fleet) -> None:
+    """What the answer could not take into account."""
+    for entry in fleet.unseen:
+        click.echo(f"not seen: {clean(entry)}")

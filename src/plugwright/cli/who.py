@@ -1,0 +1,75 @@
+"""`plugwright who`: who holds a device, the devices of a resource, or those of a pod."""
+
+import time
+
+import click
+from msgspec.structs import replace
+
+from plugwright.cli.devices import age_of
+from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option
+from plugwright.cli.output import Cell, table_lines
+from plugwright.errors import ConfigError
+from plugwright.fleet.cluster_view import read_fleet
+from plugwright.fleet.daemons import DaemonChoice
+from plugwright.fleet.device_names import NamedDevice, close_ids
+from plugwright.fleet.fleet_devices import FleetDevice
+from plugwright.fleet.sums import select_devices
+from plugwright.text import clean
+
+__all__ = ["who"]
+
+_COLUMNS = ["NODE", "RESOURCE", "DEVICE", "STATE", "HOLDER", "CLAIM", "API", "SINCE"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  plugwright who mock/gpu                     every holder of a device of this resource
+  kubectl plugwright who GPU-8f3c --node worker-7
+  kubectl plugwright who team-a/train-7       the devices of a pod
+"""
+)
+@click.argument("what", metavar="RESOURCE|DEVICE|POD")
+@click.option("-n", "--namespace", default="", help="Namespace of POD.  [default: any]")
+@click.option("--node", default="", metavar="NODE", help="Only devices of this node.")
+@output_option
+@cluster_options
+def who(what: str, namespace: str, cluster: DaemonChoice, output: str) -> None:
+    """Show which pod, container and claim holds RESOURCE's devices, one DEVICE, or what POD holds.
+
+    A device is named by its id, the beginning of it, its index (with --node), or the name of its hardware.
+    """
+    fleet, _ = read_fleet(cluster)
+    found = select_devices(fleet.devices, what, namespace)
+    if not found and cluster.node:
+        found = [device for device in fleet.devices if device.index and device.index == what]
+    every = [NamedDevice(device.resource, device.id) for device in fleet.devices]
+    unnamed = tuple(count for count in fleet.unnamed if count.resource == what)
+    fleet = replace(fleet, devices=tuple(found), unnamed=unnamed)
+    if document_printed(fleet, output):
+        return
+    if not fleet.devices and not fleet.unnamed:
+        echo_unseen(fleet)
+        raise ConfigError(f"no resource, device or holding pod is named {what!r}{close_ids(what, every)}")
+    now = time.time()
+    rows = [row for device in fleet.devices for row in _rows(device, now)]
+    for line in table_lines(_COLUMNS, rows) if rows else ():
+        click.echo(line)
+    for count in fleet.unnamed:
+        held = "an unknown number" if count.requested is None else count.requested
+        click.echo(clean(f"{count.node}: pods request {held} of {count.capacity}; who holds the others is not known"))
+    echo_unseen(fleet)
+
+
+def _rows(device: FleetDevice, now: float) -> list[list[Cell]]:
+    named: list[Cell] = [device.node, device.resource, device.id, device.state]
+    return [
+        [
+            *named,
+            "/".join(part for part in (holder.namespace, holder.pod, holder.container) if part) if holder.pod else "-",
+            holder.claim or "-",
+            holder.api,
+            age_of(holder.since, now),
+        ]
+        for holder in device.holders
+    ] or [[*named, "-", "-", device.api or "-", "-"]]

@@ -1,0 +1,115 @@
+"""Who uses the devices of claims: pods and their containers, as the API server knows them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from plugwright.explain.world import ApiObject, World, allocation_of, identity
+
+__all__ = ["ClaimUsers", "FleetHolder", "FleetValue", "text_of"]
+
+
+class FleetValue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the values of a fleet, whose JSON `-o json` prints."""
+
+
+class FleetHolder(FleetValue, frozen=True, kw_only=True):
+    """A container or a claim that holds a device. Empty texts are unknown."""
+
+    api: str  # device-plugin or dra
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    claim: str = ""
+    since: str = ""
+    admin_access: bool = False  # it only monitors the device
+
+    @property
+    def name(self) -> str:
+        """`namespace/pod/container`, or the claim if no pod is known."""
+        if self.pod:
+            return "/".join(part for part in (self.namespace, self.pod, self.container) if part)
+        return f"claim {self.namespace}/{self.claim}" if self.claim else "a pod that is not known"
+
+
+class ClaimUsers:
+    """Which pods and containers use each device through claims."""
+
+    def __init__(self, world: World) -> None:
+        self._pods = {identity(pod): pod for pod in world.pods}
+        self._claims = {identity(claim): claim for claim in world.claims}
+        self.is_complete = not any(entry.startswith("claims") for entry in world.unseen)
+        self._by_device: dict[tuple[str, str, str], list[tuple[ApiObject, ApiObject]]] = {}
+        for claim in world.claims:
+            for result in ((allocation_of(claim) or {}).get("devices") or {}).get("results") or ():
+                device = text_of(result.get("driver")), text_of(result.get("pool")), text_of(result.get("device"))
+                self._by_device.setdefault(device, []).append((claim, result))
+
+    def of(self, device: tuple[str, str, str]) -> Iterator[tuple[FleetHolder, bool]]:
+        """The holders of a device, and whether each has no more than a share of it."""
+        for claim, result in self._by_device.get(device, ()):
+            (namespace, name), is_share = identity(claim), bool(result.get("shareID"))
+            is_admin = bool(result.get("adminAccess"))
+            since = text_of(((claim.get("status") or {}).get("allocation") or {}).get("allocationTimestamp"))
+            known = FleetHolder(api="dra", namespace=namespace, claim=name, since=since, admin_access=is_admin)
+            for pod, container in self._users(claim) or [("", "")]:
+                yield replace(known, pod=pod, container=container), is_share
+
+    def completed(self, entry: Mapping[str, Any]) -> Iterator[FleetHolder]:
+        """The holders in a NodeReport; a claim's pods are known by the API server."""
+        known = FleetHolder(
+            api=text_of(entry.get("api")),
+            namespace=text_of(entry.get("namespace")),
+            pod=text_of(entry.get("pod")),
+            container=text_of(entry.get("container")),
+            claim=text_of(entry.get("claim")),
+            since=text_of(entry.get("since")),
+            admin_access=bool(entry.get("adminAccess")),
+        )
+        named = self._with_uid(text_of(entry.get("podUid"))) if not known.pod else None
+        if named is not None:
+            known = replace(known, namespace=named[0], pod=named[1])
+        claim = self._claims.get((known.namespace, known.claim)) if not known.container else None
+        users = self._users(claim) if claim is not None else []
+        own = [user for user in users if known.pod in ("", user[0])]
+        for pod, container in own or [(known.pod, known.container)]:
+            yield replace(known, pod=pod, container=container)
+
+    def _with_uid(self, uid: str) -> tuple[str, str] | None:
+        if not uid:
+            return None
+        return next((key for key, pod in self._pods.items() if pod["metadata"].get("uid") == uid), None)
+
+    def _users(self, claim: ApiObject) -> list[tuple[str, str]]:
+        namespace, name = identity(claim)
+        found: list[tuple[str, str]] = []
+        for user in (claim.get("status") or {}).get("reservedFor") or ():
+            pod = text_of(user.get("name"))
+            containers = _containers(self._pods.get((namespace, pod)) or {}, name)
+            found += [(pod, container) for container in containers] or [(pod, "")]
+        return found
+
+
+def _containers(pod: ApiObject, claim: str) -> list[str]:
+    """The containers of a pod that use the claim of that name."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    generated = {
+        entry.get("name"): entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()
+    }
+    entries = {
+        entry.get("name")
+        for entry in spec.get("resourceClaims") or ()
+        if claim in (entry.get("resourceClaimName"), generated.get(entry.get("name")))
+    }
+    return [
+        text_of(container.get("name"))
+        for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+        if any(use.get("name") in entries for use in (container.get("resources") or {}).get("claims") or ())
+    ]
+
+
+def text_of(value: object) -> str:
+    """A text or number from outside, empty if it is anything else."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

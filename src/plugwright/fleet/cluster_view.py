@@ -1,0 +1,72 @@
+"""Reads a cluster: the API server's objects, and the NodeReport of every daemon that can be reached."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from plugwright.errors import PlugwrightError
+from plugwright.explain.reading import read_world
+from plugwright.explain.world import World, identity
+from plugwright.fleet.daemons import DaemonChoice, ReachableDaemon, ask_all, cluster_access, find_all
+from plugwright.fleet.fleet_devices import Fleet, NodeSource, make_fleet
+from plugwright.kube.api_client import BlockingClient
+from plugwright.sdk.node_report import NodeReport
+from plugwright.text import clean
+
+__all__ = ["read_fleet", "read_sources"]
+
+_REQUEST = {"do": "report"}
+
+
+def read_fleet(
+    choice: DaemonChoice, namespace: str = "default", environment: Mapping[str, str] = os.environ
+) -> tuple[Fleet, World]:
+    """The devices of the chosen cluster, or of one of its nodes; and the objects that they were read from."""
+    with BlockingClient(cluster_access(choice, environment)) as client:
+        world = read_world(client, namespace)
+    fleet = make_fleet(world, read_sources(choice, environment))
+    if not choice.node:
+        return fleet, world
+    if all(identity(node)[1] != choice.node for node in world.nodes):
+        fleet = _with_unseen(fleet, f"no Node is named {choice.node!r}, or Nodes cannot be read")
+    return _of_node(fleet, choice.node), world
+
+
+def read_sources(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> list[NodeSource]:
+    """The NodeReport of each daemon, or why it cannot be read."""
+    try:
+        found = [daemon for daemon in find_all(choice, environment) if choice.node in ("", daemon.node)]
+    except PlugwrightError as error:
+        return [NodeSource(node=choice.node or "every node", problem=f"no daemon can be found: {clean(error)}")]
+    return list(_sources(found))
+
+
+def _sources(daemons: Sequence[ReachableDaemon]) -> Iterator[NodeSource]:
+    for daemon, report, reason in ask_all(daemons, _REQUEST):
+        problem = reason or _problem_of(report)
+        known = {} if problem else {"report": report}
+        yield NodeSource(node=daemon.node, via=str(daemon), problem=problem, **known)
+
+
+def _problem_of(report: object) -> str:
+    try:
+        msgspec.convert(report, NodeReport)
+    except msgspec.ValidationError as error:
+        return f"the answer is not a NodeReport: {clean(error)}"
+    return ""
+
+
+def _with_unseen(fleet: Fleet, text: str) -> Fleet:
+    return replace(fleet, unseen=(*fleet.unseen, text))
+
+
+def _of_node(fleet: Fleet, node: str) -> Fleet:
+    others = {count.node for count in fleet.unnamed} - {node}
+    return replace(
+        fleet,
+        devices=tuple(device for device in fleet.devices if device.node == node),
+        unnamed=tuple(count for count in fleet.unnamed if count.node == node),
+        unseen=tuple(entry for entry in fleet.unseen if entry.partition(":")[0] not in others),
+    )

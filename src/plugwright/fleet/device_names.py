@@ -1,0 +1,57 @@
+"""Completes what a person writes for a device: its id, the beginning of it, or its index."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from plugwright.errors import ConfigError
+from plugwright.model import some
+
+__all__ = ["NamedDevice", "close_ids", "complete_device", "devices_in_status"]
+
+_SEPARATORS = "-_.:/"  # after which an id goes on
+
+
+class NamedDevice(msgspec.Struct, frozen=True):
+    resource: str
+    id: str
+    index: str = ""
+
+
+def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[NamedDevice]:
+    """The devices of one id that `text` names, in several resources if they share it; none if there is no such device.
+
+    An exact id is before an index, an index before the beginning of an id, and `gpu-1` is `gpu-1-3f` rather than
+    `gpu-10`. ConfigError if several ids begin with it.
+    """
+    found = list(devices)
+    exact = [device for device in found if device.id == text]
+    by_index = [device for device in found if device.index and device.index == text]
+    whole = [device for device in found if device.id.startswith(text) and device.id[len(text) :][:1] in _SEPARATORS]
+    beginning = [device for device in found if device.id.startswith(text)]
+    matches = next((matches for matches in (exact, by_index, whole, beginning) if matches and text), [])
+    ids = sorted({device.id for device in matches})
+    if len(ids) > 1:
+        resources = {device.resource for device in matches}
+        which = "several devices have the index" if matches is by_index else "several devices begin with"
+        more = "; choose one with its resource" if len(resources) > 1 else ""
+        raise ConfigError(f"{which} {text!r}: {some(ids)}{more}")
+    return matches
+
+
+def close_ids(text: str, devices: Iterable[NamedDevice]) -> str:
+    """Words for an error: the id that was probably meant."""
+    close = get_close_matches(text, {device.id for device in devices}, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def devices_in_status(status: Mapping[str, Any], resource: str = "") -> list[NamedDevice]:
+    """The devices of a daemon's status, of all resources or of one."""
+    return [
+        NamedDevice(str(entry["name"]), str(device["id"]), str(device["attributes"].get("index", "")))
+        for entry in status["resources"]
+        if resource in ("", entry["name"])
+        for device in entry["devices"]
+    ]

@@ -1,0 +1,77 @@
+"""What is free, and who holds what: sums over the devices of a fleet, and the devices that a name means."""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from msgspec.structs import replace
+
+from plugwright.fleet.counts import FreeCount, UnnamedDevices
+from plugwright.fleet.fleet_devices import Fleet, FleetDevice
+from plugwright.model import natural_order
+
+__all__ = ["Grouping", "count_free", "devices_of", "select_devices"]
+
+Grouping = Literal["resource", "model", "node", "numa"]
+_COUNTED = {"free": "free", "shared": "free", "held": "held", "unknown": "unknown"}
+
+
+def count_free(fleet: Fleet, by: Grouping = "resource") -> list[FreeCount]:
+    """A row per resource, and per node, model or NUMA node. A shared device counts as free: parts of it are."""
+    rows: dict[tuple[str, str], FreeCount] = {}
+    for device in fleet.devices:
+        if device.source != "pod-status":  # the Node counts those
+            key = device.resource, _group(device, by)
+            row = rows.get(key) or FreeCount(resource=key[0], by=key[1])
+            field = _COUNTED.get(device.state, "unhealthy")
+            rows[key] = replace(row, total=row.total + 1, **{field: getattr(row, field) + 1})
+    for unnamed in fleet.unnamed:
+        key = unnamed.resource, {"node": unnamed.node, "resource": ""}.get(by, "-")
+        rows[key] = _added(rows.get(key) or FreeCount(resource=key[0], by=key[1]), unnamed)
+    return [rows[key] for key in sorted(rows, key=lambda key: tuple(map(natural_order, key)))]
+
+
+def _group(device: FleetDevice, by: Grouping) -> str:
+    match by:
+        case "model":
+            return device.model or "-"
+        case "node":
+            return device.node
+        case "numa":
+            return f"{device.node} {','.join(map(str, device.numa))}" if device.numa else "-"
+    return ""
+
+
+def _added(row: FreeCount, unnamed: UnnamedDevices) -> FreeCount:
+    """Unhealthy devices may be held too: those that are requested beyond the allocatable ones."""
+    usable = min(unnamed.allocatable, unnamed.capacity)
+    row = replace(row, total=row.total + unnamed.capacity, unhealthy=row.unhealthy + unnamed.capacity - usable)
+    if unnamed.requested is None:
+        return replace(row, unknown=row.unknown + usable)
+    held = min(unnamed.requested, usable)
+    return replace(row, held=row.held + held, free=row.free + usable - held)
+
+
+def select_devices(devices: Iterable[FleetDevice], what: str, namespace: str = "") -> list[FleetDevice]:
+    """The devices that `what` means: a resource's, one device, or those that a pod holds; none if it means nothing.
+
+    A pod is `NAMESPACE/NAME`, or a name in `namespace`. For the beginning of an id, all devices with it.
+    """
+    every = list(devices)
+    if found := [device for device in every if what in (device.resource, device.id, *device.physical)]:
+        return found
+    if found := list(devices_of(every, what, namespace)):
+        return found
+    return [device for device in every if what and device.id.startswith(what)]
+
+
+def devices_of(devices: Iterable[FleetDevice], pod: str, namespace: str = "") -> Iterator[FleetDevice]:
+    """The devices that a pod holds, each with that holder alone."""
+    wanted_namespace, _, name = pod.rpartition("/")
+    for device in devices:
+        own = tuple(
+            holder
+            for holder in device.holders
+            if holder.pod == name and (wanted_namespace or namespace) in ("", holder.namespace)
+        )
+        if own:
+            yield replace(device, holders=own)

@@ -1,0 +1,78 @@
+"""`devices`, `who` and `free` on a cluster of `plugwright up` with real daemons, and through exec."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+from tests.cli.processes import Ended, ended, python
+from tests.cluster.up.clusters import RuntimeDirectory, pod
+from tests.kube.exec_server import daemon_pod, exec_server
+
+HOSTILE = "fan\x1b[31m\x07 off\u202e"
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> RuntimeDirectory:
+    runtime = RuntimeDirectory(tmp_path)
+    runtime.environment |= {"HOME": str(tmp_path), "KUBECONFIG": ""}
+    return runtime
+
+
+async def test_holders_free_devices_and_reasons_of_a_cluster(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "plugwright.yaml"
+    config.write_text("resources: [{name: mock/gpu, mock: {count: 3, model: A100}}]")
+    async with runtime.up("--nodes", 2, "-c", config) as up:
+        with up.client as api:
+            api.create(pod("two", gpu="2"))
+            api.wait(Pod, "two", for_conditions=["Ready"], namespace="default")
+        held = json.loads((await runtime.ask("who", "two", "-o", "json")).out)["devices"]
+        assert [device["holders"][0]["container"] for device in held] == ["main", "main"]
+        other = "node-2" if held[0]["node"] == "node-1" else "node-1"
+        assert (await runtime.ask("mock", "fail", "2", "--node", other, "--reason", HOSTILE)).code == 0
+        assert (await runtime.ask("cordon", "mock/gpu", "1", "--node", other, "--reason", HOSTILE)).code == 0
+        rows = (await runtime.ask("free", "--by", "node")).out.splitlines()
+        assert [row.split()[1:] for row in rows] == [
+            ["NODE", "TOTAL", "FREE", "HELD", "UNHEALTHY", "UNKNOWN"],
+            ["node-1", "3", *(["1", "2", "0"] if other == "node-2" else ["1", "0", "2"]), "0"],
+            ["node-2", "3", *(["1", "0", "2"] if other == "node-2" else ["1", "2", "0"]), "0"],
+        ]
+        shown = (await runtime.ask("devices", other, "-o", "wide")).out
+        assert "A100" in shown
+        assert "fan\\x1b[31m\\x07 off\\u202e" in shown
+        assert not set("\x1b\x07\u202e") & set(shown)
+        document = json.loads((await runtime.ask("devices", other, "--unhealthy", "-o", "json")).out)
+        assert {device["state"] for device in document["devices"]} == {"unhealthy", "cordoned"}
+        assert document["sources"][other].startswith("control socket ")
+        assert document["unseen"] == []
+        nothing = await runtime.ask("who", "nobody")
+        assert nothing == Ended(1, "", "plugwright: no resource, device or holding pod is named 'nobody'\n")
+        unknown = await runtime.ask("devices", "node-9")
+        assert "not seen: no Node is named 'node-9', or Nodes cannot be read" in unknown.out
+
+
+async def test_through_exec_the_report_adds_what_the_api_server_lacks(
+    runtime: RuntimeDirectory, tmp_path: Path
+) -> None:
+    async with runtime.up() as up:
+        with exec_server([daemon_pod("p")], {"p": Path(up.socket())}) as server:
+            capacity = {"capacity": {"mock/gpu": "10", "a.com/x": "2"}, "allocatable": {"mock/gpu": "10"}}
+            server.lists["/api/v1/nodes"] = [{"metadata": {"name": "worker-1"}, "status": capacity}]
+            flags = ["--kubeconfig", server.kubeconfig(tmp_path / "config")]
+            listed = await ended(python("-m", "plugwright", "devices", "worker-1", *flags), runtime.environment)
+            *devices, unnamed, unseen = listed.out.splitlines()
+            assert len(devices) == 11
+            assert unnamed.startswith("worker-1  a.com/x: 2 devices, 0 allocatable, 0 requested by pods")
+            assert unseen.startswith("not seen: worker-1: no NodeReport: ids, health and holders are those of pod")
+            known = await ended(python("-m", "plugwright", "devices", "-o", "json", *flags), runtime.environment)
+            assert json.loads(known.out)["sources"] == {"worker-1": "pod devices/p"}
+
+
+async def test_a_report_of_another_shape_is_an_error_and_not_believed(tmp_path: Path) -> None:
+    with exec_server([daemon_pod("p")]) as server:
+        answer = json.dumps({"ok": {"kind": "NodeReport", "resources": [{"devices": 5}]}}).encode()
+        server.frames = [bytes([0x82, len(answer) + 2, 1]) + answer + b"\n", b"\x82\x16\x03" + b'{"status":"Success"} ']
+        flags = ["--kubeconfig", str(server.kubeconfig(tmp_path / "config"))]
+        done = await ended(python("-m", "plugwright", "devices", *flags))
+        assert "no devices" in done.out
+        assert "worker-1: its NodeReport cannot be read: the answer is not a NodeReport" in done.out
