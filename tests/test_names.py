@@ -81,7 +81,9 @@ _ONE_OF_MANY = "one of several of its kind, one module each"
 _FULL = "its importer is near the limit of 400 lines"
 SMALL_MODULES: Mapping[str, str] = {
     "allocator.shared_counters": "the counters of one pool; its importer has the devices of all",
+    "apiserver.scale": "a subresource that several kinds have; its importer is near the limit",
     "cli.lean_start": "loaded before anything else",
+    "cluster.controllers.replica_sets": "a module for each controller",
     "system.init_process": "runs before anything else of the daemon",
     "system.idle_calls": "one mechanism, for whichever service answers next",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",

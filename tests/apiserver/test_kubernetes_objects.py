@@ -193,8 +193,8 @@ def test_a_list_and_the_frame_of_a_watch_have_their_envelopes() -> None:
 
 
 def test_a_kind_without_a_message_is_not_written() -> None:
-    with pytest.raises(UnknownKind, match="kind 'Deployment' of 'apps/v1' has no protobuf message"):
-        kubernetes_objects.encode({"kind": "Deployment", "apiVersion": "apps/v1"})
+    with pytest.raises(UnknownKind, match="kind 'StatefulSet' of 'apps/v1' has no protobuf message"):
+        kubernetes_objects.encode({"kind": "StatefulSet", "apiVersion": "apps/v1"})
 
 
 UNKNOWN_FIELD = b"\xf8\x3f\x07"  # number 1023, the integer 7

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from plugwright.apiserver import requests, responses
 from plugwright.apiserver.errors import bad_request, method_not_allowed
 from plugwright.apiserver.kinds import KINDS, Kind
+from plugwright.apiserver.kinds.not_served import KINDS_NOT_SERVED, KindNotServed
 from plugwright.apiserver.store import Object
 
 __all__ = ["REVIEWS", "documents", "review"]
@@ -30,8 +31,22 @@ _REVIEW_GROUPS = {
 }
 REVIEWS = {f"/apis/{group}/v1/{kind.lower()}s": kind for group, kinds in _REVIEW_GROUPS.items() for kind in kinds}
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-_SUBRESOURCE_VERBS = {"status": ("get", "patch", "update"), "log": ("get",)}
-_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
+_NOT_SERVED_VERBS = ("create", "get")  # not list: tools that read all kinds leave these out
+_CHANGED, _CONNECTED = ("get", "patch", "update"), ("create", "get")
+_SUBRESOURCE_VERBS = {
+    "attach": _CONNECTED, "exec": _CONNECTED, "log": ("get",), "portforward": _CONNECTED, "scale": _CHANGED,
+    "status": _CHANGED,
+}  # fmt: skip
+_SUBRESOURCE_KINDS = {
+    "attach": "PodAttachOptions",
+    "binding": "Binding",
+    "eviction": "Eviction",
+    "exec": "PodExecOptions",
+    "portforward": "PodPortForwardOptions",
+    "scale": "Scale",
+}
+# kubectl drain evicts only where the eviction's own group is named, else it deletes.
+_SUBRESOURCE_GROUPS = {"eviction": "policy", "scale": "autoscaling"}
 
 
 async def review(request: Request, path: str) -> Response:
@@ -53,7 +68,8 @@ async def review(request: Request, path: str) -> Response:
 
 def documents(release: str) -> dict[str, Object]:
     """All documents of discovery, by path."""
-    groups = sorted({*(kind.group for kind in KINDS), *_REVIEW_GROUPS} - {""})
+    others = {kind.group for kind in KINDS_NOT_SERVED} | _REVIEW_GROUPS.keys()
+    groups = sorted(({kind.group for kind in KINDS} | others) - {""})
     by_path: dict[str, Object] = {
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_api_group(group) for group in groups]},
@@ -93,7 +109,14 @@ def _api_resource_list(group_version: str, resources: list[Object]) -> Object:
 
 def _resources(group: str, release: str) -> list[Object]:
     kinds = (kind for kind in KINDS if kind.group == group and kind.is_served_by(release))
-    return [resource for kind in kinds for resource in (_resource(kind), *_subresources(kind))]
+    served = [resource for kind in kinds for resource in (_resource(kind), *_subresources(kind))]
+    return [*served, *(_not_served(kind) for kind in KINDS_NOT_SERVED if kind.group == group)]
+
+
+def _not_served(kind: KindNotServed) -> Object:
+    names: Object = {"name": kind.plural, "singularName": kind.name.lower(), "namespaced": kind.namespaced}
+    short = {"shortNames": list(kind.short_names)} if kind.short_names else {}
+    return {**names, "kind": kind.name, "verbs": list(_NOT_SERVED_VERBS), **short}
 
 
 def _review_resource(kind: str) -> Object:
@@ -122,8 +145,7 @@ def _subresources(kind: Kind) -> list[Object]:
             "namespaced": kind.namespaced,
             "kind": _SUBRESOURCE_KINDS.get(name, kind.name),
             "verbs": list(_SUBRESOURCE_VERBS.get(name, ("create",))),
-            # kubectl drain evicts only where the eviction's own group is named, else it deletes.
-            **({"group": "policy", "version": "v1"} if name == "eviction" else {}),
+            **({"group": _SUBRESOURCE_GROUPS[name], "version": "v1"} if name in _SUBRESOURCE_GROUPS else {}),
         }
         for name in sorted(names)
     ]

@@ -28,6 +28,7 @@ from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.patch import Json, json_patch, merge_patch, strategic_merge_patch
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer, check_identity
 from plugwright.apiserver.responses import ResponseForm
+from plugwright.apiserver.scale import scale_of, scaled
 from plugwright.apiserver.store import DryRun, Object, Store
 from plugwright.apiserver.watch import Watch, WatchOptions, watch_events
 from plugwright.errors import StatusError
@@ -73,6 +74,8 @@ class ResourceHandlers:
     def _read(self, request: Request, path: ResourcePath) -> Response:
         if path.subresource == "log":
             return self.log(request, path)
+        if path.subresource == "scale":
+            return responses.encoded(request, scale_of(self._store.require(path.key)))
         if path.subresource not in ("", "status"):
             raise method_not_allowed()
         if requests.is_true(request.query_params, "watch"):
@@ -173,7 +176,23 @@ class ResourceHandlers:
         warnings += path.kind.warnings(created)
         return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
 
+    async def scale(self, request: Request, path: ResourcePath) -> Response:
+        """Writes the number of replicas: a whole Scale, or a patch of it."""
+        content, media = await requests.read_body(request), requests.media_type(request)
+        is_patch = request.method == "PATCH"
+        if is_patch and media not in _PATCHES:
+            raise unsupported_media_type(sorted(_PATCHES))
+
+        def changed(before: Object) -> Object:
+            scale = _PATCHES[media](scale_of(before), content, path.kind) if is_patch else content
+            return scaled(path.kind, before, scale)
+
+        whole, writer = replace(path, subresource=""), self._writer_for(request)
+        return responses.encoded(request, scale_of(writer.change(whole, changed, requests.field_manager(request))))
+
     async def update(self, request: Request, path: ResourcePath) -> Response:
+        if path.subresource == "scale":
+            return await self.scale(request, path)
         _check_writable(path)
         content = await requests.read_body(request)
         checked, warnings = schema.checked_object(path.kind, content, requests.field_validation(request))
@@ -188,6 +207,8 @@ class ResourceHandlers:
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def patch(self, request: Request, path: ResourcePath) -> Response:
+        if path.subresource == "scale":
+            return await self.scale(request, path)
         _check_writable(path)
         media = requests.media_type(request)
         if media == _APPLY:

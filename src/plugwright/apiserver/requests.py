@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from plugwright.apiserver import KUBERNETES_VERSION, kinds, kubernetes_objects
 from plugwright.apiserver.errors import bad_request, invalid_options, not_found, unsupported_media_type
+from plugwright.apiserver.kinds.not_served import KINDS_NOT_SERVED, NOT_SERVED_SUBRESOURCES, refusal
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath
 from plugwright.apiserver.validation import invalid, unsupported
 from plugwright.errors import MalformedMessage, StatusError, UnknownKind
@@ -66,17 +67,29 @@ def resource_path(path: str, release: str = KUBERNETES_VERSION) -> ResourcePath:
     else:
         raise not_found()
     namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and kinds.find(group, version, rest[2]):
-        namespace, rest = rest[1], rest[2:]
+    if rest[0] == "namespaces" and len(rest) > 2:
+        _check_served(group, rest[2])
+        if kinds.find(group, version, rest[2]):
+            namespace, rest = rest[1], rest[2:]
+    _check_served(group, rest[0])
     kind = kinds.find(group, version, rest[0])
     name, subresource = [*rest[1:], "", ""][:2]
     if kind is None or not kind.is_served_by(release) or len(rest) > 3 or (namespace and not kind.namespaced):
         raise not_found()
     if name and kind.namespaced and not namespace:
         raise not_found()
+    if (kind.plural, subresource) in NOT_SERVED_SUBRESOURCES:
+        raise not_found(refusal(NOT_SERVED_SUBRESOURCES[kind.plural, subresource]))
     if subresource and subresource not in (*kind.subresources, *(("status",) if kind.has_status else ())):
         raise not_found()
     return ResourcePath(kind, namespace, name, subresource)
+
+
+def _check_served(group: str, plural: str) -> None:
+    """Refuses a kind that discovery lists and that is not emulated, with a sentence."""
+    for kind in KINDS_NOT_SERVED:
+        if (kind.group, kind.plural) == (group, plural):
+            raise not_found(kind.sentence)
 
 
 async def read_body(request: Request, *, may_be_empty: bool = False) -> Any:  # type: ignore[explicit-any,unused-ignore]

@@ -46,6 +46,19 @@ def _time_option(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     return click.option(flag, type=duration, default=default, metavar="TIME", show_default=True, help=text)
 
 
+def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
+    """`npu=plugwright` or `web='python3 -m http.server'`; for `type=` of an option."""
+    image, _, command = text.partition("=")
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise click.BadParameter(f"a command must be as in a shell: {error}, got {command!r}") from error
+    if not image or not words:
+        raise click.BadParameter(f"an entrypoint must look like IMAGE=COMMAND, got {text!r}")
+    own = (sys.executable, "-m", "plugwright") if words[0] == "plugwright" else (words[0],)
+    return image, (*own, *words[1:])
+
+
 @click.group(invoke_without_command=True, epilog=_EXAMPLE)
 @click.option(
     "--nodes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of nodes: node-1, node-2, …"
@@ -59,6 +72,14 @@ def _time_option(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     "--port", type=click.IntRange(0, 65535), help="Port of the API server, on 127.0.0.1.  [default: the last, or any]"
 )
 @click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
+@click.option(
+    "--entrypoint",
+    "entrypoints",
+    multiple=True,
+    type=_entrypoint,
+    metavar="IMAGE=COMMAND",
+    help="With --run, the entrypoint of an image: npu=plugwright. May be repeated.",
+)
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
 @click.option(

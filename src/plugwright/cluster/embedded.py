@@ -10,9 +10,9 @@ The caller listens, has the certificates and writes the kubeconfig: for `plugwri
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plugwright.apiserver import KUBERNETES_VERSION, app, clock
@@ -35,6 +35,7 @@ from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.controllers.event_expiry import EventExpiry
 from plugwright.cluster.controllers.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.events import ClusterClient
+from plugwright.cluster.nodes.api_access import ServiceAccountFiles
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_pods import RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape
@@ -82,6 +83,8 @@ class ClusterOptions:
     release: str = KUBERNETES_VERSION
     token: str = field(default="", repr=False)  # random if empty
     drivers: DriverFactory | None = None  # for plugins that are served by claims
+    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of images, besides plugwright's
+    api: ServiceAccountFiles | None = None  # how containers that are processes reach the API server
     now: Clock = clock.now
 
     def __post_init__(self) -> None:
@@ -203,6 +206,7 @@ class EmbeddedCluster:
         """Returns when all are up."""
         options = self.options
         runtime = RuntimeSettings(options.processes, options.retry, options.back_off, 30 * options.back_off)
+        runtime = replace(runtime, entrypoints={**runtime.entrypoints, **options.entrypoints}, api=options.api)
         host = HostInfo.here()
         settings = NodeSettings(options.kubelet, runtime, options.heartbeat)
         for index in range(options.nodes):

@@ -100,7 +100,7 @@ async def test_dependents_go_after_their_owner() -> None:
 async def test_an_object_of_an_owner_that_does_not_exist_goes_at_once() -> None:
     lab = Lab()
     lab.map("lost", {"apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "1"})
-    lab.map("kept", {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "of-a-kind-not-served", "uid": "2"})
+    lab.map("kept", {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "of-a-kind-not-served", "uid": "2"})
     await lab.settle()
     assert lab.get("lost") is None
     assert lab.get("kept") is not None

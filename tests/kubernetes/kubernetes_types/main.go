@@ -17,12 +17,18 @@ import (
 	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,15 +42,24 @@ import (
 type message interface{ Marshal() ([]byte, error) }
 
 var roots = []message{
+	&admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyList{},
+	&admissionregistrationv1.ValidatingAdmissionPolicyBinding{},
+	&admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
+	&appsv1.DaemonSet{}, &appsv1.DaemonSetList{}, &appsv1.Deployment{}, &appsv1.DeploymentList{},
+	&appsv1.ReplicaSet{}, &appsv1.ReplicaSetList{}, &autoscalingv1.Scale{},
 	&authenticationv1.SelfSubjectReview{}, &authorizationv1.SelfSubjectAccessReview{},
 	&authorizationv1.SelfSubjectRulesReview{},
+	&batchv1.CronJob{}, &batchv1.CronJobList{}, &batchv1.Job{}, &batchv1.JobList{},
 	&coordinationv1.Lease{}, &coordinationv1.LeaseList{},
 	&corev1.Binding{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{}, &corev1.Event{}, &corev1.EventList{},
 	&corev1.Namespace{}, &corev1.NamespaceList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.Pod{}, &corev1.PodList{},
-	&corev1.Secret{}, &corev1.SecretList{}, &corev1.ServiceAccount{}, &corev1.ServiceAccountList{},
+	&corev1.Secret{}, &corev1.SecretList{}, &corev1.Service{}, &corev1.ServiceAccount{}, &corev1.ServiceAccountList{},
+	&corev1.ServiceList{},
 	&eventsv1.Event{}, &eventsv1.EventList{},
 	&metav1.DeleteOptions{}, &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}, &metav1.Status{},
-	&policyv1.Eviction{},
+	&networkingv1.NetworkPolicy{}, &networkingv1.NetworkPolicyList{}, &policyv1.Eviction{},
+	&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.ClusterRoleList{},
+	&rbacv1.Role{}, &rbacv1.RoleBinding{}, &rbacv1.RoleBindingList{}, &rbacv1.RoleList{},
 	&resourcev1.DeviceClass{}, &resourcev1.DeviceClassList{}, &resourcev1.DeviceTaintRule{},
 	&resourcev1.DeviceTaintRuleList{}, &resourcev1.ResourceClaim{},
 	&resourcev1.ResourceClaimList{}, &resourcev1.ResourceClaimTemplate{}, &resourcev1.ResourceClaimTemplateList{},

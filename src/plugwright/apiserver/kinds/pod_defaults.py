@@ -10,7 +10,7 @@ from typing import Any
 from plugwright import quantity
 from plugwright.apiserver.store import Object
 
-__all__ = ["prepare_for_create", "prepare_for_update"]
+__all__ = ["prepare_for_create", "prepare_for_update", "template_with_defaults"]
 
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _NOT_READY, _UNREACHABLE = (f"node.kubernetes.io/{condition}" for condition in ("not-ready", "unreachable"))
@@ -56,7 +56,18 @@ def prepare_for_update(before: Object, after: Object) -> Object:
     return prepared
 
 
+def template_with_defaults(template: Object) -> Object:
+    """A template of pods, as workloads have: no admission adds its tolerations before there is a pod."""
+    return {**template, "spec": _spec_with_defaults(template.get("spec") or {})}
+
+
 def _with_defaults(pod: Object) -> Object:
+    spec = _spec_with_defaults(pod.get("spec") or {})
+    spec["tolerations"] = _tolerations(spec.get("tolerations") or [])
+    return {**pod, "spec": spec}
+
+
+def _spec_with_defaults(given: Object) -> Object:
     spec = {
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": 30,
@@ -64,7 +75,7 @@ def _with_defaults(pod: Object) -> Object:
         "securityContext": {},
         "schedulerName": "default-scheduler",
         "enableServiceLinks": True,
-        **_without_empty(pod.get("spec") or {}),
+        **_without_empty(given),
     }
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     spec |= {"serviceAccountName": account, "serviceAccount": account} if account else {}
@@ -79,8 +90,7 @@ def _with_defaults(pod: Object) -> Object:
         spec["resources"] = _pod_resources(spec)
     if spec.get("overhead"):
         spec["overhead"] = _canonical(spec["overhead"])
-    spec["tolerations"] = _tolerations(spec.get("tolerations") or [])
-    return {**pod, "spec": spec}
+    return spec
 
 
 def _without_empty(value: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]

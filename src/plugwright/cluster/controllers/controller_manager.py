@@ -1,4 +1,4 @@
-"""The controllers of the controller manager that follow the store: garbage, namespaces, pod GC, taints, claims.
+"""The controllers of the controller manager that follow the store: garbage, namespaces, taints, claims, workloads.
 
 One reader of the changes for all of them. A controller whose write fails reads everything again after a second. The
 node lifecycle controller runs by the clock, in `node_lifecycle`.
@@ -12,10 +12,15 @@ from functools import partial
 from typing import Protocol
 
 from plugwright.apiserver.store import Change
+from plugwright.cluster.controllers.cron_jobs import CronJobController
+from plugwright.cluster.controllers.daemon_sets import DaemonSetController
+from plugwright.cluster.controllers.deployments import DeploymentController
 from plugwright.cluster.controllers.device_taint_eviction import DeviceTaintEvictionController
 from plugwright.cluster.controllers.garbage_collector import GarbageCollector
+from plugwright.cluster.controllers.job_controller import JobController
 from plugwright.cluster.controllers.namespace_controller import NamespaceController
 from plugwright.cluster.controllers.pod_gc import PodGarbageCollector
+from plugwright.cluster.controllers.replica_sets import ReplicaSetController
 from plugwright.cluster.controllers.resource_claim_controller import ResourceClaimController
 from plugwright.cluster.controllers.taint_eviction import TaintEvictionController
 from plugwright.cluster.events import MALFORMED, ClusterClient
@@ -51,6 +56,11 @@ class ControllerManager:
             TaintEvictionController(client),
             ResourceClaimController(client),
             DeviceTaintEvictionController(client),
+            DeploymentController(client),
+            ReplicaSetController(client),
+            DaemonSetController(client),
+            JobController(client),
+            CronJobController(client),
         ]
         self._retries: dict[int, datetime] = {}  # when a controller that failed reads everything again
         self._revision = 0

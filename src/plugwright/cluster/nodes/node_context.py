@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from plugwright.cluster.container_logs import ContainerLogs
 from plugwright.cluster.events import EventRecorder, NodeClient
+from plugwright.cluster.nodes.api_access import ServiceAccountFiles
 from plugwright.cluster.nodes.container_env import ConfigSource
 from plugwright.cluster.nodes.node_status import NodeIdentity
 from plugwright.cluster.nodes.pod_volumes import PodVolumes
@@ -31,6 +32,7 @@ class RuntimeSettings:
         default_factory=lambda: {"plugwright": (sys.executable, "-m", "plugwright")}
     )
     references: bool = True
+    api: ServiceAccountFiles | None = None  # for containers that are processes
 
 
 @dataclass(frozen=True, slots=True)

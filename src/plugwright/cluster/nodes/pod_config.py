@@ -50,7 +50,12 @@ class PodConfig:
         paths = volumes.mounts(self.stored, container)
         if path := container.get("terminationMessagePath"):
             paths.append((str(message), str(path), False, sandbox.QUIET))
-        options = replace(granted, env={**granted.env, **environment})
+        reached: Mapping[str, str] = {}
+        if (api := self.context.runtime.api) is not None:
+            reached = api.environment()
+            directory = volumes.directory(self.stored, "kube-api-access")
+            paths += api.mount(self.stored, self.context.client.store, directory)
+        options = replace(granted, env={**reached, **granted.env, **environment})
         return Launch(command, options, paths, str(container.get("workingDir") or ""), message)
 
     async def _environment(self, pod: Pod, container: Object) -> Mapping[str, str]:

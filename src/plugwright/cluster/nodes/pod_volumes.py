@@ -21,7 +21,7 @@ EMULATED_VOLUMES = ("configMap", "downwardAPI", "emptyDir", "hostPath", "project
 _PROJECTED = ("configMap", "downwardAPI", "secret", "serviceAccountToken")
 _WRITABLE = ("emptyDir", "hostPath")
 _FILE_MODE = 0o644
-_READABLE_BY_ALL, _WRITABLE_BY_ALL = 0o755, 0o777
+_READABLE_BY_ALL, _WRITABLE_BY_ALL, _STICKY = 0o755, 0o777, 0o1777
 _OF_THE_NODE = {
     "/var/lib/kubelet": "",
     "/var/lib/plugwright": "plugwright",  # a daemon's own state: two nodes must not share it
@@ -101,7 +101,7 @@ class PodVolumes:
             _check_host_path(path, str(source.get("type") or ""))
         else:
             _write(path, files, int(source.get("defaultMode") or _FILE_MODE))
-            path.chmod(_WRITABLE_BY_ALL if kind == "emptyDir" else _READABLE_BY_ALL)
+            path.chmod(_mode(kind, source))
 
     def _source(self, stored: Object, volume: Object) -> Path:
         if not volume.get("hostPath"):
@@ -112,6 +112,10 @@ class PodVolumes:
                 return self._kubelet_dir / own / path.relative_to(directory)
         return path
 
+    def directory(self, stored: Object, name: str) -> Path:
+        """Of a volume that the pod does not name itself."""
+        return self._pod_directory(stored) / "volumes" / name
+
     def _pod_directory(self, stored: Object) -> Path:
         assert self._kubelet_dir is not None
         return self._kubelet_dir / "pods" / str(stored["metadata"]["uid"])
@@ -119,6 +123,13 @@ class PodVolumes:
 
 def _kind(volume: Object) -> str:
     return next((name for name in volume if name != "name" and volume[name] is not None), "emptyDir")
+
+
+def _mode(kind: str, source: Object) -> int:
+    """An emptyDir in memory is a tmpfs, in which a file is its owner's alone."""
+    if kind != "emptyDir":
+        return _READABLE_BY_ALL
+    return _STICKY if source.get("medium") == "Memory" else _WRITABLE_BY_ALL
 
 
 async def _contents(facts: PodFacts, kind: str, source: Object) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from plugwright import quantity
@@ -21,6 +22,7 @@ from plugwright.apiserver.kubeconfig_file import Kubeconfig
 from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
+from plugwright.cluster.nodes.api_access import ServiceAccountFiles
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions
 from plugwright.dra.driver import Driver
 from plugwright.errors import ConfigError
@@ -154,6 +156,8 @@ async def _cluster(
             silence=options.silence,
             token=token,
             drivers=partial(_driver, access),
+            entrypoints=dict(options.entrypoints),
+            api=ServiceAccountFiles(port, token, certificates.authority, _kubeconfig(options, directory)),
             release=RELEASES[options.version],
         )
         async with (
@@ -174,7 +178,7 @@ async def _reachable(
 ) -> AsyncIterator[ClusterInfo]:
     """Writes the kubeconfig and serves the control sockets while inside."""
     cluster = controller.cluster
-    path = (options.kubeconfig or directory.kubeconfig).absolute()
+    path = _kubeconfig(options, directory)
     async with AsyncExitStack() as stack:
         stack.enter_context(kubeconfig.written(path, kept=directory.kept))
         sockets = stack.enter_context(directory.sockets())
@@ -198,6 +202,10 @@ async def _reachable(
             resources=_allocatable(cluster, next(iter(cluster.nodes))),  # the nodes are alike at first
             log=str(directory.log) if options.detach else None,
         )
+
+
+def _kubeconfig(options: UpOptions, directory: StateDirectory) -> Path:
+    return (options.kubeconfig or directory.kubeconfig).absolute()
 
 
 async def _until_listed(cluster: EmbeddedCluster) -> None:

@@ -48,6 +48,7 @@ class UpOptions:
     silence: float = 50.0
     plugin_grace: float = 300.0
     version: str = "1.36"
+    entrypoints: tuple[tuple[str, tuple[str, ...]], ...] = ()  # images, and what their containers run
 
 
 @dataclass(frozen=True, slots=True)
