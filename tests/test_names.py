@@ -81,6 +81,7 @@ _FULL = "its importer is near the limit of 400 lines"
 SMALL_MODULES: Mapping[str, str] = {
     "allocator.shared_counters": "the counters of one pool; its importer has the devices of all",
     "cli.lean_start": "loaded before anything else",
+    "plugins.nvidia.nvidia_parameters": "loaded by the first claim that has such parameters",
     "system.init_process": "runs before anything else of the daemon",
     "system.idle_calls": "one mechanism, for whichever service answers next",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",

@@ -4,9 +4,12 @@ It is made in the thread of the probes while the event loop goes on. A dict of t
 through: the copy is one step of the interpreter, in which nothing can change it.
 """
 
+import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -15,28 +18,41 @@ from prometheus_client.registry import Collector
 
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.holdings.holding import Holdings
 from plugwright.sdk.metrics import BUCKETS
+from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ServeMode
+from plugwright.sdk.share_usage import usages
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
+from plugwright.text import clean
 from plugwright.version import __version__
 
 __all__ = ["page"]
 
 _BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+_HOLDERS_AGE = 15.0  # seconds
+_SHARE_GAUGES = {
+    "limit_bytes": "Memory limit of a container or claim on one device",
+    "used_bytes": "Memory that it uses, by the limiter's count",
+    "peak_bytes": "The most that the limiter counted at once",
+    "driver_bytes": "Memory that it uses, by the driver's count",
+    "exceeded": "Whether the driver counts more than the limit",
+}
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
     """Makes the page as it is at each call: its content type and its text."""
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(daemon))
+    registry.register(_DaemonCollector(daemon, asyncio.get_running_loop()))
     ProcessCollector(registry=registry)
     return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
 class _DaemonCollector(Collector):
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
+        self._daemon, self._loop = daemon, loop
+        self._asked_at = -_HOLDERS_AGE
 
     def collect(self) -> Iterator[Metric]:
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
@@ -51,6 +67,8 @@ class _DaemonCollector(Collector):
         yield _drivers(runtimes)
         yield from _discovery(runtimes)
         yield from _supervision(runtimes)
+        self._read_holders(runtimes)
+        yield from _share_use(runtimes, self._daemon.ledger.latest.value)
         yield CounterMetricFamily(
             "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
         )
@@ -59,6 +77,15 @@ class _DaemonCollector(Collector):
         )
         if self._daemon.config.value is not None:
             yield from _config(self._daemon.config.value)
+
+    def _read_holders(self, runtimes: list[ResourceRuntime]) -> None:
+        """Before the next page, if use is measured: nothing else reads who has been given a share."""
+        if time.monotonic() - self._asked_at < _HOLDERS_AGE:
+            return
+        if any(type(runtime.service.plugin).usage is not Plugin.usage for runtime in runtimes):
+            self._asked_at = time.monotonic()
+            with suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self._daemon.ledger.read_soon)
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
@@ -213,6 +240,33 @@ def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         for method, count in sorted(runtime.stuck.items()):
             stuck.add_metric([runtime.resource, method], count)
     yield from (restarts, abandoned, stuck)
+
+
+def _share_use(runtimes: list[ResourceRuntime], holdings: Holdings) -> Iterator[Metric]:
+    """Of holders that the ledger knows. A value that is not known has no sample."""
+    labels = ["resource", "of", "device", "namespace", "pod", "container", "claim"]
+    gauges = {
+        name: GaugeMetricFamily(f"plugwright_share_{name}", text, labels=labels) for name, text in _SHARE_GAUGES.items()
+    }
+    refusals = CounterMetricFamily("plugwright_share_refusals", "Requests for memory beyond a share", labels=labels)
+    exceeded = CounterMetricFamily(
+        "plugwright_share_incidents",
+        "How often the driver counted more than the limit",
+        labels=labels,
+    )
+    for runtime in runtimes:
+        for holders, usage in usages(runtime.resource, holdings, runtime.service.plugin.usage):
+            first = holders[0]
+            names = [first.namespace, first.pod, first.container, first.claim]
+            label = [runtime.resource, usage.of, first.key.device_id, *map(clean, names)]
+            values = (usage.limit, usage.used, usage.peak, usage.driver, int(usage.exceeded))
+            for gauge, value in zip(gauges.values(), values, strict=True):
+                if value is not None:
+                    gauge.add_metric(label, value)
+            if usage.refusals is not None:
+                refusals.add_metric(label, usage.refusals)
+            exceeded.add_metric(label, usage.incidents)
+    yield from (*gauges.values(), refusals, exceeded)
 
 
 def _config(state: ConfigState) -> Iterator[Metric]:

@@ -223,6 +223,10 @@ class Ledger:
                 )
             await self._read(list_pods=has_changed)
 
+    def read_soon(self) -> None:
+        """Has all sources read, for a reader that cannot wait."""
+        self._to_read.notify()
+
     async def read(self) -> None:
         """Reads all sources; where that is not possible, what is known stays."""
         async with self._turn:
