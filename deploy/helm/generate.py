@@ -125,6 +125,7 @@ class Security(_Strict):
     add_capabilities: list[str]
     se_linux_type: str
     seccomp_profile: Annotated[str, msgspec.Meta(pattern="^(RuntimeDefault|Unconfined|localhost/.+)$")]
+    host_pid: bool = msgspec.field(name="hostPID")
 
 
 class HostPath(_Strict):

@@ -183,11 +183,14 @@ static int take(int gpu, uint64_t bytes)
         return 1;
     look();
     if (!share_take(gpu, bytes) && !(reclaim() && share_take(gpu, bytes)) &&
-        !(recount(gpu, 0) < 0 && share_take(gpu, bytes))) /* the driver has given back what it had for itself */
+        !(recount(gpu, 0) < 0 && share_take(gpu, bytes))) { /* the driver has given back what it had for itself */
+        share_refused(gpu);
         return 0;
+    }
     if (!is_exceeded(gpu, bytes))
         return 1;
     give(gpu, bytes);
+    share_refused(gpu);
     return 0;
 }
 
@@ -1387,7 +1390,10 @@ static int still_fits(void)
 {
     int gpu = current_gpu();
     recount(gpu, 0);
-    return gpu < 0 || share_left(gpu) || !share_exceeded(gpu);
+    if (gpu < 0 || share_left(gpu) || !share_exceeded(gpu))
+        return 1;
+    share_refused(gpu);
+    return 0;
 }
 
 static int loaded(int result, const handle *module)

@@ -66,6 +66,7 @@ struct usage {
     uint64_t pid[PROCESSES], started[PROCESSES], namespace[PROCESSES]; /* of the owner; 0 where it is not known */
     uint64_t records;          /* those that have ever been used */
     struct record record[RECORDS];
+    uint64_t peak[GPUS], refusals[GPUS]; /* for the daemon, which reads them: vgpu_usage.py knows this layout */
 };
 
 static struct {
@@ -504,14 +505,25 @@ static void add(int gpu, uint64_t bytes)
     __atomic_store_n(&usage->used[gpu][slot], held[gpu], __ATOMIC_SEQ_CST);
 }
 
-static int fits(int gpu) { return sum(gpu) <= limits.limit[gpu]; }
+/* The most that was ever counted at once. */
+static uint64_t noted(int gpu, uint64_t total)
+{
+    uint64_t known = __atomic_load_n(&usage->peak[gpu], __ATOMIC_RELAXED);
+    while (total > known &&
+           !__atomic_compare_exchange_n(&usage->peak[gpu], &known, total, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    return total;
+}
 
 /* Within the mutex: adds if the sum is within the share then. */
 static int try_add(int gpu, uint64_t bytes)
 {
     add(gpu, bytes);
-    if (fits(gpu))
+    uint64_t total = sum(gpu);
+    if (total <= limits.limit[gpu]) {
+        noted(gpu, total);
         return 1;
+    }
     add(gpu, -bytes);
     return 0;
 }
@@ -548,6 +560,14 @@ int share_take(int gpu, uint64_t bytes)
 
 int share_exceeded(int gpu) { return gpu >= 0 && !share_take(gpu, 0); }
 
+void share_refused(int gpu)
+{
+    if (gpu < 0 || !begin())
+        return;
+    usage->refusals[gpu]++;
+    end();
+}
+
 void share_correct(int gpu, int64_t bytes)
 {
     if (gpu < 0 || !bytes)
@@ -555,7 +575,9 @@ void share_correct(int gpu, int64_t bytes)
     enter();
     if (slot >= 0)
         add(gpu, (uint64_t)bytes);
-    else
+    if (slot >= 0 && bytes > 0)
+        noted(gpu, sum(gpu));
+    if (slot < 0)
         held[gpu] += (uint64_t)bytes; /* its slot gets it */
     leave();
 }

@@ -37,6 +37,9 @@ int share_take(int gpu, uint64_t bytes);
 /* Whether the processes use more than the share, which `share_correct` makes possible. */
 int share_exceeded(int gpu);
 
+/* A program was refused memory of its share: counted for the daemon. */
+void share_refused(int gpu);
+
 /* Sets right what the driver took beyond or below what was asked for: added although it may not fit. */
 void share_correct(int gpu, int64_t bytes);
 

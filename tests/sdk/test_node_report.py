@@ -85,7 +85,7 @@ async def test_each_device_has_its_facts_and_holders(daemon: Daemon) -> None:
         {
             "api": "device-plugin", "namespace": "default", "pod": "backup", "podUid": "1-2", "container": "main",
             "claim": "", "claimUid": "", "shareId": "", "adminAccess": False,
-            "since": "2001-09-09T01:46:40Z", "source": "checkpoint",
+            "since": "2001-09-09T01:46:40Z", "source": "checkpoint", "usage": None,
         }
     ]  # fmt: skip
     assert (first["physical"], first["links"], first["numa"]) == (["0000:01:00.0"], {"tape-1": {"pcie": "pix"}}, [1])

@@ -132,6 +132,8 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
     for key in ("reason", "rival", "fault", "discovery", "empty", "refused", "held"):
         if resource[key]:
             yield f"  {key}: {clean(resource[key])}"
+    for incident in resource.get("exceeded", ()):
+        yield f"  {click.style('share', fg='red')}: {clean(incident)}"
     for claim in (resource["driver"] or {}).get("leaving") or ():  # type: ignore[attr-defined]
         yield f"  waits for: ResourceClaim {clean(claim)}; driver {clean(resource['driver']['reason'])}"  # type: ignore[index]
     for method, count in sorted(resource["stuck"].items()):

@@ -28,6 +28,7 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.holdings.holding import Holdings, HoldingSource, UnknownSource
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ResourceDriver, ServeMode
+from plugwright.sdk.share_usage import incidents
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, HungStatus, ResourceStatus, shown
 from plugwright.system import json_lines
 from plugwright.system.blocking import HungCall
@@ -223,6 +224,7 @@ def _resource(runtime: ResourceRuntime, holdings: Holdings, rivals: Mapping[str,
         shortfall_code=shortfall.code if shortfall is not None else "",
         refused=runtime.inventory.refused.value,
         serve=runtime.serve.api.value,
+        exceeded=incidents(runtime.resource, holdings, runtime.service.plugin.usage),
         driver=driver,
         devices=_devices(runtime, holdings, driver),
     )

@@ -27,6 +27,7 @@ __all__ = [
     "ReportMetadata",
     "ResourceReport",
     "ShareReport",
+    "ShareUsageReport",
     "UnknownReport",
     "timestamp",
 ]
@@ -107,6 +108,24 @@ class HoldingsReport(_Part, frozen=True, kw_only=True):
     unknown: tuple[UnknownReport, ...] = ()
 
 
+class ShareUsageReport(_Part, frozen=True, kw_only=True):
+    """What a holder uses of its share of a device, in bytes; null where it is not known.
+
+    `used`, `peak` and `refusals` are counted by the limiter in the holder's own processes, `driver` by the driver.
+    """
+
+    limit: int  # of all shares of this device that the holder was given together
+    used: int | None = None
+    peak: int | None = None  # the most that was counted at once
+    refusals: int | None = None  # requests for memory that did not fit
+    processes: int | None = None
+    driver: int | None = None
+    driver_peak: int | None = None  # the most that was measured
+    exceeded: bool = False  # whether the driver counts more than the limit now
+    incidents: int = 0  # how often that began
+    measured_at: datetime | None = None
+
+
 class HolderReport(_Part, frozen=True, kw_only=True):
     """A container or a claim that holds a device. Empty strings are unknown."""
 
@@ -121,6 +140,7 @@ class HolderReport(_Part, frozen=True, kw_only=True):
     admin_access: bool = False
     since: datetime | None = None  # when the daemon first knew of it
     source: str = ""  # how the daemon knows
+    usage: ShareUsageReport | None = None  # null unless the plugin measures it
 
 
 class CordonReport(_Part, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,11 +27,13 @@ from plugwright.sdk.node_report import (
     ReportMetadata,
     ResourceReport,
     ShareReport,
+    ShareUsageReport,
     UnknownReport,
     timestamp,
 )
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.settings import Settings
+from plugwright.sdk.share_usage import ShareUsage, usages
 from plugwright.sdk.status import ConfigState, CordonStatus, DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.version import __version__
 
@@ -41,6 +43,8 @@ _LARGEST_SETTINGS = 256 * 1024  # bytes of the kubelet's configuration file that
 _SETTING = re.compile(
     rb"^(topologyManagerPolicy|topologyManagerScope):[ \t]*[\"']?([a-z-]{1,32})[\"']?[ \t]*\r?$", re.MULTILINE
 )
+_UsageByHolding: TypeAlias = Mapping[tuple[int, str], ShareUsage]  # by the holding's id() and the physical device
+
 _NOT_ATTRIBUTES = frozenset({"links"})  # shown under a key of their own
 
 
@@ -188,6 +192,7 @@ def _devices(resource: ResourceStatus, runtime: ResourceRuntime | None, holdings
     cordons = snapshot.cordoned if snapshot is not None else {}
     driver: Mapping[str, Any] = resource["driver"] or {}
     moves, taints = driver.get("devices", {}), driver.get("taints", {}).get("devices", {})
+    used = _used(runtime, holdings) if runtime is not None else {}
     for status in resource["devices"]:
         device_id = status["id"]
         device = listed.get(device_id)
@@ -206,7 +211,7 @@ def _devices(resource: ResourceStatus, runtime: ResourceRuntime | None, holdings
             attributes={name: value for name, value in status["attributes"].items() if name not in _NOT_ATTRIBUTES},
             capacity=status["capacity"],
             share=_share(status, device),
-            holders=tuple(map(_holder, holdings.of(resource["name"], device_id))),
+            holders=tuple(_holder(holding, used) for holding in holdings.of(resource["name"], device_id)),
             closed=holdings.closed.get(key, ""),
             cordoned=status["reason"].removeprefix("cordoned: ") if device_id in cordons else "",
             taints=tuple(taints.get(device_id, ())),
@@ -229,7 +234,16 @@ def _share(status: DeviceStatus, device: Device | None) -> ShareReport | None:
     )
 
 
-def _holder(holding: Holding) -> HolderReport:
+def _used(runtime: ResourceRuntime, holdings: Holdings) -> _UsageByHolding:
+    return {
+        (id(holding), usage.of): usage
+        for holders, usage in usages(runtime.resource, holdings, runtime.service.plugin.usage)
+        for holding in holders
+    }
+
+
+def _holder(holding: Holding, used: _UsageByHolding) -> HolderReport:
+    usage = next((used[id(holding), name] for name in holding.physical if (id(holding), name) in used), None)
     return HolderReport(
         api=holding.key.api.value,
         namespace=holding.namespace,
@@ -242,6 +256,22 @@ def _holder(holding: Holding) -> HolderReport:
         admin_access=holding.admin_access,
         since=timestamp(holding.since),
         source=holding.source.value,
+        usage=_usage(usage) if usage is not None else None,
+    )
+
+
+def _usage(usage: ShareUsage) -> ShareUsageReport:
+    return ShareUsageReport(
+        limit=usage.limit,
+        used=usage.used,
+        peak=usage.peak,
+        refusals=usage.refusals,
+        processes=usage.processes,
+        driver=usage.driver,
+        driver_peak=usage.driver_peak,
+        exceeded=usage.exceeded,
+        incidents=usage.incidents,
+        measured_at=timestamp(usage.at),
     )
 
 

@@ -12,6 +12,7 @@ from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.sdk.node_state import NodeState
 from plugwright.sdk.serve_settings import Expectation, ServeSettings
+from plugwright.sdk.share_usage import HeldShare, ShareUsage
 
 __all__ = ["Plugin", "answers_now", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
@@ -95,6 +96,13 @@ class Plugin:
         in /run, /dev or /tmp must be made again, and must not mean another device.
         """
         return None
+
+    def usage(self, held: Sequence[HeldShare]) -> Sequence[ShareUsage]:
+        """What a container or claim uses of each device that it holds these shares of, as last measured.
+
+        Called for every holder whenever a report or metrics are made, from any thread: it answers from memory.
+        """
+        return ()
 
     def command(self, name: str, arguments: Mapping[str, str]) -> str | Awaitable[str]:
         """An operator's own command to this plugin, through the daemon's control socket; returns a line to show."""

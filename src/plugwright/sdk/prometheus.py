@@ -18,8 +18,10 @@ from prometheus_client.registry import Collector
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.device_metrics import device_metrics
+from plugwright.sdk.holdings.holding import Holdings
 from plugwright.sdk.metrics import BUCKETS
 from plugwright.sdk.serve_settings import ServeMode
+from plugwright.sdk.share_usage import usages
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
 from plugwright.text import clean
@@ -28,6 +30,13 @@ from plugwright.version import __version__
 __all__ = ["page"]
 
 _BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+_SHARE_GAUGES = {
+    "limit_bytes": "Memory limit of a container or claim on one device",
+    "used_bytes": "Memory that it uses, by the limiter's count",
+    "peak_bytes": "The most that the limiter counted at once",
+    "driver_bytes": "Memory that it uses, by the driver's count",
+    "exceeded": "Whether the driver counts more than the limit",
+}
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
@@ -78,6 +87,7 @@ class _DaemonCollector(Collector):
         yield from _drivers(runtimes)
         yield from _discovery(runtimes)
         yield from _supervision(runtimes)
+        yield from _share_use(runtimes, self._daemon.ledger.latest.value)
         yield CounterMetricFamily(
             "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
         )
@@ -249,6 +259,33 @@ def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         for method, count in sorted(runtime.stuck.items()):
             stuck.add_metric([runtime.resource, method], count)
     yield from (restarts, abandoned, stuck)
+
+
+def _share_use(runtimes: list[ResourceRuntime], holdings: Holdings) -> Iterator[Metric]:
+    """Of holders that the ledger knows. A value that is not known has no sample."""
+    labels = ["resource", "of", "device", "namespace", "pod", "container", "claim"]
+    gauges = {
+        name: GaugeMetricFamily(f"plugwright_share_{name}", text, labels=labels) for name, text in _SHARE_GAUGES.items()
+    }
+    refusals = CounterMetricFamily("plugwright_share_refusals", "Requests for memory beyond a share", labels=labels)
+    exceeded = CounterMetricFamily(
+        "plugwright_share_incidents",
+        "How often the driver counted more than the limit",
+        labels=labels,
+    )
+    for runtime in runtimes:
+        for holders, usage in usages(runtime.resource, holdings, runtime.service.plugin.usage):
+            first = holders[0]
+            names = [first.namespace, first.pod, first.container, first.claim]
+            label = [runtime.resource, usage.of, first.key.device_id, *map(clean, names)]
+            values = (usage.limit, usage.used, usage.peak, usage.driver, int(usage.exceeded))
+            for gauge, value in zip(gauges.values(), values, strict=True):
+                if value is not None:
+                    gauge.add_metric(label, value)
+            if usage.refusals is not None:
+                refusals.add_metric(label, usage.refusals)
+            exceeded.add_metric(label, usage.incidents)
+    yield from (*gauges.values(), refusals, exceeded)
 
 
 def _config(state: ConfigState) -> Iterator[Metric]:

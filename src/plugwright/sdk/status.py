@@ -92,6 +92,7 @@ class ResourceStatus(TypedDict):
     shortfall_code: str  # the kind of that reason
     refused: str  # why the latest list was refused, empty if it was not
     serve: str  # by which API: device-plugin, dra or both
+    exceeded: list[str]  # holders whose share exceeds its limit, or did
     driver: dict[str, object] | None  # what the DRA driver says of itself; None where there is none
     devices: list[DeviceStatus]
 

@@ -294,7 +294,7 @@ async def test_gpus_of_a_driver_that_hangs_are_unhealthy() -> None:
 
 async def test_an_error_of_the_sharing_backend_ends_discovery() -> None:
     class Broken(TimeSlicing):
-        async def follow(self, changed: object) -> None:
+        async def follow(self, changed: object, driver: object = None) -> None:
             raise PluginError("the limiter has gone")
 
     plugin = Nvidia("nvidia.com/gpu", NvidiaConfig(), machine("t4"), Broken("nvidia.com/gpu", None))

@@ -26,7 +26,9 @@ __all__ = [
     "GpuHealth",
     "GpuLink",
     "GpuLinks",
+    "GpuProcess",
     "GpuSnapshot",
+    "GpuUse",
     "MigDevice",
     "PcieLevel",
     "RecoveryAction",
@@ -174,6 +176,23 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
     unread: int = 0  # GPUs that the driver counts and whose UUID could not be read
 
 
+class GpuProcess(msgspec.Struct, frozen=True):
+    """A process that uses a GPU, and the bytes that it has there; None if the driver does not tell."""
+
+    pid: int
+    memory: int | None
+
+
+class GpuUse(msgspec.Struct, frozen=True):
+    """The memory of one GPU or MIG device in use, in bytes, and the processes that use it.
+
+    Memory that several processes have open counts for each of them, and once in `used`.
+    """
+
+    used: int
+    processes: tuple[GpuProcess, ...] = ()
+
+
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The health values that a GPU reports; None for those it does not have."""
 
@@ -254,6 +273,10 @@ class GpuDriver(Protocol):
     def read(self) -> GpuSnapshot: ...
 
     def health(self, uuid: str) -> GpuHealth: ...
+
+    def use(self, uuid: str) -> GpuUse | None:
+        """Who uses a GPU or MIG device; None if it does not tell. May be called while another thread is in `read`."""
+        ...
 
     def load(self) -> DriverLoad: ...
 

@@ -24,7 +24,9 @@ from plugwright.plugins.nvidia.driver import (
     GpuHealth,
     GpuLink,
     GpuLinks,
+    GpuProcess,
     GpuSnapshot,
+    GpuUse,
     PcieLevel,
     RecoveryAction,
 )
@@ -132,6 +134,21 @@ class Nvml:
             fault=calls.fault,
             away=calls.lost,
         )
+
+    def use(self, uuid: str) -> GpuUse | None:
+        calls = self._library.acquire()
+        try:
+            handle = calls.lookup("nvmlDeviceGetHandleByUUID", uuid)
+            memory = calls.used_memory(handle) if handle is not None else None
+            compute = calls.lookup("nvmlDeviceGetComputeRunningProcesses", handle) if memory is not None else None
+            if memory is None or compute is None:
+                return None
+            graphics = calls.lookup("nvmlDeviceGetGraphicsRunningProcesses", handle) or ()
+        finally:
+            self._library.release()
+        # A process that computes and draws is in both lists with all of its memory.
+        found = {process.pid: process.usedGpuMemory for process in (*graphics, *compute)}
+        return GpuUse(memory, tuple(GpuProcess(pid, found[pid]) for pid in sorted(found)))
 
     def load(self) -> DriverLoad:
         try:

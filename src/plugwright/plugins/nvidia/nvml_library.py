@@ -152,6 +152,13 @@ class NvmlCalls:
         info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
         return int(info.reserved) if info else 0
 
+    def used_memory(self, handle: object) -> int | None:
+        """Bytes in use, without those that the driver keeps for itself where it tells them apart."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
+        info = info or self.lookup("nvmlDeviceGetMemoryInfo", handle)
+        return int(info.used) if info else None
+
     def fabric(self, handle: object) -> FabricInfo | None:
         try:
             info = self._nvml.c_nvmlGpuFabricInfoV_t()

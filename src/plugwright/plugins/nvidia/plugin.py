@@ -35,6 +35,7 @@ from plugwright.sdk.cdi import recreation
 from plugwright.sdk.node_state import NodeState, StoredAllocation
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ServeMode, ServeSettings
+from plugwright.sdk.share_usage import HeldShare, ShareUsage
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.log_once import LogOnce
@@ -106,7 +107,7 @@ class Nvidia(Plugin):
         async with monitor.running():
             with monitor.selecting(self.resource, self._selection), self._answers.watching():
                 self._labels.begin()
-                follow = asyncio.create_task(self._sharing.follow(monitor.republish))
+                follow = asyncio.create_task(self._sharing.follow(monitor.republish, monitor.driver))
                 follow.add_done_callback(lambda _: monitor.republish())
                 try:
                     while True:
@@ -133,11 +134,18 @@ class Nvidia(Plugin):
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Uses the links of the newest view: the driver is not asked."""
-        links = self.monitor.views.value.snapshot.links
-        preference = self._preferences.get(self._units, links, self.config.packed)
+        preference = self._preferences.get(self._units, self.monitor.views.value.snapshot.links, self.config.packed)
         devices = {device.id: device for device in (*available, *required)}
         ids = preference.prefer([device.id for device in available], [device.id for device in required], size)
         return [devices[device_id] for device_id in ids]
+
+    async def check_parameters(self, parameters: Mapping[str, object]) -> None:
+        from plugwright.plugins.nvidia import nvidia_parameters
+
+        nvidia_parameters.check(self.resource, self.config.share, parameters)
+
+    def usage(self, held: Sequence[HeldShare]) -> Sequence[ShareUsage]:
+        return self._sharing.usage([sharing.unit_key(device_id, share_id) for device_id, share_id in held])
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
         """`recover` clears a GPU's recorded faults; a simulated machine has commands that inject them."""

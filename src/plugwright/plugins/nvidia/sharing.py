@@ -18,7 +18,8 @@ from plugwright.attributes import Capacity
 from plugwright.errors import PluginError
 from plugwright.model import Device, Mount
 from plugwright.plugins.nvidia.config import NvidiaShare, SharingStrategy
-from plugwright.plugins.nvidia.driver import Gpu, MigDevice
+from plugwright.plugins.nvidia.driver import Gpu, GpuDriver, MigDevice
+from plugwright.sdk.share_usage import ShareUsage
 
 __all__ = [
     "NOT_CONFINED",
@@ -138,8 +139,12 @@ class SharingBackend(Protocol):
         """Removes the files of the claim that had the units with these keys."""
         ...
 
-    async def follow(self, changed: Callable[[], object]) -> None:
-        """Calls `changed` whenever `fault` or `note` may have changed; returns if they never will."""
+    def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
+        """What the container or claim that has the units with these keys uses, as last measured."""
+        ...
+
+    async def follow(self, changed: Callable[[], object], driver: GpuDriver) -> None:
+        """Calls `changed` whenever `fault` or `note` may have changed; returns if there is nothing to watch."""
         ...
 
 

@@ -22,7 +22,9 @@ from plugwright.plugins.nvidia.driver import (
     GpuEvent,
     GpuHealth,
     GpuLinks,
+    GpuProcess,
     GpuSnapshot,
+    GpuUse,
     RecoveryAction,
 )
 from plugwright.system.boot import boot_id
@@ -47,6 +49,7 @@ class SimulatedDriver:
         self._absent: dict[str, Gpu] = {}
         self._health = dict.fromkeys(self._present, _HEALTHY)
         self._links = machine.links
+        self._processes: dict[str, dict[int, int]] = {}  # by GPU: bytes by pid
         self._gone = ""
         self._without_events: set[str] = set()
         self._failing_events = ""
@@ -70,6 +73,12 @@ class SimulatedDriver:
         with self._lock:
             self._check_loaded()
             return self._health[uuid] if uuid in self._present else GpuHealth(fault="not found", away=True)
+
+    def use(self, uuid: str) -> GpuUse | None:
+        with self._lock:
+            self._check_loaded()
+            processes = tuple(GpuProcess(pid, memory) for pid, memory in sorted(self._processes.get(uuid, {}).items()))
+            return GpuUse(sum(process.memory or 0 for process in processes), processes)
 
     def load(self) -> DriverLoad:
         """The same for every process until the machine boots: restarts of a daemon can be rehearsed."""
@@ -105,6 +114,7 @@ class SimulatedDriver:
             "fabric": self._fabric,
             "events": self._events,
             "mig": self._mig,
+            "process": self._process,
             "deafen": self._drop_events,
             "driver": self._driver,
         }
@@ -209,6 +219,14 @@ class SimulatedDriver:
         gpus[uuid] = gpu
         self._send(GpuEvent(EventKind.MIG_CHANGED, uuid))
         return f"MIG devices of {uuid}: {profiles or 'none'}"
+
+    def _process(self, uuid: str, arguments: Mapping[str, str]) -> str:
+        """A process of this machine uses the GPU from now on; with mib=0 no longer."""
+        pid, mebibytes = _number("pid", arguments), _number("mib", arguments)
+        self._processes.setdefault(uuid, {}).pop(pid, None)
+        if mebibytes:
+            self._processes[uuid][pid] = mebibytes * 2**20
+        return f"process {pid} uses {mebibytes} MiB of {uuid}"
 
     def _drop_events(self, uuid: str, _: Mapping[str, str]) -> str:
         self._without_events.add(uuid)

@@ -6,6 +6,7 @@ from plugwright.attributes import Capacity
 from plugwright.plugins.nvidia import share_capacity, sharing
 from plugwright.plugins.nvidia.config import NvidiaShare
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
+from plugwright.sdk.share_usage import ShareUsage
 
 __all__ = ["TimeSlicing"]
 
@@ -55,5 +56,8 @@ class TimeSlicing:
     def release(self, keys: Sequence[str]) -> None:
         """A container has no files."""
 
-    async def follow(self, changed: Callable[[], object]) -> None:
+    def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
+        return ()
+
+    async def follow(self, changed: Callable[[], object], driver: object = None) -> None:
         return

@@ -5,13 +5,16 @@ scheduler gave it. The library counts memory inside the container's own processe
 try to evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from plugwright.attributes import Capacity
-from plugwright.errors import PluginError
+from plugwright.errors import PluginError, PlugwrightError
 from plugwright.plugins.nvidia import share_capacity, sharing
 from plugwright.plugins.nvidia.config import NvidiaShare, NvidiaVgpu, VgpuLibrary
 from plugwright.plugins.nvidia.driver import digest
@@ -19,10 +22,20 @@ from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, Gpu
 from plugwright.plugins.nvidia.vgpu_builtin import BuiltinLibrary
 from plugwright.plugins.nvidia.vgpu_hami import HamiLibrary
 from plugwright.plugins.nvidia.vgpu_sizes import LONGEST_SIZE, ContainerShare, device_shares, sized_id
+from plugwright.plugins.nvidia.vgpu_watch import CountedContainer, GpuUser, ShareWatch
+from plugwright.sdk.share_usage import ShareUsage
+from plugwright.system.blocking import BlockingCalls
+from plugwright.system.log_once import LogOnce
+from plugwright.text import clean
 
 __all__ = ["LimiterLibrary", "VgpuSharing"]
 
+logger = logging.getLogger(__name__)
+
 _MIB = 2**20
+_PAUSE = 10.0  # seconds between two measurements while a share is in use
+_UNUSED = 3  # times that while none is
+_LOOK_LIMIT = 10.0  # seconds
 
 
 class LimiterLibrary(Protocol):
@@ -41,6 +54,12 @@ class LimiterLibrary(Protocol):
         """Empties what a container writes to; False if a file that its answer names is missing."""
         ...
 
+    usage_path: str  # of the usage file in containers; empty if what they use is not measured
+
+    def containers(self) -> dict[str, CountedContainer]:
+        """What the limiter counts, by container; OSError."""
+        ...
+
     def discard(self, name: str) -> None:
         """Deletes the files of a container that is gone."""
         ...
@@ -51,13 +70,16 @@ class VgpuSharing:
 
     is_lasting = False  # every container begins with an empty usage file
 
-    def __init__(self, resource: str, share: NvidiaShare) -> None:
-        self._resource, self._share = resource, share
+    def __init__(self, resource: str, share: NvidiaShare, proc: Path = Path("/proc"), pause: float = _PAUSE) -> None:
+        self._resource, self._share, self._pause = resource, share, pause
         config = share.vgpu or NvidiaVgpu()
         self._library: LimiterLibrary = (
             BuiltinLibrary(config) if share.library is VgpuLibrary.BUILTIN else HamiLibrary(config)
         )
         self._oversubscribed: set[str] = set()
+        self._watch = ShareWatch(self._library.usage_path, proc)
+        self._looks = BlockingCalls(f"use of {resource}", _LOOK_LIMIT, most_hung=1)
+        self._problems = LogOnce(logger)
 
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         sharing.check_list_size(self._resource, whole, self._share, LONGEST_SIZE)
@@ -94,8 +116,10 @@ class VgpuSharing:
         return self._extras(units, is_fresh=False)
 
     def renew(self, units: Sequence[GpuUnit]) -> bool:
+        name = _name([unit.key for unit in units])
+        self._watch.forget(name)
         try:
-            return self._library.renew(_name([unit.key for unit in units]))
+            return self._library.renew(name)
         except OSError as error:
             raise PluginError(f"{self._resource}: cannot prepare a vgpu share: {error}") from error
 
@@ -104,13 +128,27 @@ class VgpuSharing:
         for name in sorted({_name(keys), *(_name([key]) for key in keys)}):
             self._library.discard(name)
 
-    async def follow(self, changed: Callable[[], object]) -> None:
-        """Returns: the plugin asks for `fault` with every list, and the library is looked up then."""
+    def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
+        return self._watch.usage(_name(keys))
+
+    async def follow(self, changed: Callable[[], object], driver: GpuUser) -> None:
+        """Measures what containers use; `fault` is looked up with every list."""
+        while self._library.usage_path:
+            is_used = False
+            try:
+                is_used = await self._looks.run(lambda: self._watch.look(self._library.containers(), driver))
+                self._problems.recovered()
+            except (OSError, PlugwrightError) as error:
+                facts = {"resource": self._resource, "error": clean(error)}
+                self._problems.warning("what vgpu shares use cannot be measured", clean(error), extra=facts)
+            await asyncio.sleep(self._pause if is_used else _UNUSED * self._pause)
 
     def _extras(self, units: Sequence[GpuUnit], is_fresh: bool) -> ContainerExtras:
         if units[0].replica is not None:  # else the scheduler has kept to what a claim may have
             sharing.check_request(self._resource, self._share.most, units)
         devices = device_shares(units)
+        if is_fresh:
+            self._watch.forget(_name([unit.key for unit in units]))
         share = ContainerShare(
             name=_name([unit.key for unit in units]),
             devices=devices,

@@ -4,6 +4,7 @@ They are built from `native/vgpu` and are no part of this package. Containers ha
 its content: an upgrade never changes a library under a running program.
 """
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plugwright.model import Mount
@@ -12,6 +13,8 @@ from plugwright.plugins.nvidia.driver import digest
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_files import TenantFiles
 from plugwright.plugins.nvidia.vgpu_sizes import ContainerShare
+from plugwright.plugins.nvidia.vgpu_usage import read_limits, read_usage
+from plugwright.plugins.nvidia.vgpu_watch import CountedContainer
 
 __all__ = ["BuiltinLibrary"]
 
@@ -24,6 +27,7 @@ class BuiltinLibrary:
     """A `LimiterLibrary`."""
 
     limits_compute = False
+    usage_path = f"{_CONTAINER_DIRECTORY}/usage"
     compute = "processor time is not limited, CUDA_DEVICE_SM_LIMIT is not enforced"
 
     def __init__(self, config: NvidiaVgpu) -> None:
@@ -63,6 +67,18 @@ class BuiltinLibrary:
             return False
         self._files.writable_file("usage", name, fresh=True)
         return True
+
+    def containers(self) -> dict[str, CountedContainer]:
+        """Those whose limiter has counted anything, by name; OSError."""
+        return dict(self._counted(self._files.opened("usage")))
+
+    def _counted(self, names: Iterable[str]) -> Iterator[tuple[str, CountedContainer]]:
+        for name in names:
+            try:
+                limits = read_limits(self._files.path("limits", f"{name}.builtin"))
+                yield name, CountedContainer(limits, read_usage(self._files.path("usage", name), len(limits)))
+            except (OSError, ValueError):  # given back meanwhile
+                continue
 
     def discard(self, name: str) -> None:
         self._files.discard("limits", f"{name}.builtin")

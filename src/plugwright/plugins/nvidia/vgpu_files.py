@@ -10,6 +10,7 @@ import shutil
 import stat
 import threading
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from plugwright.errors import PluginError
@@ -20,6 +21,7 @@ __all__ = ["TenantFiles"]
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE = 0o700
+_MOST_FILES = 1024
 _SMALL = 2**20  # bytes; a container may have left a terabyte
 
 
@@ -58,6 +60,18 @@ class TenantFiles:
             return stat.S_ISREG(self._root.joinpath(*names).lstat().st_mode)
         except OSError:
             return False
+
+    def path(self, *names: str) -> Path:
+        return self._root.joinpath(*names)
+
+    def opened(self, directory: str) -> list[str]:
+        """The names of the files that a container has written to, at most `_MOST_FILES`."""
+        try:
+            with os.scandir(self._root / directory) as entries:
+                used = (entry.name for entry in entries if entry.stat(follow_symlinks=False).st_size)
+                return sorted(islice(used, _MOST_FILES))
+        except FileNotFoundError:
+            return []
 
     def fixed(self, *names: str, content: bytes) -> Path:
         """A file that containers can read; running ones have it mounted, so it is replaced only if it differs."""

@@ -12,6 +12,7 @@ from plugwright.plugins.nvidia.config import HAMI_LIBRARY, CoreUtilizationPolicy
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_files import TenantFiles
 from plugwright.plugins.nvidia.vgpu_sizes import ContainerShare
+from plugwright.plugins.nvidia.vgpu_watch import CountedContainer
 
 __all__ = ["HamiLibrary"]
 
@@ -25,6 +26,7 @@ class HamiLibrary:
     """A `LimiterLibrary`."""
 
     limits_compute = True
+    usage_path = ""  # its cache has another layout: what its containers use is not measured
     compute = "kernels are slowed down in the tenant's own process"
 
     def __init__(self, config: NvidiaVgpu) -> None:
@@ -50,6 +52,9 @@ class HamiLibrary:
             return False
         self._files.writable_directory("containers", name, fresh=True)
         return True
+
+    def containers(self) -> dict[str, CountedContainer]:
+        return {}
 
     def discard(self, name: str) -> None:
         self._files.discard("limits", name)

@@ -24,6 +24,7 @@ from plugwright.plugins.nvidia.mps import plan, state
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import ResourceState
 from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, GpuUnit
+from plugwright.sdk.share_usage import ShareUsage
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.inotify import Directory
 
@@ -107,7 +108,10 @@ class MpsSharing:
     def release(self, keys: Sequence[str]) -> None:
         """A client has no files of its own."""
 
-    async def follow(self, changed: Callable[[], object]) -> None:
+    def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
+        return ()
+
+    async def follow(self, changed: Callable[[], object], driver: object = None) -> None:
         directory = Directory(self._paths.directory)
         reported: object = None
         async with directory.watching():

@@ -1,0 +1,150 @@
+"""Measures what containers with vgpu shares use, and finds those that exceed their limit.
+
+A tenant's process can evade the limiter's count, but not the driver's. A process belongs to the container whose usage
+file is mounted in it, which `/proc` tells: the daemon needs the node's PID namespace (`hostPID`). Without it
+the driver's count is not known, and no share is reported as exceeded.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from plugwright.errors import DriverGone
+from plugwright.plugins.nvidia.driver import GpuProcess, GpuUse
+from plugwright.plugins.nvidia.vgpu_usage import ContainerCount
+from plugwright.sdk.share_usage import ShareUsage
+from plugwright.system.log_once import LogOnce
+
+__all__ = ["CountedContainer", "GpuUser", "ShareWatch"]
+
+logger = logging.getLogger(__name__)
+
+# Bytes beyond a limit that are no incident: what the driver takes between two looks of the limiter.
+_SLACK = 32 * 2**20
+_MOST_PIDS = 8  # in a log line
+_MOUNTS_SIZE, _GROUPS_SIZE = 2**20, 4096
+_POD_UID = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+_UNSEEN = "processes on shared GPUs belong to no container that this daemon can see: it needs the node's PID namespace"
+
+
+class CountedContainer(msgspec.Struct, frozen=True):
+    """A container's limits by UUID, and the limiter's count; None if that cannot be read."""
+
+    limits: Mapping[str, int]
+    count: ContainerCount | None
+
+
+class GpuUser(Protocol):
+    """The part of a `GpuDriver` that is needed here."""
+
+    def use(self, uuid: str) -> GpuUse | None: ...
+
+
+class ShareWatch:
+    """`look` is called in a thread, one at a time; everything else from any thread.
+
+    `mount_point` is where containers have their usage file, whose name is the container's here.
+    """
+
+    def __init__(self, mount_point: str, proc: Path = Path("/proc"), clock: Callable[[], float] = time.time) -> None:
+        self._mount_point, self._proc, self._clock = mount_point.encode(), proc, clock
+        self._usages: Mapping[str, tuple[ShareUsage, ...]] = {}
+        self._problems = LogOnce(logger)
+
+    def usage(self, name: str) -> tuple[ShareUsage, ...]:
+        return self._usages.get(name, ())
+
+    def forget(self, name: str) -> None:
+        """Another container gets the name."""
+        self._usages = {other: usages for other, usages in self._usages.items() if other != name}
+
+    def look(self, containers: Mapping[str, CountedContainer], driver: GpuUser) -> bool:
+        """Measures; whether any of them is in use."""
+        uuids = {uuid for container in containers.values() for uuid in container.limits}
+        uses = {uuid: _use(driver, uuid) for uuid in sorted(uuids)}
+        pids = {process.pid for use in uses.values() if use is not None for process in use.processes}
+        owners = {pid: name for pid in pids if (name := self._container_of(pid))}
+        self._usages = {
+            name: tuple(self._measured(name, container, uses, owners)) for name, container in containers.items()
+        }
+        if pids and not owners and any(one.count and one.count.processes for one in containers.values()):
+            self._problems.warning(_UNSEEN, _UNSEEN)
+        return any(usage.processes or usage.driver for usages in self._usages.values() for usage in usages)
+
+    def _measured(
+        self, name: str, container: CountedContainer, uses: Mapping[str, GpuUse | None], owners: Mapping[int, str]
+    ) -> Iterator[ShareUsage]:
+        before = {usage.of: usage for usage in self.usage(name)}
+        now, count = self._clock(), container.count
+        for (uuid, limit), counted in zip_longest(container.limits.items(), count.gpus if count else ()):
+            usage = ShareUsage(of=uuid, limit=limit, at=now, processes=count.processes if count else None)
+            if counted is not None:
+                usage = replace(usage, used=counted.used, peak=counted.peak, refusals=counted.refusals)
+            use = uses[uuid]
+            if use is not None:
+                own = [process for process in use.processes if owners.get(process.pid) == name]
+                usage = _compared(usage, use, own, can_see=bool(owners) or not use.processes)
+            earlier = before.get(uuid)
+            if earlier is not None and earlier.limit == limit:
+                usage = _continued(usage, earlier)
+            elif usage.exceeded:
+                usage = replace(usage, incidents=1)
+            if usage.exceeded and not (earlier and earlier.exceeded):
+                self._report(name, usage, [pid for pid, owner in owners.items() if owner == name])
+            yield usage
+
+    def _report(self, name: str, usage: ShareUsage, pids: Sequence[int]) -> None:
+        pods = sorted({pod for pid in pids if (pod := self._pod_uid(pid))})
+        facts: dict[str, object] = {"gpu": usage.of, "limit": usage.limit, "used": usage.driver, "counted": usage.used}
+        facts |= {"share": name, "pids": sorted(pids)[:_MOST_PIDS], "pod_uids": pods[:_MOST_PIDS]}
+        logger.error("a container exceeds its share of a GPU", extra=facts)
+
+    def _container_of(self, pid: int) -> str:
+        """The name of the usage file that is mounted in the process; empty if there is none, or that cannot be read."""
+        for line in self._read(pid, "mountinfo", _MOUNTS_SIZE).splitlines():
+            fields = line.split(b" ", 5)
+            if len(fields) == 6 and fields[4] == self._mount_point and not fields[3].endswith(b"//deleted"):
+                return fields[3].rpartition(b"/")[2].decode("ascii", "replace")
+        return ""
+
+    def _pod_uid(self, pid: int) -> str:
+        found = _POD_UID.search(self._read(pid, "cgroup", _GROUPS_SIZE))
+        return found[1].decode().replace("_", "-") if found else ""
+
+    def _read(self, pid: int, name: str, size: int) -> bytes:
+        try:
+            with (self._proc / str(pid) / name).open("rb") as file:
+                return file.read(size)
+        except OSError:  # it has ended, or is not in our PID namespace
+            return b""
+
+
+def _use(driver: GpuUser, uuid: str) -> GpuUse | None:
+    try:
+        return driver.use(uuid)
+    except DriverGone:
+        return None
+
+
+def _compared(usage: ShareUsage, use: GpuUse, own: Sequence[GpuProcess], *, can_see: bool) -> ShareUsage:
+    """With the driver's count, if it is known: memory of unknown owners is nobody's, and not known to be none's."""
+    sizes = [process.memory for process in own if process.memory is not None]
+    if len(sizes) < len(own) or (not own and (usage.used or not can_see)):
+        return usage
+    # Memory that processes share counts for each of them: by so much their sum may exceed what is in use.
+    twice = max(0, sum(process.memory or 0 for process in use.processes) - use.used)
+    total = sum(sizes)
+    return replace(usage, driver=total, driver_peak=total, exceeded=total - twice > usage.limit + _SLACK)
+
+
+def _continued(usage: ShareUsage, before: ShareUsage) -> ShareUsage:
+    peaks = [peak for peak in (usage.driver_peak, before.driver_peak) if peak is not None]
+    begins = usage.exceeded and not before.exceeded
+    return replace(usage, driver_peak=max(peaks, default=None), incidents=before.incidents + begins)

@@ -1,0 +1,75 @@
+"""What holders use of their shares of a device, for the NodeReport, `status` and metrics.
+
+A plugin that measures it answers `usage()` from memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from plugwright.sdk.holdings.holding import Holding, Holdings
+from plugwright.text import clean
+
+__all__ = ["HeldShare", "ShareUsage", "UsageOf", "incidents", "usages"]
+
+HeldShare = tuple[str, str]  # device id, and the id of a claim's part of it
+
+
+class ShareUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container or claim uses of one device, in bytes; None where it is not known.
+
+    `used`, `peak` and `refusals` are the limiter's own count, which runs in the tenant's processes; `driver` is the
+    driver's, and decides whether the limit is exceeded.
+    """
+
+    of: str  # identity of the physical device
+    limit: int
+    at: float  # when it was measured, in seconds since the epoch
+    used: int | None = None
+    peak: int | None = None  # the most that was counted at once
+    refusals: int | None = None  # requests for memory that did not fit
+    processes: int | None = None
+    driver: int | None = None
+    driver_peak: int | None = None  # of those that were measured
+    exceeded: bool = False  # now
+    incidents: int = 0  # how often it began to be exceeded
+
+    @property
+    def incident(self) -> str:
+        """How the limit was exceeded, in words; empty if it never was."""
+        if not self.incidents:
+            return ""
+        when = "exceeds its share now" if self.exceeded else "has exceeded its share"
+        return f"{when}: at most {_mebibytes(self.driver_peak)} of {_mebibytes(self.limit)} MiB of {self.of}"
+
+
+UsageOf = Callable[[Sequence[HeldShare]], Sequence[ShareUsage]]
+
+
+def usages(resource: str, holdings: Holdings, usage: UsageOf) -> Iterator[tuple[Sequence[Holding], ShareUsage]]:
+    """For each container and claim the holdings of the resource that share one limit, and the use of one device.
+
+    Devices that were allocated together have one limit. Others, such as those of two requests, are looked up alone.
+    """
+    held: dict[object, list[Holding]] = {}
+    for holding in holdings.holdings:
+        if holding.key.resource == resource and not holding.admin_access:
+            key = holding.key.api, holding.pod_uid, holding.container, holding.claim_uid or holding.claim
+            held.setdefault(key, []).append(holding)
+    for group in held.values():
+        together = [group] if usage(_shares(group)) else [[holding] for holding in group]
+        yield from ((holders, measured) for holders in together for measured in usage(_shares(holders)))
+
+
+def incidents(resource: str, holdings: Holdings, usage: UsageOf) -> list[str]:
+    """The shares that exceed or have exceeded their limit, each with the name of its pod or claim."""
+    found = ((holders[0].holder, measured.incident) for holders, measured in usages(resource, holdings, usage))
+    return sorted(clean(f"{holder} {incident}") for holder, incident in found if incident)
+
+
+def _shares(holdings: Sequence[Holding]) -> list[HeldShare]:
+    return [(holding.key.device_id, holding.share_id) for holding in holdings]
+
+
+def _mebibytes(size: int | None) -> str:
+    return "an unknown number" if size is None else str(size // 2**20)
