@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.kubectl import Object
+from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.node import Node
 from tests.kubernetes.shipping import Release
 from tests.kubernetes.waiting import until
 
-FIRST, SECOND = "two.chart/first", "two.chart/second"
+FIRST, SECOND, SAME = "two.chart/first", "two.chart/second", "two.chart/same"
 
 
 @pytest.fixture
 def releases(cluster: Cluster, helm: Path, images: None) -> Iterator[tuple[Release, Release]]:
-    found = Release(cluster, helm, "first"), Release(cluster, helm, "second")
+    found = Release(cluster, helm, "plugwright-first"), Release(cluster, helm, "plugwright-second")
     yield found
     for release in found:
         if release.pods():
@@ -39,6 +39,14 @@ def report(release: Release) -> Object:
 def served(release: Release, resource: str) -> Object:
     [found] = [each for each in report(release)["resources"] if each["name"] == resource]
     return dict(found)
+
+
+def owner(release: Release) -> str:
+    """The owner that a daemon waits for; empty while it starts."""
+    try:
+        return str(served(release, SAME)["owner"])
+    except KubectlFailed:
+        return ""
 
 
 def registered(release: Release, resource: str) -> None:
@@ -65,8 +73,8 @@ def test_releases_keep_their_configuration_and_the_cordons_of_each_other(
 
     # A file that is refused makes the daemon serve its last good one after a restart: its own, not the other's.
     first, second = releases
-    first.upgrade(*values(FIRST, 3), "config.resources[0].mock.health=nonsense")
-    first.sync()
+    refused = json.dumps({"data": {"plugwright.yaml": "resources: none\n"}})
+    cluster.kubectl(f"--namespace={first.name}", "patch", "configmap", first.name, "--type=merge", f"--patch={refused}")
     restart(cluster, first)
     restart(cluster, second)
     for release, resource in zip(releases, counts, strict=True):
@@ -80,15 +88,15 @@ def test_a_second_release_waits_for_the_owner_of_a_resource(
     releases: tuple[Release, Release], cluster: Cluster, node: Node
 ) -> None:
     first, second = releases
-    first.install(*values(FIRST, 3))
+    first.install(*values(SAME, 3))
     first.rolled_out()
-    node.shows(FIRST, capacity=3, allocatable=3)
-    second.install(*values(FIRST, 5))
-    until("it names the owner", lambda: served(second, FIRST)["owner"], 120, last=second.logs)
-    assert "first" in served(second, FIRST)["owner"]
+    node.shows(SAME, capacity=3, allocatable=3)
+    second.install(*values(SAME, 5))
+    until("it names the owner", lambda: owner(second), 120, last=second.logs)
+    assert "plugwright-first" in served(second, SAME)["owner"]
     assert not report(second)["daemon"]["ready"]
     assert report(first)["daemon"]["ready"]
-    assert node.resource(FIRST) == (3, 3)
+    assert node.resource(SAME) == (3, 3)
     first.uninstall()
-    node.shows(FIRST, capacity=5, allocatable=5)
+    node.shows(SAME, capacity=5, allocatable=5)
     until("it is ready", lambda: report(second)["daemon"]["ready"], 120, last=second.logs)
