@@ -398,11 +398,13 @@ async def test_a_claim_that_was_unprepared_half_way_can_be_prepared_again(node: 
     spec.rename(spec.with_suffix(".away"))
     (spec / "in the way").mkdir(parents=True)
     assert "directory" in (await node.unprepare(claim())).lower()
+    assert [claimed.name for claimed in node.prepared.latest.value[uid_of("one")].devices] == ["st0"]  # it keeps it
     shutil.rmtree(spec)
     spec.with_suffix(".away").unlink()
     shutil.rmtree(Path(mount.host_path).parents[1])
     node = node if again == "same process" else node.restart()
     assert [device.name for device in await node.prepare(claim())] == ["st0"]
+    assert node.drives.allocated == [["st0"], ["st0"]]  # since it was released
     assert len(node.cdi_files()) == 1
     assert Path(edits(node, ONE).mounts[0].host_path).exists()
 
