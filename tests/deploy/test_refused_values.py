@@ -62,12 +62,36 @@ def test_a_directory_that_the_container_needs_itself_is_not_hidden(tmp_path: Pat
     assert helm("template", "-f", path, "--set", "config.host.root=/host").returncode == 0
 
 
-OVERLAP = ("--set", "mock.enabled=true", "--set", "updateStrategy.overlap=true")
+OVERLAP = ("--set", "updateStrategy.overlap=true")
+GPUS = ("--set", "mock.enabled=true")
+
+
+def mock_served(serve: str) -> tuple[str, ...]:
+    at = "config.resources[0]"
+    return ("--set", f"{at}.name=example.com/tape,{at}.mock.count=2,{at}.{serve}")
+
+
 REFUSED_OVERLAPS = {
-    ("--kube-version=1.36.4",): "updateStrategy.overlap needs kubelets of 1.37 or newer on all nodes",
-    ("--kube-version=1.37.0", "--set", "registration=watcher"): "needs registration: direct and no runDir",
-    ("--kube-version=1.37.0", "--set", "runDir=/run/plugwright"): "needs registration: direct and no runDir",
-    ("--kube-version=1.37.0", "--set", "probes.enabled=false"): "updateStrategy.overlap needs probes.enabled",
+    ("--kube-version=1.36.4", *GPUS): "updateStrategy.overlap needs kubelets of 1.37 or newer on all nodes",
+    ("--kube-version=1.36.4", *mock_served("serve=both")): "every resource has `serve: dra` (example.com/tape has not)",
+    (
+        "--kube-version=1.36.4",
+        *mock_served("serve=dra"),
+        *GPUS,
+    ): "every resource has `serve: dra` (mock/gpu has not)",
+    ("--kube-version=1.37.0", *GPUS, "--set", "registration=watcher"): "needs registration: direct and no runDir",
+    (
+        "--kube-version=1.37.0",
+        *GPUS,
+        "--set",
+        "runDir=/run/plugwright",
+    ): "needs registration: direct and no runDir",
+    (
+        "--kube-version=1.37.0",
+        *GPUS,
+        "--set",
+        "probes.enabled=false",
+    ): "updateStrategy.overlap needs probes.enabled",
 }
 
 
@@ -78,7 +102,15 @@ def test_daemons_that_would_disturb_each_other_do_not_overlap(flags: tuple[str, 
     assert REFUSED_OVERLAPS[flags] in result.stderr
 
 
-def test_daemons_overlap_where_the_kubelets_allow_it() -> None:
-    result = helm("template", *OVERLAP, "--kube-version=1.37.0")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--kube-version=1.37.0", *GPUS),
+        ("--kube-version=1.36.4", *mock_served("serve=dra")),
+        ("--kube-version=1.34.1", *mock_served("serve.api=dra")),
+    ],
+)
+def test_daemons_overlap_where_the_kubelets_allow_it(flags: tuple[str, ...]) -> None:
+    result = helm("template", *OVERLAP, *flags)
     assert result.returncode == 0, result.stderr
     assert "maxSurge: 1\n      maxUnavailable: 0\n" in result.stdout

@@ -125,6 +125,31 @@ def test_a_driver_that_is_killed_comes_back_to_its_claims(serve: Serve, plugins:
     assert before[0][1] == 0
 
 
+@pytest.mark.essential
+def test_a_claim_in_progress_is_prepared_before_its_driver_stops(
+    cluster: Cluster, plugins: Plugins, pods: Pods, findings: Findings
+) -> None:
+    """No driver is left to be asked again: the pod runs only if the one call was answered."""
+    driver = plugins.script("slow_claim", "example.com/slow", "4")
+    claims = Claims(cluster.kubectl, "slow.example.com")
+    try:
+        claims.published(1)
+        until("registered", lambda: driver.lines("registered"))
+        claims.template("one")
+        pod = claims.pod("slow", "one")
+        until("the plugin is called", lambda: driver.lines("allocating"))
+        began = time.monotonic()
+        assert driver.stop(signal.SIGTERM, limit=10) == 0
+        findings.notes.append(f"SIGTERM in a prepare of 4 s: ended after {time.monotonic() - began:.1f} s")
+        assert [path.name for path in cluster.kubelet_dir.rglob("*.sock") if "slow.example.com" in str(path)] == []
+        pod.runs()
+        assert len(driver.lines("allocating")) == 1
+    finally:
+        plugins.script("slow_claim", "example.com/slow", "0")  # to unprepare it
+        pods.end()
+        claims.end()
+
+
 def test_after_a_reboot_a_pod_has_its_device_again(serve: Serve, cluster: Cluster, plugins: Plugins) -> None:
     daemon, claims = serve("rebooted", 2)
     claims.template("one")

@@ -173,6 +173,27 @@ async def test_a_thousand_calls_with_headers_that_fill_and_evict_the_table(root:
             assert peer.bodies[stream_id] == prefixed(str(number).encode())
 
 
+async def test_the_same_octets_mean_another_path_after_the_table_has_changed(root: Path) -> None:
+    def call(stream_id: int, path: bytes) -> bytes:
+        """`path` is the field as the block has it: a literal that enters the table, or an index of it."""
+        rest = encode([(b"te", b"trailers"), (b"content-type", b"application/grpc")])
+        block = encode([(b":method", b"POST"), (b":scheme", b"http")]) + path + rest
+        headers = frame(FrameKind.HEADERS, END_HEADERS, stream_id, block)
+        return headers + frame(FrameKind.DATA, END_STREAM, stream_id, prefixed(b"hello"))
+
+    newest = b"\xbe"  # index 62
+    async with asyncio.timeout(60), serving(root) as server:
+        reader, writer = await asyncio.open_unix_connection(server.path)
+        writer.write(PREFACE + SETTINGS)
+        calls = [b"\x44\x05/echo", newest, newest, b"\x44\x05/nope", newest]
+        for number, (path, status) in enumerate(zip(calls, [b"0", b"0", b"0", b"12", b"12"], strict=True)):
+            writer.write(call(2 * number + 1, path))
+            answer = await reader.readuntil(b"grpc-status")
+            answer += await reader.readexactly(1 + len(status))
+            assert answer.endswith(bytes([len(status)]) + status), (number, answer)
+        writer.close()
+
+
 async def test_our_client_beside_a_server_of_h2(root: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))

@@ -109,3 +109,19 @@ def test_a_file_that_is_removed_before_it_is_locked_is_made_again(tmp_path: Path
     assert (tmp_path / "facts.json").read_text() == "whole"
     assert len(opened) == 2
     assert names(tmp_path) == ["facts.json"]
+
+
+def test_a_file_that_another_process_has_put_in_the_way_is_not_written(tmp_path: Path) -> None:
+    victim, opened = tmp_path / "victim", list[str]()
+    victim.write_text("theirs")
+
+    def open_after_another(path: str, flags: int, mode: int) -> int:
+        opened.append(path)
+        if len(opened) == 1:
+            os.link(victim, path)
+        return os.open(path, flags, mode)
+
+    files.write_atomically(tmp_path / "facts.json", "ours", calls=replace(FileCalls(), open=open_after_another))
+    assert victim.read_text() == "theirs"
+    assert (tmp_path / "facts.json").read_text() == "ours"
+    assert len(opened) == 2

@@ -63,6 +63,8 @@ class VersionProfile:
     prepares_claims: bool = True
     # A DRA driver is asked for health only where it announces that, in the newest version of both (11.23).
     asks_announced_health: bool = False
+    # Health of so many devices of a DRA driver is kept, and none of further ones (11.26d); 0: of all.
+    health_entries: int = 0
     # A claim that another pod uses stays prepared when a pod goes which never had it prepared (11.22).
     spares_claims_in_use: bool = False
 
@@ -92,6 +94,7 @@ def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
         reports_device_health=since(1, 36),
         prepares_claims=since(1, 34),
         asks_announced_health=since(1, 37),
+        health_entries=16384 if since(1, 37) else 0,
         spares_claims_in_use=since(1, 37),
     )
 

@@ -398,13 +398,33 @@ async def test_a_claim_that_was_unprepared_half_way_can_be_prepared_again(node: 
     spec.rename(spec.with_suffix(".away"))
     (spec / "in the way").mkdir(parents=True)
     assert "directory" in (await node.unprepare(claim())).lower()
+    assert [claimed.name for claimed in node.prepared.latest.value[uid_of("one")].devices] == ["st0"]  # it keeps it
     shutil.rmtree(spec)
     spec.with_suffix(".away").unlink()
     shutil.rmtree(Path(mount.host_path).parents[1])
     node = node if again == "same process" else node.restart()
     assert [device.name for device in await node.prepare(claim())] == ["st0"]
+    assert node.drives.allocated == [["st0"], ["st0"]]  # since it was released
     assert len(node.cdi_files()) == 1
     assert Path(edits(node, ONE).mounts[0].host_path).exists()
+
+
+async def test_a_claim_whose_record_cannot_be_written_keeps_its_files_and_its_device(hurried: ClaimNode) -> None:
+    hurried.api.put(document("one"), document("two"))
+    await hurried.prepare(claim("one"))
+    spec, (mount,) = hurried.cdi_files()[0].read_bytes(), edits(hurried, ONE).mounts
+    away = hurried.plugin_dir.with_name("away")
+    hurried.plugin_dir.rename(away)
+    hurried.plugin_dir.write_text("a file where the directory should be")
+    assert "plugins/tape.example.com" in await hurried.unprepare(claim("one"))
+    assert hurried.drives.released == []
+    assert hurried.cdi_files()[0].read_bytes() == spec
+    hurried.plugin_dir.unlink()
+    away.rename(hurried.plugin_dir)
+    assert Path(mount.host_path).exists()
+    assert "held by ResourceClaim default/one" in await hurried.prepare(claim("two"))
+    assert [device.name for device in await hurried.prepare(claim("one"))] == ["st0"]
+    assert hurried.drives.allocated == [["st0"]]  # it was prepared all the time
 
 
 async def test_files_of_a_prepared_claim_are_written_again(node: ClaimNode) -> None:
@@ -438,6 +458,21 @@ async def test_a_failed_device_is_refused_only_if_its_taint_keeps_claims_away(hu
         assert [device.name for device in answer] == ["st0"]
     else:
         assert answer == "device st0 is Unhealthy: made to fail"
+
+
+@pytest.mark.parametrize("tolerated", ["NoExecute", "NoSchedule", ""])
+async def test_a_failed_device_with_no_execute_is_given_to_claims_that_tolerate_it(
+    hurried: ClaimNode, tolerated: str
+) -> None:
+    hurried.drives.effect = "NoExecute"
+    hurried.drives.add(Device("st0").unhealthy("made to fail"))
+    toleration = {"operator": "Exists", **({"effect": tolerated} if tolerated else {})}
+    hurried.api.put(document("one", result("st0", tolerations=[toleration])))
+    answer = await hurried.prepare(claim())
+    if tolerated == "NoSchedule":
+        assert answer == "device st0 is Unhealthy: made to fail"
+    else:
+        assert [device.name for device in answer] == ["st0"]
 
 
 async def test_the_longest_names_can_be_prepared(node: ClaimNode) -> None:

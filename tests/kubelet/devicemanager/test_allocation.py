@@ -89,6 +89,24 @@ async def test_removal_itself_frees_nothing(root: Path) -> None:  # 3.58, 3.60, 
     assert len(await states(kubelet, "freed")) == 1
 
 
+async def test_a_list_of_pod_resources_during_an_allocate_gives_its_device_out_again(node: Kubelet) -> None:  # 3.58
+    async with registered(node, ScriptedPlugin("a", "b", options=PREFERS)) as plugin:
+        await node.allocatable(TAPE, 2)
+        ended = await node.admit(pod_requesting({TAPE: 1}))
+        assert granted_devices(ended) == ["b"]
+        held = plugin.hold("Allocate")
+        async with asyncio.TaskGroup() as tasks, pod_resources.connect(node.paths.pod_resources_socket) as client:
+            admitting = tasks.create_task(node.admit(pod_requesting({TAPE: 1})))
+            await held.asked.wait()
+            await node.remove(ended)
+            await client.held_devices()  # frees the device of the pod that has ended, and takes back the open one's
+            held.free.set()
+            first = await admitting
+        plugin.preference = ["a"]
+        second = await node.admit(pod_requesting({TAPE: 1}))
+        assert granted_devices(first) == granted_devices(second) == ["a"]
+
+
 @pytest.mark.parametrize("asks", [pod_requesting({"cpu": 1}), pod_requesting({OTHER: 1})], ids=["cpu", "unknown"])
 async def test_a_pod_without_devices_frees_nothing(root: Path, asks: PodSpec) -> None:  # 3.58
     async with Kubelet(root, quick_settings()) as kubelet, registered(kubelet, ScriptedPlugin("a")):

@@ -83,6 +83,24 @@ def test_a_device_that_is_left_out_becomes_unknown_with_the_next_message(tmp_pat
     assert say(HOT) == []
 
 
+def test_further_devices_of_a_driver_are_ignored_until_others_are_forgotten(tmp_path: Path) -> None:  # 11.26d
+    clock = Clock()
+    health = ClaimHealth(clock, lambda _driver, _changed: None, tmp_path, limit=2)
+    devices = [ReportedHealth("node", name, HealthStatus.HEALTHY) for name in ("a", "b", "c")]
+
+    def healthy() -> list[str]:
+        return [name for name in "abc" if health.of(DRIVER, "node", name)[0] is HealthStatus.HEALTHY]
+
+    health.health_received(DRIVER, devices)
+    assert healthy() == ["a", "b"]
+    clock.advance(31)
+    health.health_received(DRIVER, devices[1:])
+    assert healthy() == ["b"]
+    health.health_received(DRIVER, devices[1:])
+    assert healthy() == ["b", "c"]
+    assert [*json.loads((tmp_path / "dra_health_state").read_bytes())[DRIVER]["Devices"]] == ["node/b", "node/c"]
+
+
 async def test_health_outlives_the_kubelet_until_it_is_too_old(
     node: Kubelet, driver: ScriptedDriver, clock: Clock
 ) -> None:  # 11.26c

@@ -514,6 +514,22 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- toJson $claims -}}
 {{- end -}}
 
+{{/* A resource of the release that its daemons offer through the device plugin API, alone or beside claims; else empty. */}}
+{{- define "plugwright.listed" -}}
+{{- $listed := "" -}}
+{{- if and .Values.plugin.target (ne .Values.plugin.serve "dra") -}}
+{{- $listed = .Values.plugin.target -}}
+{{- end -}}
+{{- range include "plugwright.instances" . | fromJsonArray -}}
+{{- range .config.resources -}}
+{{- if and (not $listed) (ne (include "plugwright.api" .) "dra") -}}
+{{- $listed = .name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $listed -}}
+{{- end -}}
+
 {{/* The same of all DaemonSets together, each driver once; refuses what only one of them would be refused for. */}}
 {{- define "plugwright.allClaims" -}}
 {{- $drivers := dict -}}

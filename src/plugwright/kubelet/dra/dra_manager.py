@@ -26,7 +26,8 @@ class DRAManager:
         self._context = context
         self._api = api
         self._tasks = tasks
-        self.health = ClaimHealth(context.settings.clock, self._health_changed, context.paths.root)
+        clock, limit = context.settings.clock, context.profile.health_entries
+        self.health = ClaimHealth(clock, self._health_changed, context.paths.root, limit)
         self.drivers = Drivers(context, api, tasks, self.health)
         self.claims = ClaimInfos(context.paths.root)
 

@@ -46,14 +46,19 @@ class ClaimHealth:
     """The newest health of each device, by the kubelet's own clock: a driver's time stamps are not read.
 
     `changed` is called with the driver and the pools and names of its devices that have another health than before.
+    With a `limit`, a driver's further devices are ignored, and those that it no longer names are forgotten (11.26d).
     """
 
     def __init__(
-        self, clock: Callable[[], float], changed: Callable[[str, set[tuple[str, str]]], None], directory: Path
+        self,
+        clock: Callable[[], float],
+        changed: Callable[[str, set[tuple[str, str]]], None],
+        directory: Path,
+        limit: int = 0,
     ) -> None:
         self._clock = clock
         self._changed = changed
-        self._path = directory / FILE
+        self._path, self._limit = directory / FILE, limit
         self._said: dict[str, dict[tuple[str, str], _Said]] = {}  # by driver, pool and name
 
     def load(self) -> None:
@@ -73,17 +78,25 @@ class ClaimHealth:
     def health_received(self, driver: str, devices: Iterable[ReportedHealth]) -> None:
         """Devices that a message leaves out keep their health until it is too old, which the next message finds."""
         known, now = self._said.setdefault(driver, {}), self._clock()
-        said = {
-            (device.pool, device.name): _Said(device.health, _cut(device.message), _timeout(device), now)
-            for device in devices
+        said, new = dict[tuple[str, str], _Said](), 0
+        for device in devices:
+            key = device.pool, device.name
+            new += key not in known and key not in said
+            if key in known or not self._limit or len(known) + new <= self._limit:
+                said[key] = _Said(device.health, _cut(device.message), _timeout(device), now)
+        expired = [key for key, last in known.items() if key not in said and now - last.at > last.timeout]
+        said |= {
+            key: _Said(HealthStatus.UNKNOWN, "", known[key].timeout, now)
+            for key in expired
+            if known[key].health is not HealthStatus.UNKNOWN
         }
-        for key, before in known.items():
-            if key not in said and before.health is not HealthStatus.UNKNOWN and now - before.at > before.timeout:
-                said[key] = _Said(HealthStatus.UNKNOWN, "", before.timeout, now)
         changed = {key for key, after in said.items() if key not in known or replace(known[key], at=now) != after}
         known.update(said)
-        if changed:
+        for key in expired if self._limit else ():
+            del known[key]
+        if changed or (expired and self._limit):
             self._save()
+        if changed:
             self._changed(driver, changed)
 
     def health_lost(self, driver: str) -> None:
