@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "plugwright.daemonImage" -}}
 {{- $values := .root.Values -}}
 {{- $families := (include "plugwright.families" .root | fromJson).families -}}
-{{- $extras := $values.metrics.enabled -}}
+{{- $extras := false -}}
 {{- range .config.resources -}}
 {{- range $key := keys . -}}
 {{- $extras = or $extras (dig $key "extras" list $families) -}}
