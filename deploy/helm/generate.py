@@ -167,6 +167,12 @@ class Test(_Strict):
     resources: list[str]
 
 
+class Check(_Strict):
+    enabled: bool
+    node_selector: Texts
+    tolerations: list[Free]
+
+
 class Cleanup(_Strict):
     enabled: bool
     give_up_after_hours: Annotated[float, msgspec.Meta(gt=0)]
@@ -209,6 +215,7 @@ class Values(_Strict):
     pod_annotations: Texts
     pod_labels: Texts
     test: Test
+    check: Check
     cleanup: Cleanup
     global_: Free = msgspec.field(name="global", default_factory=dict)  # Helm's own, where we are a part of a chart
 

@@ -24,7 +24,15 @@ def test_a_resource_without_it_is_served_by_the_device_plugin_api() -> None:
 
 @pytest.mark.parametrize("api", list(ServeMode))
 def test_one_word_names_the_api(api: ServeMode) -> None:
-    assert serve_of(read(api.value)) == ServeSettings(api=api)
+    assert serve_of(read(api.value)) == ServeSettings(api=api, split=Split(keep_free=int(api is ServeMode.BOTH)))
+
+
+def test_both_apis_keep_a_free_device_unless_the_file_splits_them() -> None:
+    assert serve_of(read("both")).split.keep_free == 1
+    assert serve_of(read("{api: both}")).split.keep_free == 1
+    assert serve_of(read("{api: both, keepFree: 0}")).split.keep_free == 0
+    assert serve_of(read("{api: both, split: {dra: 4}}")).split.keep_free == 0
+    assert serve_of(read("dra")).split.keep_free == 0
 
 
 def test_a_mapping_has_the_details() -> None:

@@ -1,12 +1,13 @@
 """Per-pool configurations of one release: exclusive by construction, and refused where the chart sees an overlap."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.rendered import CASES, Object, helm, objects
+from tests.deploy.rendered import CASES, ROOT, Object, helm, objects
 
 TAPE = {"resources": [{"name": "example.com/tape", "mock": {"count": 1}}]}
 Selector = dict[str, str]
@@ -111,3 +112,18 @@ def test_each_daemon_has_its_release_and_the_directories_of_claims(case: str) ->
         }
         assert {"plugins", "plugins_registry", "cdi", "plugwright-node"} <= mounted
     assert len(releases) == len(daemons)
+
+
+def test_the_canary_of_the_documentation_takes_over_exactly_the_labelled_nodes(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "install.md").read_text().partition("### A configuration on a few nodes first")[2]
+    canary = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    (label,) = re.findall(r"kubectl label node \S+ (\S+)=canary$", page, re.MULTILINE)
+    before = rendered({"config": TAPE}, tmp_path)
+    made = rendered({"config": TAPE, **canary}, tmp_path)
+    assert daemons_on(made, {}) == daemons_on(before, {}) == ["plugwright"]
+    assert daemons_on(made, {label: "canary"}) == ["plugwright-canary"]
+    assert f"daemonset/{daemons_on(made, {label: 'canary'})[0]}" in page
+    old, new = (each["spec"]["template"]["spec"]["volumes"] for each in made)
+    assert [volume for volume in old if volume["name"] == "node"] == [
+        volume for volume in new if volume["name"] == "node"
+    ]

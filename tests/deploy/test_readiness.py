@@ -9,9 +9,9 @@ from tests.deploy.rendered import one
 from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
 
-def probe(node: Node, wait: int = 55) -> list[str]:
+def probe(node: Node, wait: int = 55, kind: str = "readinessProbe") -> list[str]:
     (container,) = one("mock", "DaemonSet")["spec"]["template"]["spec"]["containers"]
-    program, flags, option, code = container["readinessProbe"]["exec"]["command"]
+    program, flags, option, code = container[kind]["exec"]["command"]
     assert (program, flags, option) == ("python", "-IS", "-c")
     code = code.replace("/run/plugwright/control.sock", str(node.control)).replace("+ 55", f"+ {wait}")
     return [sys.executable, flags, option, code]
@@ -47,6 +47,27 @@ async def test_it_says_what_is_missing(node: Node) -> None:
 async def test_without_a_daemon_the_answer_is_no(node: Node) -> None:
     done = await ended(probe(node, wait=0))
     assert (done.code, done.out) == (1, "[Errno 2] No such file or directory")
+
+
+async def test_the_startup_probe_ends_when_the_daemon_serves(root: Path, node: Node) -> None:
+    kubelet = MisbehavingKubelet(root)
+    kubelet.watch_lists = False
+    async with running(probe(node, kind="startupProbe")) as waiting, node.daemon() as daemon:
+        await daemon.err.until("waiting for the kubelet")
+        assert waiting.process.returncode is None
+        kubelet.watch_lists = True
+        await kubelet.start()
+        assert await waiting.ends() == 0
+        await kubelet.stop()
+    assert waiting.out.all == ['{"ok": "ready"}']
+
+
+async def test_the_startup_probe_restarts_no_daemon_that_has_to_wait(node: Node) -> None:
+    assert (await ended(probe(node, wait=0, kind="startupProbe"))).code == 0
+    async with node.daemon() as daemon:
+        await daemon.err.until("waiting for the kubelet")
+        done = await ended(probe(node, wait=1, kind="startupProbe"))
+        assert (done.code, "no kubelet.sock" in done.out) == (0, True)
 
 
 BLOCKING = """

@@ -35,13 +35,6 @@ def _names_plugin(words: Sequence[str]) -> bool:
 
 
 def _needs_ssl(words: Sequence[str]) -> bool:
-    """For TLS, and for prometheus_client, which loads it."""
     named = {name.removeprefix("PLUGWRIGHT_") for name, value in os.environ.items() if value}
     named |= {word.partition("=")[0].removeprefix("--").replace("-", "_").upper() for word in words}
-    if "TLS_CERT" in named:
-        return True
-    if "LISTEN" not in named:
-        return False
-    from importlib.util import find_spec
-
-    return find_spec("prometheus_client") is not None
+    return "TLS_CERT" in named

@@ -43,8 +43,16 @@ while True:
         break
     time.sleep(0.1)
 sys.stdout.write(answer.decode())
-sys.exit(not answer.startswith(b'{"ok"'))
+sys.exit({failed})
 """
+# A daemon that has to wait must not be restarted: the startup probe ends well in any case.
+_PROBES = {
+    "startupProbe": (_READY.replace("{failed}", "0"), {"periodSeconds": 1, "failureThreshold": 60}),
+    "readinessProbe": (
+        _READY.replace("{failed}", """not answer.startswith(b'{"ok"')"""),
+        {"periodSeconds": 60, "failureThreshold": 1},
+    ),
+}
 
 
 class DaemonTarget(msgspec.Struct, frozen=True):
@@ -250,11 +258,9 @@ def _container(target: DaemonTarget, image: str) -> Manifest:
         "imagePullPolicy": "IfNotPresent",
         "args": _arguments(target.release),
         "env": [_field("NODE_NAME", "spec.nodeName"), _field("POD_UID", "metadata.uid")],
-        "readinessProbe": {
-            "exec": {"command": ["python", "-IS", "-c", _READY]},
-            "periodSeconds": 60,
-            "timeoutSeconds": 60,
-            "failureThreshold": 1,
+        **{
+            name: {"exec": {"command": ["python", "-IS", "-c", code]}, "timeoutSeconds": 60, **numbers}
+            for name, (code, numbers) in _PROBES.items()
         },
         "terminationMessagePath": "/run/termination-log",
         "terminationMessagePolicy": "FallbackToLogsOnError",

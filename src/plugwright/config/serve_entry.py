@@ -36,12 +36,15 @@ class TaintsEntry(FamilySettings, frozen=True):
 
 
 class ServeEntry(FamilySettings, frozen=True, rename="camel"):
-    """How a resource is served, where one word does not say it."""
+    """How a resource is served, where one word does not say it.
+
+    With `both` and without a split, `keepFree` is 1, so that neither API runs out of devices while the other has some.
+    """
 
     api: ServeMode
     driver: str = ""
     split: SplitEntry | None = None
-    keep_free: _Count = 0
+    keep_free: _Count | None = None
     taints: TaintsEntry | None = None
 
 
@@ -53,6 +56,9 @@ def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
     if isinstance(value, ServeMode):
         value = ServeEntry(api=value)
     _check(value, is_template)
+    keep_free = value.keep_free
+    if keep_free is None:
+        keep_free = int(value.api is ServeMode.BOTH and value.split is None)
     split, taints = value.split or SplitEntry(), value.taints or TaintsEntry()
     if value.driver:
         try:
@@ -65,7 +71,7 @@ def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
         split=Split(
             dra=split.dra,
             attributes={key: _texts(wanted) for key, wanted in sorted(split.attributes.items())},
-            keep_free=value.keep_free,
+            keep_free=keep_free,
         ),
         taints=TaintSettings(effect=taints.effect, grace=taints.grace, budget=taints.budget),
     )

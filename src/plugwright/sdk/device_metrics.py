@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
 
 from plugwright.model import Device
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.exposition import MetricFamily
 from plugwright.sdk.holdings.holding import Holding, Holdings
 from plugwright.sdk.inventory import Snapshot
 from plugwright.text import clean
@@ -45,19 +44,19 @@ class _Named(msgspec.Struct, frozen=True):
         return [self.resource, _label(self.device.id), self.uuid]
 
 
-def device_metrics(runtimes: Sequence[ResourceRuntime], holdings: Holdings) -> Iterator[Metric]:
+def device_metrics(runtimes: Sequence[ResourceRuntime], holdings: Holdings) -> Iterator[MetricFamily]:
     listed = [(runtime, runtime.inventory.latest.value) for runtime in runtimes]
     known = [(runtime, snapshot) for runtime, snapshot in listed if snapshot is not None]
     named = list(islice(_named(known), MOST_DEVICES))
     yield from _present(named)
     yield _holders(named, holdings)
     yield from _counted(runtimes, named)
-    left_out = GaugeMetricFamily(
+    left_out = MetricFamily(
         "plugwright_devices_without_series", "Devices over the limit of series of their own", labels=["resource"]
     )
     counts = Counter(device.resource for device in named)
     for runtime, snapshot in known:
-        left_out.add_metric([runtime.resource], len(snapshot.devices) - counts[runtime.resource])
+        left_out.add([runtime.resource], len(snapshot.devices) - counts[runtime.resource])
     yield left_out
 
 
@@ -69,32 +68,32 @@ def _named(listed: Sequence[tuple[ResourceRuntime, Snapshot]]) -> Iterator[_Name
             yield _Named(runtime.resource, device, uuid, api, device.id in snapshot.cordoned)
 
 
-def _present(named: Sequence[_Named]) -> Iterator[Metric]:
-    info = GaugeMetricFamily(
+def _present(named: Sequence[_Named]) -> Iterator[MetricFamily]:
+    info = MetricFamily(
         "plugwright_device_info",
         "Facts about a device; 1",
         labels=["resource", "device", "UUID", "model", "pci_bus_id", "numa", "serve"],
     )
-    healthy = GaugeMetricFamily(
+    healthy = MetricFamily(
         "plugwright_device_healthy",
         "Whether the device is Healthy; the code of the reason if it is not",
         labels=["resource", "device", "UUID", "code"],
     )
-    cordoned = GaugeMetricFamily(
+    cordoned = MetricFamily(
         "plugwright_device_cordoned", "Devices with a cordon; 1", labels=["resource", "device", "UUID"]
     )
     for one in named:
         facts, device = one.device.attributes, one.device
         numa = ",".join(map(str, device.numa))
-        info.add_metric([*one.names, _first(facts, _MODELS), _first(facts, _ADDRESSES), numa, one.api], 1)
-        healthy.add_metric([*one.names, device.code], int(device.healthy))
+        info.add([*one.names, _first(facts, _MODELS), _first(facts, _ADDRESSES), numa, one.api], 1)
+        healthy.add([*one.names, device.code], int(device.healthy))
         if one.is_cordoned:
-            cordoned.add_metric(one.names, 1)
+            cordoned.add(one.names, 1)
     yield from (info, healthy, cordoned)
 
 
-def _holders(named: Sequence[_Named], holdings: Holdings) -> Metric:
-    family = GaugeMetricFamily(
+def _holders(named: Sequence[_Named], holdings: Holdings) -> MetricFamily:
+    family = MetricFamily(
         "plugwright_device_holder",
         "Who holds a device, as of the scrape before; 1",
         labels=[
@@ -109,7 +108,7 @@ def _holders(named: Sequence[_Named], holdings: Holdings) -> Metric:
     for one in named:
         holders = by_device.get((one.resource, one.device.id), {})
         for holder in islice(sorted(holders), _MOST_HOLDERS):
-            family.add_metric([*one.names, *holder], 1)
+            family.add([*one.names, *holder], 1)
     return family
 
 
@@ -119,15 +118,15 @@ def _holder(holding: Holding) -> tuple[str, ...]:
     return (holding.key.api.value, *map(_label, texts))
 
 
-def _counted(runtimes: Sequence[ResourceRuntime], named: Sequence[_Named]) -> Iterator[Metric]:
+def _counted(runtimes: Sequence[ResourceRuntime], named: Sequence[_Named]) -> Iterator[MetricFamily]:
     """Counters of devices that have left since stay, so that no count goes down."""
-    failures = CounterMetricFamily(
-        "plugwright_device_failures",
+    failures = MetricFamily(
+        "plugwright_device_failures_total",
         "How often a device became Unhealthy by itself, by the code of the reason",
         labels=["resource", "device", "UUID", "code"],
     )
-    events = CounterMetricFamily(
-        "plugwright_device_events",
+    events = MetricFamily(
+        "plugwright_device_events_total",
         "Errors that hardware reported, such as Xids, also those that change no health",
         labels=["resource", "UUID", "code"],
     )
@@ -143,7 +142,7 @@ def _counted(runtimes: Sequence[ResourceRuntime], named: Sequence[_Named]) -> It
             reported.append(([name, _label(uuid), _label(code)], count))
     for family, rows in ((failures, failed), (events, reported)):
         for labels, value in rows[:_MOST_COUNTS]:
-            family.add_metric(labels, value)
+            family.add(labels, value)
         yield family
 
 

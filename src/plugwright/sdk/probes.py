@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from plugwright.errors import ConfigError
+from plugwright.sdk import prometheus
 from plugwright.sdk.control import unready
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.settings import Settings
@@ -108,7 +109,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _pages(daemon: Daemon) -> Callable[[HttpRequest], HttpAnswer]:
-    metrics = _metrics(daemon)
+    metrics = prometheus.page(daemon)
     token_file = daemon.settings.metrics_token_file
 
     def page(request: HttpRequest) -> HttpAnswer:
@@ -118,20 +119,10 @@ def _pages(daemon: Daemon) -> Callable[[HttpRequest], HttpAnswer]:
             return _text(("404 Not Found", "pages: /healthz, /readyz, /metrics"))
         if token_file is not None and not _is_allowed(request.authorization, token_file):
             return HttpAnswer("401 Unauthorized", b"metrics need the token\n", ("WWW-Authenticate: Bearer",))
-        if metrics is None:
-            return _text(("404 Not Found", "metrics need the extra: pip install 'plugwright[metrics]'"))
         kind, body = metrics()
         return HttpAnswer("200 OK", body, (f"Content-Type: {kind}",))
 
     return page
-
-
-def _metrics(daemon: Daemon) -> Callable[[], tuple[str, bytes]] | None:
-    try:
-        from plugwright.sdk import prometheus
-    except ImportError:
-        return None
-    return prometheus.page(daemon)
 
 
 def _is_allowed(authorization: str, token_file: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The daemon's metrics page for Prometheus. Needs the extra `metrics`.
+"""The daemon's metrics page for Prometheus.
 
 It is made in the thread of the probes while the event loop goes on. A dict of the loop's is copied before it is walked
 through: the copy is one step of the interpreter, in which nothing can change it.
@@ -7,104 +7,64 @@ through: the copy is one step of the interpreter, in which nothing can change it
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.device_metrics import device_metrics
-from plugwright.sdk.holdings.holding import Holdings
-from plugwright.sdk.metrics import BUCKETS
+from plugwright.sdk.exposition import CONTENT_TYPE, MetricFamily, process_metrics, rendered, single
 from plugwright.sdk.serve_settings import ServeMode
-from plugwright.sdk.share_usage import usages
 from plugwright.sdk.status import ConfigState
-from plugwright.system.histogram import Histogram
 from plugwright.text import clean
 from plugwright.version import __version__
 
 __all__ = ["page"]
 
-_BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
-_SHARE_GAUGES = {
-    "limit_bytes": "Memory limit of a container or claim on one device",
-    "used_bytes": "Memory that it uses, by the limiter's count",
-    "peak_bytes": "The most that the limiter counted at once",
-    "driver_bytes": "Memory that it uses, by the driver's count",
-    "exceeded": "Whether the driver counts more than the limit",
-}
-
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
     """Makes the page as it is at each call: its content type and its text."""
-    registry = CollectorRegistry()
-    registry.register(_OfNode(daemon.settings.node_name, (_DaemonCollector(daemon), ProcessCollector(registry=None))))
-    loop = asyncio.get_running_loop()
+    loop, node = asyncio.get_running_loop(), daemon.settings.node_name
+    common = {"node": clean(node)} if node else {}
 
     def made() -> tuple[str, bytes]:
-        text = generate_latest(registry)
+        text = rendered([*_families(daemon), *process_metrics()], common)
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(daemon.ledger.wanted.notify)  # for the next scrape
-        return CONTENT_TYPE_LATEST, text
+        return CONTENT_TYPE, text
 
     return made
 
 
-class _OfNode(Collector):
-    """Gives every sample the label `node`, if the daemon knows the name of its node."""
-
-    def __init__(self, node: str, collectors: Sequence[Collector]) -> None:
-        self._label, self._collectors = {"node": clean(node)} if node else {}, collectors
-
-    def collect(self) -> Iterator[Metric]:
-        for collector in self._collectors:
-            for metric in collector.collect():
-                if self._label:
-                    labelled = [sample._replace(labels={**sample.labels, **self._label}) for sample in metric.samples]
-                    metric.samples = labelled
-                yield metric
-
-
-class _DaemonCollector(Collector):
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-
-    def collect(self) -> Iterator[Metric]:
-        runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
-        yield InfoMetricFamily("plugwright_build", "The version of plugwright and of its Python", _BUILD)
-        yield from _devices(runtimes)
-        yield from device_metrics(runtimes, self._daemon.ledger.latest.value)
-        yield from _expected(runtimes)
-        yield _calls(runtimes)
-        yield _durations(runtimes)
-        yield _registrations(runtimes)
-        yield from _streams(runtimes)
-        yield from _owners(runtimes, self._daemon.rivals.found.value)
-        yield from _drivers(runtimes)
-        yield from _discovery(runtimes)
-        yield from _supervision(runtimes)
-        yield from _share_use(runtimes, self._daemon.ledger.latest.value)
-        yield CounterMetricFamily(
-            "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
-        )
-        yield CounterMetricFamily(
-            "plugwright_log_lines_dropped", "Log lines that nobody read in time", logs.dropped_lines()
-        )
-        if self._daemon.config.value is not None:
-            yield from _config(self._daemon.config.value)
+def _families(daemon: Daemon) -> Iterator[MetricFamily]:
+    runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
+    build = MetricFamily("plugwright_build_info", "The version of plugwright and of its Python", ["version", "python"])
+    build.add([__version__, ".".join(map(str, sys.version_info[:3]))], 1)
+    yield build
+    yield from _devices(runtimes)
+    yield from device_metrics(runtimes, daemon.ledger.latest.value)
+    yield from _expected(runtimes)
+    yield _calls(runtimes)
+    yield _durations(runtimes)
+    yield _registrations(runtimes)
+    yield from _streams(runtimes)
+    yield from _owners(runtimes, daemon.rivals.found.value)
+    yield from _drivers(runtimes)
+    yield from _discovery(runtimes)
+    yield from _supervision(runtimes)
+    yield single("plugwright_stalls_total", "Stalls of the event loop by plugin code", daemon.stalls.count)
+    yield single("plugwright_log_lines_dropped_total", "Log lines that nobody read in time", logs.dropped_lines())
+    if daemon.config.value is not None:
+        yield from _config(daemon.config.value)
 
 
-def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    by_health = GaugeMetricFamily(
+def _devices(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    by_health = MetricFamily(
         "plugwright_devices",
         "Devices by health; Removed are those that discovery no longer lists and a pod may still hold",
         labels=["resource", "health"],
     )
-    by_code = GaugeMetricFamily(
+    by_code = MetricFamily(
         "plugwright_unhealthy_devices", "Unhealthy devices by the code of their reason", labels=["resource", "code"]
     )
     for runtime in runtimes:
@@ -116,108 +76,100 @@ def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
             cordoned = snapshot is not None and device.id in snapshot.cordoned
             counts["Removed" if device.id in removed else "Cordoned" if cordoned else device.health.value] += 1
         for health, count in sorted(counts.items()):
-            by_health.add_metric([runtime.resource, health], count)
+            by_health.add([runtime.resource, health], count)
         for code, count in sorted(Counter(device.code for device in devices if not device.healthy).items()):
-            by_code.add_metric([runtime.resource, code], count)
+            by_code.add([runtime.resource, code], count)
     yield from (by_health, by_code)
 
 
-def _expected(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    least = GaugeMetricFamily(
+def _expected(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    least = MetricFamily(
         "plugwright_devices_expected", "Devices that the configuration expects at least", labels=["resource"]
     )
-    missing = GaugeMetricFamily(
+    missing = MetricFamily(
         "plugwright_devices_missing",
         "Devices fewer than the configuration expects, or than before the last start",
         labels=["resource"],
     )
-    shortfalls = GaugeMetricFamily(
+    shortfalls = MetricFamily(
         "plugwright_devices_shortfall", "1 while the devices are not the expected ones", labels=["resource", "code"]
     )
     for runtime in runtimes:
         expect, shortfall = runtime.service.plugin.expect, runtime.expected.shortfall.value
         if expect is not None:
-            least.add_metric([runtime.resource], expect.least)
-        missing.add_metric([runtime.resource], shortfall.missing if shortfall is not None else 0)
+            least.add([runtime.resource], expect.least)
+        missing.add([runtime.resource], shortfall.missing if shortfall is not None else 0)
         if shortfall is not None:
-            shortfalls.add_metric([runtime.resource, shortfall.code], 1)
+            shortfalls.add([runtime.resource, shortfall.code], 1)
     yield from (least, missing, shortfalls)
 
 
-def _calls(runtimes: list[ResourceRuntime]) -> Metric:
-    family = CounterMetricFamily(
-        "plugwright_calls", "Calls by the kubelet, by outcome", labels=["resource", "method", "outcome"]
+def _calls(runtimes: list[ResourceRuntime]) -> MetricFamily:
+    family = MetricFamily(
+        "plugwright_calls_total", "Calls by the kubelet, by outcome", labels=["resource", "method", "outcome"]
     )
     for runtime in runtimes:
         for (method, outcome), count in sorted(dict(runtime.service.metrics.calls).items()):
-            family.add_metric([runtime.resource, method, outcome], count)
+            family.add([runtime.resource, method, outcome], count)
     return family
 
 
-def _durations(runtimes: list[ResourceRuntime]) -> Metric:
-    family = HistogramMetricFamily(
+def _durations(runtimes: list[ResourceRuntime]) -> MetricFamily:
+    family = MetricFamily(
         "plugwright_call_duration_seconds", "Duration of calls by the kubelet", labels=["resource", "method"]
     )
     for runtime in runtimes:
         for method, durations in sorted(dict(runtime.service.metrics.durations).items()):
-            family.add_metric([runtime.resource, method], _buckets(durations), durations.total)
+            family.add_histogram([runtime.resource, method], durations)
     return family
 
 
-def _buckets(durations: Histogram) -> list[tuple[str, float]]:
-    bounds, total = [], 0
-    for bound, count in zip([*map(str, BUCKETS), "+Inf"], list(durations.counts), strict=True):
-        total += count
-        bounds.append((bound, float(total)))
-    return bounds
-
-
-def _registrations(runtimes: list[ResourceRuntime]) -> Metric:
-    family = CounterMetricFamily(
-        "plugwright_registrations", "Registrations with the kubelet by outcome", labels=["resource", "outcome"]
+def _registrations(runtimes: list[ResourceRuntime]) -> MetricFamily:
+    family = MetricFamily(
+        "plugwright_registrations_total", "Registrations with the kubelet by outcome", labels=["resource", "outcome"]
     )
     for runtime in runtimes:
         for outcome in ("failed", "ok"):
-            family.add_metric([runtime.resource, outcome], runtime.service.metrics.registrations[outcome])
+            family.add([runtime.resource, outcome], runtime.service.metrics.registrations[outcome])
     return family
 
 
-def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    opened = GaugeMetricFamily("plugwright_streams", "Open ListAndWatch streams", labels=["resource"])
-    without = GaugeMetricFamily(
+def _streams(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    opened = MetricFamily("plugwright_streams", "Open ListAndWatch streams", labels=["resource"])
+    without = MetricFamily(
         "plugwright_seconds_without_stream", "Seconds since the kubelet last had a stream open", labels=["resource"]
     )
-    idle = GaugeMetricFamily(
+    idle = MetricFamily(
         "plugwright_resource_idle", "Whether the node has nothing for the resource to serve", labels=["resource"]
     )
     for runtime in runtimes:
         has_none = runtime.is_idle or runtime.serve.api is ServeMode.DRA
-        opened.add_metric([runtime.resource], runtime.service.streams.value.open)
-        without.add_metric([runtime.resource], 0 if has_none else runtime.service.seconds_without_stream)
-        idle.add_metric([runtime.resource], int(runtime.is_idle))
+        opened.add([runtime.resource], runtime.service.streams.value.open)
+        without.add([runtime.resource], 0 if has_none else runtime.service.seconds_without_stream)
+        idle.add([runtime.resource], int(runtime.is_idle))
     yield from (opened, without, idle)
 
 
-def _owners(runtimes: list[ResourceRuntime], rivals: Mapping[str, str]) -> Iterator[Metric]:
-    waiting = GaugeMetricFamily(
+def _owners(runtimes: list[ResourceRuntime], rivals: Mapping[str, str]) -> Iterator[MetricFamily]:
+    waiting = MetricFamily(
         "plugwright_resource_waits_for_owner", "Whether another daemon owns the resource", labels=["resource"]
     )
-    rival = GaugeMetricFamily(
+    rival = MetricFamily(
         "plugwright_resource_rival", "Whether another plugin serves the resource too", labels=["resource"]
     )
     for runtime in runtimes:
-        waiting.add_metric([runtime.resource], int(bool(runtime.ownership.owner.value)))
-        rival.add_metric([runtime.resource], int(runtime.resource in rivals))
+        waiting.add([runtime.resource], int(bool(runtime.ownership.owner.value)))
+        rival.add([runtime.resource], int(runtime.resource in rivals))
     yield from (waiting, rival)
 
 
-def _drivers(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    held_back = GaugeMetricFamily(
+def _drivers(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    held_back = MetricFamily(
         "plugwright_dra_evictions_held_back",
         "Failed devices whose pods are not evicted because the budget is spent",
         labels=["resource", "driver"],
     )
-    family = GaugeMetricFamily(
+    family = MetricFamily(
         "plugwright_dra_driver_ready",
         "Whether the DRA driver is registered and its devices are published",
         labels=["resource", "driver"],
@@ -225,91 +177,70 @@ def _drivers(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
     for runtime in runtimes:
         if (driver := runtime.driver) is not None:
             labels = [runtime.resource, driver.name]
-            family.add_metric(labels, int(driver.state.value.ready))
+            family.add(labels, int(driver.state.value.ready))
             taints = driver.status().get("taints")
             if isinstance(taints, Mapping):
-                held_back.add_metric(labels, len(taints["held_back"]))
+                held_back.add(labels, len(taints["held_back"]))
     yield from (family, held_back)
 
 
-def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    failures = CounterMetricFamily("plugwright_discovery_failures", "Failures of discover()", labels=["resource"])
-    refused = CounterMetricFamily(
-        "plugwright_lists_refused", "Device lists of discover() that were refused", labels=["resource"]
+def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    failures = MetricFamily("plugwright_discovery_failures_total", "Failures of discover()", labels=["resource"])
+    refused = MetricFamily(
+        "plugwright_lists_refused_total", "Device lists of discover() that were refused", labels=["resource"]
     )
     for runtime in runtimes:
-        failures.add_metric([runtime.resource], runtime.service.metrics.discovery_failures)
-        refused.add_metric([runtime.resource], runtime.service.metrics.lists_refused)
+        failures.add([runtime.resource], runtime.service.metrics.discovery_failures)
+        refused.add([runtime.resource], runtime.service.metrics.lists_refused)
     yield from (failures, refused)
 
 
-def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    restarts = CounterMetricFamily(
-        "plugwright_resource_restarts", "Parts of a resource that failed and were started again", labels=["resource"]
+def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    restarts = MetricFamily(
+        "plugwright_resource_restarts_total",
+        "Parts of a resource that failed and were started again",
+        labels=["resource"],
     )
-    abandoned = CounterMetricFamily(
-        "plugwright_discover_abandoned", "discover() calls that did not end when cancelled", labels=["resource"]
+    abandoned = MetricFamily(
+        "plugwright_discover_abandoned_total", "discover() calls that did not end when cancelled", labels=["resource"]
     )
-    stuck = GaugeMetricFamily(
+    stuck = MetricFamily(
         "plugwright_stuck_threads", "Threads that hang in a method of the plugin", labels=["resource", "method"]
     )
     for runtime in runtimes:
-        restarts.add_metric([runtime.resource], runtime.service.metrics.restarts)
-        abandoned.add_metric([runtime.resource], runtime.service.metrics.abandoned)
+        restarts.add([runtime.resource], runtime.service.metrics.restarts)
+        abandoned.add([runtime.resource], runtime.service.metrics.abandoned)
         for method, count in sorted(runtime.stuck.items()):
-            stuck.add_metric([runtime.resource, method], count)
+            stuck.add([runtime.resource, method], count)
     yield from (restarts, abandoned, stuck)
 
 
-def _share_use(runtimes: list[ResourceRuntime], holdings: Holdings) -> Iterator[Metric]:
-    """Of holders that the ledger knows. A value that is not known has no sample."""
-    labels = ["resource", "of", "device", "namespace", "pod", "container", "claim"]
-    gauges = {
-        name: GaugeMetricFamily(f"plugwright_share_{name}", text, labels=labels) for name, text in _SHARE_GAUGES.items()
-    }
-    refusals = CounterMetricFamily("plugwright_share_refusals", "Requests for memory beyond a share", labels=labels)
-    exceeded = CounterMetricFamily(
-        "plugwright_share_incidents",
-        "How often the driver counted more than the limit",
-        labels=labels,
-    )
-    for runtime in runtimes:
-        for holders, usage in usages(runtime.resource, holdings, runtime.service.plugin.usage):
-            first = holders[0]
-            names = [first.namespace, first.pod, first.container, first.claim]
-            label = [runtime.resource, usage.of, first.key.device_id, *map(clean, names)]
-            values = (usage.limit, usage.used, usage.peak, usage.driver, int(usage.exceeded))
-            for gauge, value in zip(gauges.values(), values, strict=True):
-                if value is not None:
-                    gauge.add_metric(label, value)
-            if usage.refusals is not None:
-                refusals.add_metric(label, usage.refusals)
-            exceeded.add_metric(label, usage.incidents)
-    yield from (*gauges.values(), refusals, exceeded)
-
-
-def _config(state: ConfigState) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
+def _config(state: ConfigState) -> Iterator[MetricFamily]:
+    yield single(
         "plugwright_config_last_reload_successful",
         "Whether the latest version of the configuration file is in force",
         int(state.refused is None),
     )
-    yield GaugeMetricFamily(
+    yield single(
         "plugwright_config_last_reload_timestamp_seconds",
         "When the configuration in force was last read",
         state.loaded,
     )
-    yield CounterMetricFamily(
-        "plugwright_config_reload_failures", "Reloads of the configuration that were refused", state.failures
+    yield single(
+        "plugwright_config_reload_failures_total", "Reloads of the configuration that were refused", state.failures
     )
-    yield GaugeMetricFamily(
+    yield single(
         "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
     )
-    yield GaugeMetricFamily(
+    yield single(
         "plugwright_config_restored",
         "Whether the file was refused at the start and its last good version is in force",
         int(state.restored),
     )
-    info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
-    info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})
+    info = MetricFamily(
+        "plugwright_config_info",
+        "The configuration file in force and the refused one, by SHA-256",
+        labels=["sha256", "refused_sha256"],
+    )
+    info.add([state.sha256, state.refused.sha256 if state.refused else ""], 1)
     yield info

@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "plugwright.daemonImage" -}}
 {{- $values := .root.Values -}}
 {{- $families := (include "plugwright.families" .root | fromJson).families -}}
-{{- $extras := $values.metrics.enabled -}}
+{{- $extras := false -}}
 {{- range .config.resources -}}
 {{- range $key := keys . -}}
 {{- $extras = or $extras (dig $key "extras" list $families) -}}
@@ -57,7 +57,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Asks the daemon on its socket whether it serves, and waits for a yes there: by the least of Python that there is. */}}
+{{/* Asks the daemon on its socket whether it serves, and waits for a yes there: by the least of Python that there is.
+     As the startup probe it ends well in any case: a daemon that has to wait must not be restarted. */}}
 {{- define "plugwright.ready" -}}
 import _socket, sys, time
 end = time.monotonic() + 55
@@ -75,7 +76,7 @@ while True:
         break
     time.sleep(0.1)
 sys.stdout.write(answer.decode())
-sys.exit(not answer.startswith(b'{"ok"'))
+sys.exit({{ ternary "0" "not answer.startswith(b'{\"ok\"')" (eq . "startup") }})
 {{- end -}}
 
 {{- define "plugwright.serviceAccount" -}}

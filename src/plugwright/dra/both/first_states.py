@@ -51,6 +51,9 @@ def placed(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
     Other settings than the state was made with replace what operators have asked for.
     """
     settings = settings_text(serve)
+    without_policy = settings_text(replace(serve, split=replace(serve.split, keep_free=0)))
+    if state.settings == without_policy:  # a policy moves devices later, and undoes no command
+        state = replace(state, settings=settings)
     if state.settings != settings:
         state = replace(state, settings=settings, handover=None)
         known: Mapping[str, ServeMode] = {}
@@ -92,7 +95,18 @@ def _targets(state: SplitState, serve: ServeSettings, found: Found) -> dict[str,
         return dict.fromkeys(found.devices, state.handover)
     on_dra = {key for key, placement in state.placements.items() if placement.target is ServeMode.DRA}
     on_dra |= {key for key, unit in found.units.items() if found.evidence(unit).prepared}
-    return targets_by_split(found.devices.values(), serve.split, on_dra, found.held)
+    targets = targets_by_split(found.devices.values(), serve.split, on_dra, found.held)
+    if serve.split.dra is None and not serve.split.attributes:
+        targets |= dict.fromkeys(_kept_free(serve.split.keep_free, targets, on_dra, found), ServeMode.DEVICE_PLUGIN)
+    return targets
+
+
+def _kept_free(count: int, targets: Mapping[str, ServeMode], on_dra: Collection[str], found: Found) -> set[str]:
+    """The devices of the first free units, which the device plugin API keeps; at most half of those units."""
+    units = [unit for unit in set(found.units.values()) if set(on_dra).isdisjoint(unit)]
+    free = [unit for unit in units if all(targets.get(key) is ServeMode.DRA for key in unit)]
+    free.sort(key=lambda unit: natural_order(unit[0]))
+    return {key for unit in free[: min(count, len(free) // 2)] for key in unit}
 
 
 def targets_by_split(
