@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 from tests.cli.processes import Running, python, running
 from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 
-from plugwright import Settings, serving
+from plugwright import Settings, Timeouts, serving
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
-from plugwright.doctor.node_view import DoctorTarget
+from plugwright.doctor.examined_node import DoctorTarget
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.daemon import Daemon
 from plugwright.system import json_lines
 
 __all__ = ["Patient", "findings", "patient"]
@@ -118,15 +119,16 @@ class Patient:
             yield
 
     @asynccontextmanager
-    async def served_here(self) -> AsyncIterator[None]:
+    async def served_here(self) -> AsyncIterator[Daemon]:
         """With a daemon in this process."""
         settings = Settings(
             kubelet_dir=self.root / "var/lib/kubelet",
             state_dir=self.root / "var/lib/plugwright",
             control_socket=self.control,
+            timeouts=Timeouts(holders=0.05),
         )
-        async with serving(Mock("mock/gpu", MockOptions(count=4)), settings=settings):
-            yield
+        async with serving(Mock("mock/gpu", MockOptions(count=4)), settings=settings) as daemon:
+            yield daemon
 
     async def until(self, condition: Callable[[Any], object]) -> None:
         """Waits until the daemon's report fulfils it."""
@@ -138,7 +140,7 @@ class Patient:
     async def settled(self) -> None:
         await self.until(lambda report: report["daemon"]["ready"] and report["holdings"]["complete"])
 
-    async def _reports(self) -> AsyncIterator[Any]:
+    async def _reports(self) -> AsyncGenerator[Any, None]:
         reader, writer = await asyncio.open_unix_connection(self.control, limit=2**22)
         try:
             writer.write(b'{"do": "watch reports"}\n')

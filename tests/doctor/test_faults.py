@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.test_dra import write_kubeconfig
 from tests.doctor.patient import GPU, Patient, findings, patient
+from tests.sdk.test_rivals import rival
 
+from plugwright import Settings
 from plugwright.doctor.doctor_report import DoctorReport
+from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.doctor.host_checks import state_directory
-from plugwright.doctor.node_view import DoctorTarget, NodeView
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.sdk.plugin_calls import StallDetector
 
 AUDIT = f'type=AVC msg=audit({time.time():.3f}:1): avc:  denied  {{ write }} name="kubelet.sock"\n'
 DENIED = f'kernel: audit({time.time():.3f}:1): apparmor="DENIED" operation="open" name="/dev/nvidia0"\n'
@@ -95,6 +99,21 @@ def file_in_place_of_node(node: Patient) -> None:
     (node.root / "dev/nvidia0").mkdir()
 
 
+def directory_in_place_of_checkpoint(node: Patient) -> None:
+    (node.plugins / "kubelet_internal_checkpoint").unlink()
+    (node.plugins / "kubelet_internal_checkpoint").mkdir()
+
+
+def hidden_spec(node: Patient) -> None:
+    node.write("dev/null", "")
+    node.write("etc/cdi/old.json", spec("/dev/null"))
+
+
+def denied_by_selinux(node: Patient) -> None:
+    node.write("sys/fs/selinux/enforce", "1")
+    node.write("var/log/audit/audit.log", AUDIT)
+
+
 Fault = Callable[[Patient], object]
 SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     "root-dir": (other_root, "kubelet-root", "--root-dir /data/kubelet", "kubelet.dir=/data/kubelet"),
@@ -123,10 +142,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
         "kubelet-checkpoint", "is damaged", "plugwright checkpoint verify",
     ),
     "checkpoint-directory": (
-        lambda node: (
-            (node.plugins / "kubelet_internal_checkpoint").unlink(),
-            (node.plugins / "kubelet_internal_checkpoint").mkdir(),
-        ),
+        directory_in_place_of_checkpoint,
         "kubelet-checkpoint", "cannot be read", "systemctl restart kubelet",
     ),
     "gate-off": (
@@ -162,7 +178,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
         "cdi-conflicts", "example.com/fuse=0", "rm /var/run/cdi/other.json",
     ),
     "hidden-spec": (
-        lambda node: node.write("etc/cdi/old.json", spec("/dev/null")) and node.write("dev/null", ""),
+        hidden_spec,
         "cdi-overrides", "/etc/cdi/old.json is hidden", "rm /etc/cdi/old.json",
     ),
     "missing-path": (
@@ -196,7 +212,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     "own-files": (own_files_used_up, "open-files", "4 of 4", "LimitNOFILE"),
     "clock": (from_the_future, "clock", "in the future", "timedatectl"),
     "selinux": (
-        lambda node: node.write("sys/fs/selinux/enforce", "1") and node.write("var/log/audit/audit.log", AUDIT),
+        denied_by_selinux,
         "selinux", "denied", "restorecon",
     ),
     "apparmor": (
@@ -289,7 +305,7 @@ async def test_a_read_only_state_directory_is_one_finding(root: Path) -> None:
     async with patient(root) as node, node.served_here():
         await node.settled()
         (root / "var/lib/mounted").symlink_to(read_only)
-        view = NodeView(DoctorTarget(root=Path("/"), node_dir=root / "var/lib/mounted"))
+        view = ExaminedNode(DoctorTarget(root=Path("/"), node_dir=root / "var/lib/mounted"))
         check = state_directory(view)
     assert (check.state, "is on a read-only file system" in check.found) == ("finding", True)
     assert "mount -o remount,rw" in check.fix
@@ -365,3 +381,28 @@ async def test_a_failed_device_is_one_finding_and_a_cordoned_one_none(root: Path
         node.ask(do="plugin", resource="mock/gpu", name="fail", arguments={"id": second, "reason": "fell off"})
         await node.until(lambda report: report["resources"][0]["devices"][1]["health"] == "Unhealthy")
         check_only(await node.examine(), "devices", f"{second} Unhealthy, mock: fell off", "plugwright status")
+
+
+async def test_another_plugin_for_the_resource_is_one_finding(root: Path) -> None:
+    stalls = StallDetector(1.0)
+    async with patient(root) as node, node.served_here() as daemon:
+        await node.settled()
+        await daemon.rivals.compared.until(lambda: daemon.rivals.compared.count)
+        assert node.kubelet is not None
+        settings = Settings(kubelet_dir=root / "var/lib/kubelet")
+        async with rival(node.kubelet.kubelet, settings, stalls, "GPU-1"):
+            await node.until(lambda report: report["resources"][0]["rival"])
+            report = await node.examine()
+    stalls.close()
+    check_only(report, "rivals", "GPU-1", "kubectl get ds -A")
+
+
+async def test_a_driver_without_an_api_server_is_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("etc/plugwright.yaml", {**configured(serve="dra"), "host": {"cdi": str(root / "run/cdi")}})
+        kubeconfig = write_kubeconfig(root / "etc", "https://127.0.0.1:1", root / "etc")
+        flags = ("--node-name=worker-1", "--kubeconfig", kubeconfig)
+        async with node.served(*flags, until="registered"):
+            await node.until(lambda report: report["resources"][0]["driver"]["state"] == "unpublished")
+            report = await node.examine()
+    check_only(report, "dra-driver", "is unpublished", "plugwright dra slices")

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.doctor.patient import Patient, findings, patient
 
 from plugwright.doctor.diagnosis import CHECKS, diagnose
-from plugwright.doctor.node_view import DoctorTarget, NodeView
+from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.protocol.paths import KubeletPaths
 
 
@@ -43,7 +43,7 @@ def test_links_of_the_node_stay_inside_of_its_root(root: Path) -> None:
     node = Patient(root)
     node.populate()
     (root / "etc/secret").symlink_to("/../../etc/hostname")
-    view = NodeView(DoctorTarget(root=root))
+    view = ExaminedNode(DoctorTarget(root=root))
     assert view.path("/var/run/cdi") == root / "run/cdi"
     assert view.path("/etc/secret") == root / "etc/hostname"
     assert view.path("/var/run/../lib/kubelet") == root / "lib/kubelet"

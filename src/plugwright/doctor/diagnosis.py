@@ -21,7 +21,7 @@ from plugwright.doctor import (
     runtime_checks,
 )
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorMetadata, DoctorReport, not_checked
-from plugwright.doctor.node_view import DoctorTarget, NodeView
+from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.system.blocking import call_within
 from plugwright.text import described
@@ -37,7 +37,7 @@ _LIMIT = 30.0  # seconds for one check
 class Examination(msgspec.Struct, frozen=True):
     """A check, and those whose findings explain its own: it is not run after them."""
 
-    check: Callable[[NodeView], DoctorCheck]
+    check: Callable[[ExaminedNode], DoctorCheck]
     after: Collection[str] = ()
 
 
@@ -93,7 +93,7 @@ CHECKS: Mapping[str, Examination] = {
 
 def diagnose(target: DoctorTarget) -> DoctorReport:
     """The result of all checks. Blocks, with a limit for each of them."""
-    view, checks, causes = NodeView(target), list[DoctorCheck](), set[str]()
+    view, checks, causes = ExaminedNode(target), list[DoctorCheck](), set[str]()
     for name, examination in CHECKS.items():
         first = next((cause for cause in examination.after if cause in causes), None)
         if first is not None:
@@ -117,7 +117,7 @@ def diagnose(target: DoctorTarget) -> DoctorReport:
     )
 
 
-def _examined(name: str, examination: Examination, view: NodeView) -> DoctorCheck:
+def _examined(name: str, examination: Examination, view: ExaminedNode) -> DoctorCheck:
     try:
         return call_within(f"check {name}", _LIMIT, partial(examination.check, view))
     except NotVisible as error:

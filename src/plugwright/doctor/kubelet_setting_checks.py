@@ -1,8 +1,8 @@
 """The kubelet's settings: feature gates and the topology manager; and what it records against what is served."""
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
 from plugwright.doctor.node_processes import kubelet_configuration
-from plugwright.doctor.node_view import ON_THE_NODE, NodeView
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
 from plugwright.protocol import checkpoint
@@ -24,7 +24,7 @@ _GATES = {
 _CLAIM_GATES = {"DynamicResourceAllocation": "pods with ResourceClaims do not start"}
 
 
-def feature_gates(view: NodeView) -> DoctorCheck:
+def feature_gates(view: ExaminedNode) -> DoctorCheck:
     name, configuration = "kubelet-feature-gates", kubelet_configuration(view)
     needed = _GATES | (_CLAIM_GATES if _serves_claims(view) else {})
     off = [gate for gate in needed if configuration.gates.get(gate) is False]
@@ -39,14 +39,14 @@ def feature_gates(view: NodeView) -> DoctorCheck:
     return healthy(name, f"no gate that devices need is off in {places}")
 
 
-def _serves_claims(view: NodeView) -> bool:
+def _serves_claims(view: ExaminedNode) -> bool:
     try:
         return any(resource.driver is not None for resource in view.report.resources)
     except (OSError, ValueError, PlugwrightError):
         return False
 
 
-def topology_policy(view: NodeView) -> DoctorCheck:
+def topology_policy(view: ExaminedNode) -> DoctorCheck:
     """Whether the topology manager can place devices where they are."""
     name, configuration = "topology-policy", kubelet_configuration(view)
     policy = configuration.text("topologyManagerPolicy") or "none"
@@ -75,12 +75,12 @@ def topology_policy(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{policy}: pods that do not fit get TopologyAffinityError")
 
 
-def _numa_nodes(view: NodeView) -> set[int]:
+def _numa_nodes(view: ExaminedNode) -> set[int]:
     names = view.names("/sys/devices/system/node")
     return {int(name[4:]) for name in names if name.startswith("node") and name[4:].isdecimal()}
 
 
-def _devices_elsewhere(view: NodeView, present: set[int]) -> list[str]:
+def _devices_elsewhere(view: ExaminedNode, present: set[int]) -> list[str]:
     try:
         report = view.report
     except (OSError, ValueError, PlugwrightError):
@@ -93,7 +93,7 @@ def _devices_elsewhere(view: NodeView, present: set[int]) -> list[str]:
     ]
 
 
-def held_devices(view: NodeView) -> DoctorCheck:
+def held_devices(view: ExaminedNode) -> DoctorCheck:
     """Devices of the daemon's resources that running pods hold under ids which it does not list."""
     name = "held-devices"
     if not view.exists(view.kubelet.root / "pods"):
@@ -118,5 +118,5 @@ def held_devices(view: NodeView) -> DoctorCheck:
     return healthy(name, "every held device is listed")
 
 
-def _is_pod(view: NodeView, uid: str) -> bool:
+def _is_pod(view: ExaminedNode, uid: str) -> bool:
     return bool(uid) and "/" not in uid and uid not in (".", "..") and view.exists(view.kubelet.root / "pods" / uid)

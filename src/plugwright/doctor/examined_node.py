@@ -18,7 +18,7 @@ from plugwright.sdk import cdi
 from plugwright.sdk.node_report import NodeReport
 from plugwright.system import json_lines
 
-__all__ = ["ON_THE_NODE", "DoctorTarget", "NodeView"]
+__all__ = ["ON_THE_NODE", "DoctorTarget", "ExaminedNode"]
 
 ON_THE_NODE = "only visible on the node: run this there, or with --root in a pod that mounts the node's root"
 _LARGEST = 2**20  # bytes of a text file
@@ -40,7 +40,7 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     least_free: int = 16 * 2**20  # bytes that each file system must have left
 
 
-class NodeView:
+class ExaminedNode:
     """Methods take paths of the node. OSError, ValueError, or NotVisible if this process cannot know."""
 
     def __init__(self, target: DoctorTarget) -> None:
