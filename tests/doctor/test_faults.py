@@ -56,6 +56,11 @@ def held_under_another_id(node: Patient) -> None:
     (node.plugins / "kubelet_internal_checkpoint").write_bytes(checkpoint.encode(Checkpoint((entry,), {})))
 
 
+def list_of_another_plugin(node: Patient) -> None:
+    content = checkpoint.encode(Checkpoint((), {"mock/gpu": ("GPU-7",)}))
+    (node.plugins / "kubelet_internal_checkpoint").write_bytes(content)
+
+
 def inotify_used_up(node: Patient) -> None:
     node.write("proc/sys/fs/inotify/max_user_instances", "3\n")
     for number in range(3):
@@ -152,6 +157,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     "gate-flag": (gate_off_by_flag, "kubelet-feature-gates", "DevicePluginCDIDevices off", "featureGates"),
     "numa-nodes": (many_numa_nodes, "topology-policy", "16 NUMA nodes", "max-allowable-numa-nodes"),
     "held-elsewhere": (held_under_another_id, "held-devices", "old-7", "delete the pods with uid 1-2"),
+    "rival-before-us": (list_of_another_plugin, "rivals", "not listed here: GPU-7", "kubectl get ds -A"),
     "cdi-off": (
         lambda node: node.write(
             "etc/containerd/conf.d/a.toml",

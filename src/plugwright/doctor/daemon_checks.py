@@ -111,8 +111,15 @@ def owner(view: ExaminedNode) -> DoctorCheck:
 
 
 def rivals(view: ExaminedNode) -> DoctorCheck:
-    name = "rivals"
-    seen = [f"{resource.name}: {resource.rival}" for resource in view.report.resources if resource.rival]
+    """As the daemon reports it, or as the kubelet's checkpoint shows a list that is not the daemon's (4.31)."""
+    name, seen = "rivals", []
+    registered = (view.checkpoint.registered or {}) if view.checkpoint is not None else {}
+    for resource in view.report.resources:
+        foreign = set(registered.get(resource.name) or ()) - {device.id for device in resource.devices}
+        if resource.rival:
+            seen.append(f"{resource.name}: {resource.rival}")
+        elif foreign and resource.devices and not resource.owner:
+            seen.append(f"{resource.name}: the kubelet has devices that are not listed here: {some(sorted(foreign))}")
     if seen:
         return found(
             name,

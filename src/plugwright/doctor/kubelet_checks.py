@@ -10,8 +10,8 @@ from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.doctor.node_processes import processes
 from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PlugwrightError
 from plugwright.model import some
-from plugwright.protocol import checkpoint, pod_resources
-from plugwright.system import files, sockets
+from plugwright.protocol import pod_resources
+from plugwright.system import sockets
 
 __all__ = [
     "deprecation_file",
@@ -24,7 +24,6 @@ __all__ = [
     "registry_sockets",
 ]
 
-_LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _ANSWER = 5.0  # seconds
 _RESTART = "systemctl restart kubelet"
 
@@ -160,12 +159,12 @@ def device_checkpoint(view: ExaminedNode) -> DoctorCheck:
     why = "a kubelet that cannot read it at its next start forgets which pods hold devices, and gives them out again"
     fix = f"plugwright checkpoint verify {file}; drain the node, then {_RESTART}: the kubelet writes it again"
     try:
-        content = checkpoint.decode(files.read(view.path(file), _LARGEST_CHECKPOINT))
-    except FileNotFoundError:
-        return healthy(name, "none yet: no device plugin has registered")
+        content = view.checkpoint
     except CheckpointCorrupt as error:
         return found(name, f"{file} is damaged: {error}", why, fix)
     except (OSError, ValueError) as error:
         return found(name, f"{file} cannot be read: {error}", why, fix)
+    if content is None:
+        return healthy(name, "none yet: no device plugin has registered")
     registered = some(sorted(content.registered or ()))
     return healthy(name, f"{len(content.entries or ())} containers hold devices; registered: {registered}")

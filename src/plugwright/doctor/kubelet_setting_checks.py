@@ -5,12 +5,9 @@ from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
 from plugwright.doctor.node_processes import kubelet_configuration
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
-from plugwright.protocol import checkpoint
-from plugwright.system import files
 
 __all__ = ["feature_gates", "held_devices", "topology_policy"]
 
-_LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _NUMA_LIMIT = 8  # nodes with which a topology manager starts (5.17)
 _STRICT = ("restricted", "single-numa-node")
 _GATES = {
@@ -99,12 +96,10 @@ def held_devices(view: ExaminedNode) -> DoctorCheck:
     if not view.exists(view.kubelet.root / "pods"):
         raise NotVisible(ON_THE_NODE)
     listed = {resource.name: {device.id for device in resource.devices} for resource in view.report.resources}
-    try:
-        content = checkpoint.decode(files.read(view.path(view.kubelet.checkpoint), _LARGEST_CHECKPOINT))
-    except FileNotFoundError:
+    if view.checkpoint is None:
         return healthy(name, "no container holds a device")
     lost: dict[str, str] = {}
-    for entry in content.entries or ():
+    for entry in view.checkpoint.entries or ():
         ids = {each for several in (entry.devices or {}).values() for each in several or ()}
         if entry.resource in listed and _is_pod(view, entry.pod_uid):
             lost |= dict.fromkeys(sorted(ids - listed[entry.resource]), entry.pod_uid)
