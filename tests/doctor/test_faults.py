@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from tests.cli.test_dra import write_kubeconfig
 from tests.doctor.patient import GPU, Patient, findings, patient
 from tests.sdk.test_rivals import rival
 
-from plugwright import Settings
+from plugwright import Device, Plugin, Settings, serving
 from plugwright.doctor.doctor_report import DoctorReport
 from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.doctor.host_checks import state_directory
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.testing import pod_requesting
 
 AUDIT = f'type=AVC msg=audit({time.time():.3f}:1): avc:  denied  {{ write }} name="kubelet.sock"\n'
 DENIED = f'kernel: audit({time.time():.3f}:1): apparmor="DENIED" operation="open" name="/dev/nvidia0"\n'
@@ -48,12 +49,6 @@ def many_numa_nodes(node: Patient) -> None:
     node.write("var/lib/kubelet/config.yaml", "topologyManagerPolicy: restricted\n")
     for number in range(16):
         (node.root / f"sys/devices/system/node/node{number}").mkdir(exist_ok=True)
-
-
-def held_under_another_id(node: Patient) -> None:
-    (node.root / "var/lib/kubelet/pods/1-2").mkdir()
-    entry = PodDevicesEntry("1-2", "main", "mock/gpu", {-1: ("old-7",)}, b"")
-    (node.plugins / "kubelet_internal_checkpoint").write_bytes(checkpoint.encode(Checkpoint((entry,), {})))
 
 
 def list_of_another_plugin(node: Patient) -> None:
@@ -156,7 +151,6 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     ),
     "gate-flag": (gate_off_by_flag, "kubelet-feature-gates", "DevicePluginCDIDevices off", "featureGates"),
     "numa-nodes": (many_numa_nodes, "topology-policy", "16 NUMA nodes", "max-allowable-numa-nodes"),
-    "held-elsewhere": (held_under_another_id, "held-devices", "old-7", "delete the pods with uid 1-2"),
     "rival-before-us": (list_of_another_plugin, "rivals", "not listed here: GPU-7", "kubectl get ds -A"),
     "cdi-off": (
         lambda node: node.write(
@@ -412,3 +406,24 @@ async def test_a_driver_without_an_api_server_is_one_finding(root: Path) -> None
             await node.until(lambda report: report["resources"][0]["driver"]["state"] == "unpublished")
             report = await node.examine()
     check_only(report, "dra-driver", "is unpublished", "plugwright dra slices")
+
+
+class Earlier(Plugin):
+    """The plugin of `mock/gpu` before ours, which has other ids for the same hardware."""
+
+    resource = "mock/gpu"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("old-7")]
+
+
+async def test_a_device_held_under_the_id_of_an_earlier_plugin_is_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        assert node.kubelet is not None
+        async with serving(Earlier(), settings=Settings(kubelet_dir=root / "var/lib/kubelet")):
+            await node.kubelet.endpoint("mock/gpu")
+            pod = await node.kubelet.kubelet.admit(pod_requesting({"mock/gpu": 1}))
+        (root / f"var/lib/kubelet/pods/{pod.uid}").mkdir()
+        async with node.served_here():
+            await node.settled()
+            check_only(await node.examine(), "held-devices", "old-7", f"delete the pods with uid {pod.uid}")

@@ -82,8 +82,10 @@ CHECKS: Mapping[str, Examination] = {
     "holdings": Examination(
         daemon_checks.holdings, (*_DAEMON, "kubelet-root", *_SOCKET, "pod-resources", "kubelet-checkpoint")
     ),
-    "held-devices": Examination(kubelet_setting_checks.held_devices, (*_DAEMON, "kubelet-checkpoint", "rivals")),
     "expected-devices": Examination(daemon_checks.expected_devices, (*_DAEMON, "nvidia-module", "nvidia-gpus")),
+    "held-devices": Examination(
+        kubelet_setting_checks.held_devices, (*_DAEMON, "kubelet-checkpoint", "rivals", "expected-devices")
+    ),
     "devices": Examination(
         daemon_checks.devices, (*_DAEMON, "cordons", "nvidia-module", "nvidia-gpus", "nvidia-device-nodes")
     ),

@@ -91,11 +91,14 @@ def _devices_elsewhere(view: ExaminedNode, present: set[int]) -> list[str]:
 
 
 def held_devices(view: ExaminedNode) -> DoctorCheck:
-    """Devices of the daemon's resources that running pods hold under ids which it does not list."""
+    """Devices that running pods hold under ids which discovery does not find: of an earlier plugin, or lost."""
     name = "held-devices"
     if not view.exists(view.kubelet.root / "pods"):
         raise NotVisible(ON_THE_NODE)
-    listed = {resource.name: {device.id for device in resource.devices} for resource in view.report.resources}
+    listed = {
+        resource.name: {device.id for device in resource.devices if device.code != "gone"}
+        for resource in view.report.resources
+    }
     if view.checkpoint is None:
         return healthy(name, "no container holds a device")
     lost: dict[str, str] = {}
@@ -106,11 +109,11 @@ def held_devices(view: ExaminedNode) -> DoctorCheck:
     if lost:
         return found(
             name,
-            f"running pods hold devices that the daemon does not list: {some(sorted(lost))}",
-            "their hardware may be listed under other ids and given out a second time",
+            f"running pods hold devices that the daemon does not find: {some(sorted(lost))}",
+            "their hardware is lost, or an earlier plugin named it differently and it may be given out a second time",
             f"plugwright checkpoint show; delete the pods with uid {some(sorted(set(lost.values())))}",
         )
-    return healthy(name, "every held device is listed")
+    return healthy(name, "every held device is found")
 
 
 def _is_pod(view: ExaminedNode, uid: str) -> bool:
