@@ -21,7 +21,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.daemon import Daemon
 from plugwright.system import json_lines
 
-__all__ = ["Patient", "findings", "patient"]
+__all__ = ["GPU", "Patient", "check_only", "findings", "patient"]
 
 GPU = "0000:01:00.0"
 FILES: Mapping[str, str] = {
@@ -160,6 +160,15 @@ class Patient:
 
 def findings(report: DoctorReport) -> list[DoctorCheck]:
     return [check for check in report.checks if check.state == "finding"]
+
+
+def check_only(report: DoctorReport, name: str, seen: str, fix: str) -> None:
+    found = findings(report)
+    assert [check.name for check in found] == [name], found
+    assert seen in found[0].found
+    assert fix in found[0].fix
+    assert found[0].why
+    assert report.result == "findings"
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
 from plugwright.doctor.node_processes import kubelet_configuration
-from plugwright.errors import NotVisible, PlugwrightError
+from plugwright.errors import NotVisible
 from plugwright.model import some
 
 __all__ = ["feature_gates", "held_devices", "topology_policy"]
@@ -23,7 +23,9 @@ _CLAIM_GATES = {"DynamicResourceAllocation": "pods with ResourceClaims do not st
 
 def feature_gates(view: ExaminedNode) -> DoctorCheck:
     name, configuration = "kubelet-feature-gates", kubelet_configuration(view)
-    needed = _GATES | (_CLAIM_GATES if _serves_claims(view) else {})
+    needed = dict(_GATES)
+    if any(configuration.gates.get(gate) is False for gate in _CLAIM_GATES) and _serves_claims(view):
+        needed |= _CLAIM_GATES
     off = [gate for gate in needed if configuration.gates.get(gate) is False]
     places = ", ".join(configuration.sources)
     if off:
@@ -37,10 +39,7 @@ def feature_gates(view: ExaminedNode) -> DoctorCheck:
 
 
 def _serves_claims(view: ExaminedNode) -> bool:
-    try:
-        return any(resource.driver is not None for resource in view.report.resources)
-    except (OSError, ValueError, PlugwrightError):
-        return False
+    return any(resource.driver is not None for resource in view.report.resources)
 
 
 def topology_policy(view: ExaminedNode) -> DoctorCheck:
@@ -78,13 +77,9 @@ def _numa_nodes(view: ExaminedNode) -> set[int]:
 
 
 def _devices_elsewhere(view: ExaminedNode, present: set[int]) -> list[str]:
-    try:
-        report = view.report
-    except (OSError, ValueError, PlugwrightError):
-        return []
     return [
         device.id
-        for resource in report.resources
+        for resource in view.report.resources
         for device in resource.devices
         if device.numa and not set(device.numa) <= present
     ]

@@ -52,14 +52,14 @@ def runtime_cdi(view: ExaminedNode) -> DoctorCheck:
     name = "runtime-cdi"
     view.need_node()
     settings = _settings(view)
-    enabled, used = _is_enabled(settings), _uses_cdi(view)
+    enabled = _is_enabled(settings)
     if settings.name == "containerd":
         change = f"set enable_cdi = true in the CRI plugin of {_CONTAINERD_FILE}, then systemctl restart containerd"
     else:
         change = "set cdi_spec_dirs in [crio.runtime] of /etc/crio/crio.conf, then systemctl restart crio"
     if enabled is None:
         raise NotVisible(f"neither the CRI socket nor a configuration file says whether {settings.shown} has CDI on")
-    if not enabled and not used:
+    if not enabled and not _uses_cdi(view):
         return healthy(name, f"CDI is off in {settings.shown}, and nothing here uses it")
     why = "CDI names are ignored: containers start without their devices, or not at all"
     if settings.version and settings.name == "containerd" and settings.version < _CDI_SINCE:
@@ -87,13 +87,10 @@ def _reads_dynamic(directories: Sequence[str]) -> bool:
 
 
 def _uses_cdi(view: ExaminedNode) -> bool:
-    """Whether the node has specs, or serves claims, whose devices are CDI names."""
+    """Whether the node has specs, or serves claims, whose devices are CDI names. Without a daemon it is unknown."""
     if any(name.endswith((".json", ".yaml")) for path in view.spec_directories for name in view.names(path)):
         return True
-    try:
-        return any(resource.driver is not None for resource in view.report.resources)
-    except (OSError, ValueError, PlugwrightError):
-        return False
+    return any(resource.driver is not None for resource in view.report.resources)
 
 
 def _settings(view: ExaminedNode) -> CdiSupport:
