@@ -1,5 +1,6 @@
 """A healthy node has no finding, and what cannot be seen is not called healthy."""
 
+import os
 from pathlib import Path
 
 from tests.doctor.patient import Patient, findings, patient
@@ -31,6 +32,21 @@ async def test_in_a_pod_facts_of_the_node_are_unknown_and_no_finding(root: Path)
     assert findings(report) == []
     hidden = {check.name for check in report.checks if check.state == "unknown" and "on the node" in check.why}
     assert {"kubelet-root", "kubelet-feature-gates", "runtime-cdi", "inotify", "cdi-paths"} <= hidden
+
+
+async def test_what_cannot_be_read_is_unknown_and_not_healthy(root: Path) -> None:
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        (root / "proc/sys/fs/file-nr").unlink()
+        os.mkfifo(root / "proc/sys/fs/file-nr")  # a reader that waits would wait indefinitely
+        node.write("etc/containerd/config.toml", "= [")
+        node.write("proc/sys/fs/inotify/max_user_instances", "1" * 2**21)
+        report = await node.examine()
+    assert findings(report) == []
+    unknown = {check.name: check.why for check in report.checks if check.state == "unknown"}
+    assert "must be a regular file" in unknown["open-files"]
+    assert "must be TOML" in unknown["runtime-cdi"]
+    assert "must have at most 1048576 bytes" in unknown["inotify"]
 
 
 def test_an_empty_root_has_findings_and_nothing_fails(tmp_path: Path) -> None:
