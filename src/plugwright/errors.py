@@ -18,6 +18,7 @@
     │       └── UnknownKind             an object of a kind that has no protobuf message
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
+    ├── NotVisible              this process cannot see a fact about the node
     ├── PeerRefused             the peer answered with an error
     ├── HoldersUnknown          the devices that pods hold cannot be read
     ├── ClaimRefused            a ResourceClaim cannot be prepared; the text is for the pod's owner

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from typing import Any
 from tests.cli.processes import Running, python, running
 from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 
-from plugwright import Settings, serving
+from plugwright import Settings, Timeouts, serving
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
-from plugwright.doctor.node_view import DoctorTarget
+from plugwright.doctor.examined_node import DoctorTarget
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.daemon import Daemon
 from plugwright.system import json_lines
 
-__all__ = ["Patient", "findings", "patient"]
+__all__ = ["GPU", "Patient", "check_only", "findings", "patient"]
 
 GPU = "0000:01:00.0"
 FILES: Mapping[str, str] = {
@@ -29,10 +30,10 @@ FILES: Mapping[str, str] = {
     "proc/70/comm": "kubelet\n",
     "proc/70/cmdline": "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0",
     "proc/modules": "nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 nvidia_uvm, Live 0x0\n",
-    "proc/devices": "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n",
+    "proc/devices": "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n",
     "proc/sys/fs/inotify/max_user_instances": "128\n",
     "proc/sys/fs/file-nr": "4000\t0\t100000\n",
-    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 1 2026\n",
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n",
     f"proc/driver/nvidia/gpus/{GPU}/information": "Model: NVIDIA H100\nDevice Minor: \t 0\n",
     f"sys/bus/pci/devices/{GPU}/vendor": "0x10de\n",
     f"sys/bus/pci/devices/{GPU}/class": "0x030200\n",
@@ -118,15 +119,16 @@ class Patient:
             yield
 
     @asynccontextmanager
-    async def served_here(self) -> AsyncIterator[None]:
+    async def served_here(self) -> AsyncIterator[Daemon]:
         """With a daemon in this process."""
         settings = Settings(
             kubelet_dir=self.root / "var/lib/kubelet",
             state_dir=self.root / "var/lib/plugwright",
             control_socket=self.control,
+            timeouts=Timeouts(holders=0.05),
         )
-        async with serving(Mock("mock/gpu", MockOptions(count=4)), settings=settings):
-            yield
+        async with serving(Mock("mock/gpu", MockOptions(count=4)), settings=settings) as daemon:
+            yield daemon
 
     async def until(self, condition: Callable[[Any], object]) -> None:
         """Waits until the daemon's report fulfils it."""
@@ -138,7 +140,7 @@ class Patient:
     async def settled(self) -> None:
         await self.until(lambda report: report["daemon"]["ready"] and report["holdings"]["complete"])
 
-    async def _reports(self) -> AsyncIterator[Any]:
+    async def _reports(self) -> AsyncGenerator[Any, None]:
         reader, writer = await asyncio.open_unix_connection(self.control, limit=2**22)
         try:
             writer.write(b'{"do": "watch reports"}\n')
@@ -158,6 +160,15 @@ class Patient:
 
 def findings(report: DoctorReport) -> list[DoctorCheck]:
     return [check for check in report.checks if check.state == "finding"]
+
+
+def check_only(report: DoctorReport, name: str, seen: str, fix: str) -> None:
+    found = findings(report)
+    assert [check.name for check in found] == [name], found
+    assert seen in found[0].found
+    assert fix in found[0].fix
+    assert found[0].why
+    assert report.result == "findings"
 
 
 @asynccontextmanager

@@ -1,22 +1,16 @@
 """Each prepared fault is found by exactly one line, with the command that fixes it."""
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.doctor.patient import GPU, Patient, findings, patient
+from tests.doctor.patient import GPU, Patient, check_only, patient
 
-from plugwright.doctor.doctor_report import DoctorReport
-from plugwright.doctor.host_checks import state_directory
-from plugwright.doctor.node_view import DoctorTarget, NodeView
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.protocol.checkpoint import Checkpoint
 
 AUDIT = f'type=AVC msg=audit({time.time():.3f}:1): avc:  denied  {{ write }} name="kubelet.sock"\n'
 DENIED = f'kernel: audit({time.time():.3f}:1): apparmor="DENIED" operation="open" name="/dev/nvidia0"\n'
@@ -46,10 +40,9 @@ def many_numa_nodes(node: Patient) -> None:
         (node.root / f"sys/devices/system/node/node{number}").mkdir(exist_ok=True)
 
 
-def held_under_another_id(node: Patient) -> None:
-    (node.root / "var/lib/kubelet/pods/1-2").mkdir()
-    entry = PodDevicesEntry("1-2", "main", "mock/gpu", {-1: ("old-7",)}, b"")
-    (node.plugins / "kubelet_internal_checkpoint").write_bytes(checkpoint.encode(Checkpoint((entry,), {})))
+def list_of_another_plugin(node: Patient) -> None:
+    content = checkpoint.encode(Checkpoint((), {"mock/gpu": ("GPU-7",)}))
+    (node.plugins / "kubelet_internal_checkpoint").write_bytes(content)
 
 
 def inotify_used_up(node: Patient) -> None:
@@ -95,6 +88,21 @@ def file_in_place_of_node(node: Patient) -> None:
     (node.root / "dev/nvidia0").mkdir()
 
 
+def directory_in_place_of_checkpoint(node: Patient) -> None:
+    (node.plugins / "kubelet_internal_checkpoint").unlink()
+    (node.plugins / "kubelet_internal_checkpoint").mkdir()
+
+
+def hidden_spec(node: Patient) -> None:
+    node.write("dev/null", "")
+    node.write("etc/cdi/old.json", spec("/dev/null"))
+
+
+def denied_by_selinux(node: Patient) -> None:
+    node.write("sys/fs/selinux/enforce", "1")
+    node.write("var/log/audit/audit.log", AUDIT)
+
+
 Fault = Callable[[Patient], object]
 SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     "root-dir": (other_root, "kubelet-root", "--root-dir /data/kubelet", "kubelet.dir=/data/kubelet"),
@@ -123,10 +131,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
         "kubelet-checkpoint", "is damaged", "plugwright checkpoint verify",
     ),
     "checkpoint-directory": (
-        lambda node: (
-            (node.plugins / "kubelet_internal_checkpoint").unlink(),
-            (node.plugins / "kubelet_internal_checkpoint").mkdir(),
-        ),
+        directory_in_place_of_checkpoint,
         "kubelet-checkpoint", "cannot be read", "systemctl restart kubelet",
     ),
     "gate-off": (
@@ -135,7 +140,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     ),
     "gate-flag": (gate_off_by_flag, "kubelet-feature-gates", "DevicePluginCDIDevices off", "featureGates"),
     "numa-nodes": (many_numa_nodes, "topology-policy", "16 NUMA nodes", "max-allowable-numa-nodes"),
-    "held-elsewhere": (held_under_another_id, "held-devices", "old-7", "delete the pods with uid 1-2"),
+    "rival-before-us": (list_of_another_plugin, "rivals", "not listed here: GPU-7", "kubectl get ds -A"),
     "cdi-off": (
         lambda node: node.write(
             "etc/containerd/conf.d/a.toml",
@@ -162,7 +167,7 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
         "cdi-conflicts", "example.com/fuse=0", "rm /var/run/cdi/other.json",
     ),
     "hidden-spec": (
-        lambda node: node.write("etc/cdi/old.json", spec("/dev/null")) and node.write("dev/null", ""),
+        hidden_spec,
         "cdi-overrides", "/etc/cdi/old.json is hidden", "rm /etc/cdi/old.json",
     ),
     "missing-path": (
@@ -196,22 +201,13 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     "own-files": (own_files_used_up, "open-files", "4 of 4", "LimitNOFILE"),
     "clock": (from_the_future, "clock", "in the future", "timedatectl"),
     "selinux": (
-        lambda node: node.write("sys/fs/selinux/enforce", "1") and node.write("var/log/audit/audit.log", AUDIT),
+        denied_by_selinux,
         "selinux", "denied", "restorecon",
     ),
     "apparmor": (
         lambda node: node.write("var/log/kern.log", DENIED), "apparmor", "/dev/nvidia0", "appArmorProfile",
     ),
 }  # fmt: skip
-
-
-def check_only(report: DoctorReport, name: str, seen: str, fix: str) -> None:
-    found = findings(report)
-    assert [check.name for check in found] == [name], found
-    assert seen in found[0].found
-    assert fix in found[0].fix
-    assert found[0].why
-    assert report.result == "findings"
 
 
 @pytest.mark.parametrize(("make", "name", "seen", "fix"), SIMPLE.values(), ids=SIMPLE)
@@ -224,144 +220,3 @@ async def test_a_fault_is_one_finding(root: Path, make: Fault, name: str, seen: 
             node.write(f"sys/bus/pci/devices/{GPU}/vendor", "0x10de\n")
         make(node)
         check_only(await node.examine(), name, seen, fix)
-
-
-async def test_a_kubelet_that_has_ended_is_one_finding(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        assert node.kubelet is not None
-        await node.kubelet.stop()
-        check_only(await node.examine(), "kubelet-socket", "no process listens", "systemctl start kubelet")
-        await node.kubelet.start()
-
-
-@pytest.mark.parametrize("kind", ["missing", "file"])
-async def test_a_registration_socket_that_is_none_is_one_finding(root: Path, kind: str) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        kubelet = node.plugins / "kubelet.sock"
-        kubelet.unlink()
-        if kind == "file":
-            kubelet.write_text("")
-        seen = "does not exist" if kind == "missing" else "is not a socket"
-        check_only(await node.examine(), "kubelet-socket", seen, "systemctl restart kubelet")
-
-
-async def test_a_missing_directory_is_one_finding(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        node.plugins.rename(node.plugins.with_name("elsewhere"))
-        check_only(await node.examine(), "kubelet-directory", "does not exist", "--device-plugins-dir")
-        node.plugins.with_name("elsewhere").rename(node.plugins)
-
-
-async def test_a_killed_daemon_is_one_finding_beside_its_socket(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        assert node.daemon is not None
-        node.daemon.signal(signal.SIGKILL)
-        await node.daemon.ends()
-        found = {check.name: check for check in findings(await node.examine())}
-        assert found.keys() == {"daemon", "plugin-sockets"}
-        assert "no process listens" in found["daemon"].found
-        assert "systemctl start plugwright" in found["daemon"].fix
-
-
-async def test_a_full_disk_is_one_finding(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        report = await node.examine(least_free=2**62)
-    check_only(report, "disk-space", "MiB left", "df -h /var/lib/plugwright")
-
-
-async def test_a_state_directory_that_is_a_file_is_one_finding(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        node.write("var/lib/other", "")
-        report = await node.examine(node_dir=Path("/var/lib/other"))
-    check_only(report, "state-directory", "is not a directory", "mv /var/lib/other")
-
-
-async def test_a_read_only_state_directory_is_one_finding(root: Path) -> None:
-    read_only = read_only_directory()
-    if read_only is None:
-        pytest.skip("no read-only file system here")
-    async with patient(root) as node, node.served_here():
-        await node.settled()
-        (root / "var/lib/mounted").symlink_to(read_only)
-        view = NodeView(DoctorTarget(root=Path("/"), node_dir=root / "var/lib/mounted"))
-        check = state_directory(view)
-    assert (check.state, "is on a read-only file system" in check.found) == ("finding", True)
-    assert "mount -o remount,rw" in check.fix
-
-
-def read_only_directory() -> str | None:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        place = line.split()[1]
-        with suppress(OSError):
-            if Path(place).is_dir() and os.statvfs(place).f_flag & os.ST_RDONLY:
-                return place
-    return None
-
-
-def configured(**entry: Any) -> dict[str, object]:
-    return {"resources": [{"name": "mock/gpu", "mock": {"count": 4}, **entry}]}
-
-
-async def test_missing_expected_devices_are_one_finding(root: Path) -> None:
-    async with patient(root) as node:
-        node.write("etc/plugwright.yaml", configured(expect=8))
-        async with node.served():
-            await node.until(lambda report: report["resources"][0]["shortfall"] and report["holdings"]["complete"])
-            check_only(await node.examine(), "expected-devices", "expected 8, found 4", "lspci")
-
-
-async def test_a_refused_configuration_is_one_finding(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        node.write("etc/new", configured(cuont=1)).rename(node.root / "etc/plugwright.yaml")
-        await node.until(lambda report: report["daemon"]["config"]["refused"])
-        check_only(await node.examine(), "configuration", "unknown key 'cuont'", "plugwright check")
-
-
-async def test_a_last_good_configuration_in_force_is_one_finding(root: Path) -> None:
-    async with patient(root) as node:
-        async with node.served():
-            await node.settled()
-        node.write("etc/plugwright.yaml", configured(cuont=1))
-        async with node.served():
-            await node.until(lambda report: report["resources"] and report["holdings"]["complete"])
-            report = await node.examine()
-    [finding] = findings(report)
-    assert (finding.name, "plugwright check" in finding.fix) == ("configuration", True)
-    assert "kept from before the last start" in finding.why or "last good version" in finding.found
-
-
-async def test_unreadable_cordons_are_one_finding(root: Path) -> None:
-    async with patient(root) as node:
-        node.write("var/lib/plugwright/cordons.json", "{")
-        async with node.served():
-            await node.until(lambda report: report["cordonsUnreadable"] and report["holdings"]["complete"])
-            check_only(await node.examine(), "cordons", "cannot be read", "mv /var/lib/plugwright/cordons.json")
-
-
-async def test_a_resource_of_another_release_is_one_finding(root: Path) -> None:
-    async with patient(root) as node, node.served("--release=fleet/first"):
-        await node.settled()
-        second = Patient(root, node.kubelet)
-        own = ("--release=fleet/second", "--control-socket", root / "run/second.sock")
-        async with second.served(*own, until="resource is owned by another daemon"):
-            report = await node.examine(control_socket=Path("/run/second.sock"))
-    check_only(report, "owner", "release fleet/first", "helm list -A")
-
-
-async def test_a_failed_device_is_one_finding_and_a_cordoned_one_none(root: Path) -> None:
-    async with patient(root) as node, node.served():
-        await node.settled()
-        first, second, *_ = (device["id"] for device in node.ask(do="report")["resources"][0]["devices"])
-        node.ask(do="cordon", resource="mock/gpu", id=first, reason="fan")
-        await node.until(lambda report: any(device["cordoned"] for device in report["resources"][0]["devices"]))
-        assert findings(await node.examine()) == []
-        node.ask(do="plugin", resource="mock/gpu", name="fail", arguments={"id": second, "reason": "fell off"})
-        await node.until(lambda report: report["resources"][0]["devices"][1]["health"] == "Unhealthy")
-        check_only(await node.examine(), "devices", f"{second} Unhealthy, mock: fell off", "plugwright status")

@@ -1,11 +1,12 @@
 """A healthy node has no finding, and what cannot be seen is not called healthy."""
 
+import os
 from pathlib import Path
 
 from tests.doctor.patient import Patient, findings, patient
 
 from plugwright.doctor.diagnosis import CHECKS, diagnose
-from plugwright.doctor.node_view import DoctorTarget, NodeView
+from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.protocol.paths import KubeletPaths
 
 
@@ -33,6 +34,21 @@ async def test_in_a_pod_facts_of_the_node_are_unknown_and_no_finding(root: Path)
     assert {"kubelet-root", "kubelet-feature-gates", "runtime-cdi", "inotify", "cdi-paths"} <= hidden
 
 
+async def test_what_cannot_be_read_is_unknown_and_not_healthy(root: Path) -> None:
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        (root / "proc/sys/fs/file-nr").unlink()
+        os.mkfifo(root / "proc/sys/fs/file-nr")  # a reader that waits would wait indefinitely
+        node.write("etc/containerd/config.toml", "= [")
+        node.write("proc/sys/fs/inotify/max_user_instances", "1" * 2**21)
+        report = await node.examine()
+    assert findings(report) == []
+    unknown = {check.name: check.why for check in report.checks if check.state == "unknown"}
+    assert "must be a regular file" in unknown["open-files"]
+    assert "must be TOML" in unknown["runtime-cdi"]
+    assert "must have at most 1048576 bytes" in unknown["inotify"]
+
+
 def test_an_empty_root_has_findings_and_nothing_fails(tmp_path: Path) -> None:
     report = diagnose(DoctorTarget(root=tmp_path, kubelet=KubeletPaths()))
     assert {check.name for check in findings(report)} == {"kubelet-directory", "daemon"}
@@ -43,7 +59,7 @@ def test_links_of_the_node_stay_inside_of_its_root(root: Path) -> None:
     node = Patient(root)
     node.populate()
     (root / "etc/secret").symlink_to("/../../etc/hostname")
-    view = NodeView(DoctorTarget(root=root))
+    view = ExaminedNode(DoctorTarget(root=root))
     assert view.path("/var/run/cdi") == root / "run/cdi"
     assert view.path("/etc/secret") == root / "etc/hostname"
     assert view.path("/var/run/../lib/kubelet") == root / "lib/kubelet"

@@ -13,7 +13,8 @@ import msgspec
 from plugwright.cli.control import control_socket
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
-from plugwright.doctor.node_view import DoctorTarget
+from plugwright.doctor.examined_node import DoctorTarget
+from plugwright.errors import ConfigError
 from plugwright.kube.remote_daemon import RemoteDaemon
 from plugwright.protocol.paths import KubeletPaths
 
@@ -31,7 +32,7 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("node", metavar="[NODE]", default="")
-@click.option("--root", type=click.Path(path_type=Path, exists=True, file_okay=False), default="/", show_default=True,
+@click.option("--root", type=click.Path(path_type=Path), default="/", show_default=True,
               help="Where the node's file system is, in a pod that mounts it. Other paths are below it.")  # fmt: skip
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",
               help="The kubelet's directory.  [default: as the daemon uses it]")  # fmt: skip
@@ -67,6 +68,8 @@ def doctor(node: str, output: str, **options: Any) -> None:
 def _target(
     root: Path, kubelet_dir: Path | None, device_plugins_dir: Path | None, node_dir: Path | None, **others: Any
 ) -> DoctorTarget:
+    if not root.is_dir():
+        raise ConfigError(f"--root must be a directory, got {str(root)!r}")
     given = kubelet_dir or device_plugins_dir
     return DoctorTarget(
         root=root.resolve(),

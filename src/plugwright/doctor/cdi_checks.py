@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.node_view import NodeView
+from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.errors import InvalidValue
 from plugwright.model import some
 from plugwright.sdk import cdi
@@ -27,7 +27,7 @@ class SpecFile(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def _files(view: NodeView) -> Iterator[SpecFile]:
+def _files(view: ExaminedNode) -> Iterator[SpecFile]:
     for directory in view.spec_directories:
         names = [name for name in view.names(directory) if name.endswith((".json", ".yaml"))]
         if len(names) > _MOST:
@@ -36,7 +36,7 @@ def _files(view: NodeView) -> Iterator[SpecFile]:
             yield _read(view, directory, directory / name)
 
 
-def _read(view: NodeView, directory: Path, path: Path) -> SpecFile:
+def _read(view: ExaminedNode, directory: Path, path: Path) -> SpecFile:
     try:
         status = view.path(path).stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
@@ -46,7 +46,7 @@ def _read(view: NodeView, directory: Path, path: Path) -> SpecFile:
         return SpecFile(directory, path, problem=str(error).removeprefix(f"{view.path(path)}: "))
 
 
-def cdi_specs(view: NodeView) -> DoctorCheck:
+def cdi_specs(view: ExaminedNode) -> DoctorCheck:
     name, files = "cdi-specs", list(_files(view))
     broken = [f"{file.path}: {file.problem}" for file in files if file.spec is None]
     if broken:
@@ -56,7 +56,7 @@ def cdi_specs(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{len(files)} specs in {' and '.join(map(str, view.spec_directories))}")
 
 
-def cdi_conflicts(view: NodeView) -> DoctorCheck:
+def cdi_conflicts(view: ExaminedNode) -> DoctorCheck:
     """A name that two files of one directory define is unusable."""
     name, owners = "cdi-conflicts", dict[tuple[Path, str], list[Path]]()
     for file in _files(view):
@@ -74,7 +74,7 @@ def cdi_conflicts(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{len(owners)} CDI devices, each defined once")
 
 
-def cdi_overrides(view: NodeView) -> DoctorCheck:
+def cdi_overrides(view: ExaminedNode) -> DoctorCheck:
     """A later directory wins, so a spec that was forgotten in another one changes what containers get."""
     name, first = "cdi-overrides", dict[str, tuple[SpecFile, cdi.Device]]()
     hidden: dict[str, str] = {}
@@ -102,7 +102,7 @@ def _is_same(earlier: tuple[SpecFile, cdi.Device], file: SpecFile, device: cdi.D
     return (earlier[1].edits, earlier[0].spec.edits) == (device.edits, file.spec.edits)
 
 
-def cdi_paths(view: NodeView) -> DoctorCheck:
+def cdi_paths(view: ExaminedNode) -> DoctorCheck:
     """Files of the node that specs refer to."""
     name, missing, checked = "cdi-paths", dict[str, Path](), 0
     view.need_node()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.node_view import NodeView
+from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.errors import PlugwrightError
 from plugwright.model import some
 from plugwright.sdk.cordons import CORDONS_FILE
@@ -30,7 +30,7 @@ _PLANNED = ("held", "cordoned", "gone", "unconfigured", "dra", "holders-unknown"
 _SHOWN = 4
 
 
-def daemon(view: NodeView) -> DoctorCheck:
+def daemon(view: ExaminedNode) -> DoctorCheck:
     """Whether the daemon answers, and none of its threads hangs."""
     name, socket = "daemon", view.target.control_socket
     why = "no resource of plugwright is served on this node"
@@ -56,7 +56,7 @@ def daemon(view: NodeView) -> DoctorCheck:
     return healthy(name, f"plugwright {report.version} serves {len(view.report.resources)} resources")
 
 
-def daemon_version(view: NodeView) -> DoctorCheck:
+def daemon_version(view: ExaminedNode) -> DoctorCheck:
     name, version = "daemon-version", view.report.daemon.version
     if version == __version__:
         return healthy(name, version)
@@ -65,7 +65,7 @@ def daemon_version(view: NodeView) -> DoctorCheck:
     return found(name, f"the daemon is {version}, this program {__version__}", why, fix)
 
 
-def configuration(view: NodeView) -> DoctorCheck:
+def configuration(view: ExaminedNode) -> DoctorCheck:
     name, config = "configuration", view.report.daemon.config
     if config is None:
         return healthy(name, "the plugin runs without a configuration file")
@@ -82,7 +82,7 @@ def configuration(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{config.path} is in force")
 
 
-def cordons(view: NodeView) -> DoctorCheck:
+def cordons(view: ExaminedNode) -> DoctorCheck:
     name, report = "cordons", view.report
     if report.cordons_unreadable:
         file = view.node_dir / CORDONS_FILE
@@ -97,7 +97,7 @@ def cordons(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{len(cordoned)} cordons: {names}" if cordoned else "no device is cordoned")
 
 
-def owner(view: NodeView) -> DoctorCheck:
+def owner(view: ExaminedNode) -> DoctorCheck:
     name = "owner"
     owned = [f"{resource.name} is {resource.owner}" for resource in view.report.resources if resource.owner]
     if owned:
@@ -110,9 +110,16 @@ def owner(view: NodeView) -> DoctorCheck:
     return healthy(name, "this daemon owns its resources")
 
 
-def rivals(view: NodeView) -> DoctorCheck:
-    name = "rivals"
-    seen = [f"{resource.name}: {resource.rival}" for resource in view.report.resources if resource.rival]
+def rivals(view: ExaminedNode) -> DoctorCheck:
+    """As the daemon reports it, or as the kubelet's checkpoint shows a list that is not the daemon's (4.31)."""
+    name, seen = "rivals", []
+    registered = (view.checkpoint.registered or {}) if view.checkpoint is not None else {}
+    for resource in view.report.resources:
+        foreign = set(registered.get(resource.name) or ()) - {device.id for device in resource.devices}
+        if resource.rival:
+            seen.append(f"{resource.name}: {resource.rival}")
+        elif foreign and resource.devices and not resource.owner:
+            seen.append(f"{resource.name}: the kubelet has devices that are not listed here: {some(sorted(foreign))}")
     if seen:
         return found(
             name,
@@ -123,7 +130,7 @@ def rivals(view: NodeView) -> DoctorCheck:
     return healthy(name, "no other plugin serves these resources")
 
 
-def registration(view: NodeView) -> DoctorCheck:
+def registration(view: ExaminedNode) -> DoctorCheck:
     name, problems = "registration", []
     resources = [resource for resource in view.report.resources if not resource.owner and resource.serve != "dra"]
     for resource in resources:
@@ -141,7 +148,7 @@ def registration(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{text}; idle: {some(idle)}" if idle else text)
 
 
-def expected_devices(view: NodeView) -> DoctorCheck:
+def expected_devices(view: ExaminedNode) -> DoctorCheck:
     name = "expected-devices"
     short = [f"{resource.name}: {resource.shortfall}" for resource in view.report.resources if resource.shortfall]
     if short:
@@ -151,7 +158,7 @@ def expected_devices(view: NodeView) -> DoctorCheck:
     return healthy(name, "no resource has other devices than expected")
 
 
-def devices(view: NodeView) -> DoctorCheck:
+def devices(view: ExaminedNode) -> DoctorCheck:
     """Devices that cannot be allocated, apart from those that are held or cordoned by plan."""
     name, report = "devices", view.report
     problems = [text for resource in report.resources for text in _problems(resource)]
@@ -183,7 +190,7 @@ def _is_broken(device: DeviceReport) -> bool:
     return device.health != "Healthy" and device.code not in _PLANNED and not device.cordoned
 
 
-def dra_driver(view: NodeView) -> DoctorCheck:
+def dra_driver(view: ExaminedNode) -> DoctorCheck:
     name = "dra-driver"
     drivers = [resource.driver for resource in view.report.resources if resource.driver is not None]
     waiting = [
@@ -199,7 +206,7 @@ def dra_driver(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{len(drivers)} drivers are ready" if drivers else "no resource is served by claims")
 
 
-def holdings(view: NodeView) -> DoctorCheck:
+def holdings(view: ExaminedNode) -> DoctorCheck:
     """Whether it is known who holds each device."""
     name, unknown = "holdings", view.report.holdings.unknown
     waiting = [f"{resource.name}: {resource.waiting}" for resource in view.report.resources if resource.waiting]

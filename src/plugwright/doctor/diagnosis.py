@@ -21,7 +21,7 @@ from plugwright.doctor import (
     runtime_checks,
 )
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorMetadata, DoctorReport, not_checked
-from plugwright.doctor.node_view import DoctorTarget, NodeView
+from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.system.blocking import call_within
 from plugwright.text import described
@@ -37,7 +37,7 @@ _LIMIT = 30.0  # seconds for one check
 class Examination(msgspec.Struct, frozen=True):
     """A check, and those whose findings explain its own: it is not run after them."""
 
-    check: Callable[[NodeView], DoctorCheck]
+    check: Callable[[ExaminedNode], DoctorCheck]
     after: Collection[str] = ()
 
 
@@ -77,13 +77,15 @@ CHECKS: Mapping[str, Examination] = {
     "configuration": Examination(daemon_checks.configuration, _DAEMON),
     "owner": Examination(daemon_checks.owner, _DAEMON),
     "registration": Examination(daemon_checks.registration, (*_DAEMON, "kubelet-root", *_SOCKET)),
-    "rivals": Examination(daemon_checks.rivals, _DAEMON),
+    "rivals": Examination(daemon_checks.rivals, (*_DAEMON, "kubelet-checkpoint", "registration")),
     "cordons": Examination(daemon_checks.cordons, _DAEMON),
     "holdings": Examination(
         daemon_checks.holdings, (*_DAEMON, "kubelet-root", *_SOCKET, "pod-resources", "kubelet-checkpoint")
     ),
-    "held-devices": Examination(kubelet_setting_checks.held_devices, (*_DAEMON, "kubelet-checkpoint", "rivals")),
     "expected-devices": Examination(daemon_checks.expected_devices, (*_DAEMON, "nvidia-module", "nvidia-gpus")),
+    "held-devices": Examination(
+        kubelet_setting_checks.held_devices, (*_DAEMON, "kubelet-checkpoint", "rivals", "expected-devices")
+    ),
     "devices": Examination(
         daemon_checks.devices, (*_DAEMON, "cordons", "nvidia-module", "nvidia-gpus", "nvidia-device-nodes")
     ),
@@ -93,7 +95,7 @@ CHECKS: Mapping[str, Examination] = {
 
 def diagnose(target: DoctorTarget) -> DoctorReport:
     """The result of all checks. Blocks, with a limit for each of them."""
-    view, checks, causes = NodeView(target), list[DoctorCheck](), set[str]()
+    view, checks, causes = ExaminedNode(target), list[DoctorCheck](), set[str]()
     for name, examination in CHECKS.items():
         first = next((cause for cause in examination.after if cause in causes), None)
         if first is not None:
@@ -117,7 +119,7 @@ def diagnose(target: DoctorTarget) -> DoctorReport:
     )
 
 
-def _examined(name: str, examination: Examination, view: NodeView) -> DoctorCheck:
+def _examined(name: str, examination: Examination, view: ExaminedNode) -> DoctorCheck:
     try:
         return call_within(f"check {name}", _LIMIT, partial(examination.check, view))
     except NotVisible as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.node_view import ON_THE_NODE, NodeView
+from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
 from plugwright.errors import NotVisible
 from plugwright.model import some
 from plugwright.sdk import cdi
@@ -26,7 +26,7 @@ _KERNEL_LOGS = (_AUDIT_LOG, "/var/log/kern.log", "/var/log/syslog", "/var/log/me
 _CONCERNED = ("device-plugins", "kubelet.sock", "pod-resources", "plugins_registry", "/dev/nvidia", "plugwright")
 
 
-def inotify_instances(view: NodeView) -> DoctorCheck:
+def inotify_instances(view: ExaminedNode) -> DoctorCheck:
     """Used up per user: the kubelet and the plugins no longer see files change."""
     name = "inotify"
     view.need_node()
@@ -43,7 +43,7 @@ def inotify_instances(view: NodeView) -> DoctorCheck:
     return healthy(name, f"at most {most} of {limit} instances of a user are in use")
 
 
-def _instances(view: NodeView) -> Counter[int]:
+def _instances(view: ExaminedNode) -> Counter[int]:
     """By user."""
     users, looked = Counter[int](), 0
     for pid in _pids(view):
@@ -61,11 +61,11 @@ def _instances(view: NodeView) -> Counter[int]:
     return users
 
 
-def _pids(view: NodeView) -> list[str]:
+def _pids(view: ExaminedNode) -> list[str]:
     return [path.name for path in view.path("/proc").iterdir() if path.name.isdecimal()]
 
 
-def open_files(view: NodeView) -> DoctorCheck:
+def open_files(view: ExaminedNode) -> DoctorCheck:
     """Of the whole machine, and of the daemon."""
     name = "open-files"
     used, _, limit = map(int, view.read("/proc/sys/fs/file-nr").split())
@@ -98,7 +98,7 @@ def _open_files_limit(directory: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def state_directory(view: NodeView) -> DoctorCheck:
+def state_directory(view: ExaminedNode) -> DoctorCheck:
     """Where the daemon remembers cordons, splits and its last good configuration."""
     name, why = "state-directory", "cordons, splits and the last good configuration are lost at the next restart"
     for directory in _state_directories(view):
@@ -118,11 +118,11 @@ def state_directory(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{some(map(str, _state_directories(view)))} can be written")
 
 
-def _state_directories(view: NodeView) -> list[Path]:
+def _state_directories(view: ExaminedNode) -> list[Path]:
     return sorted({view.target.state_dir, view.node_dir})
 
 
-def disk_space(view: NodeView) -> DoctorCheck:
+def disk_space(view: ExaminedNode) -> DoctorCheck:
     name, why = "disk-space", "state, checkpoints and CDI specs cannot be written: pods are refused, cordons are lost"
     places = [*_state_directories(view), view.kubelet.device_plugins, cdi.DYNAMIC]
     for place in places:
@@ -139,7 +139,7 @@ def disk_space(view: NodeView) -> DoctorCheck:
     return healthy(name, f"at least {view.target.least_free // 2**20} MiB are free for state, sockets and specs")
 
 
-def clock(view: NodeView) -> DoctorCheck:
+def clock(view: ExaminedNode) -> DoctorCheck:
     """Files of the future: the clock was set back, or is wrong since the last boot."""
     name, now = "clock", time.time()
     newest, ahead = "", 0.0
@@ -160,13 +160,13 @@ def clock(view: NodeView) -> DoctorCheck:
     return healthy(name, "no file of the kubelet or the daemon is of the future")
 
 
-def _written_files(view: NodeView) -> Iterator[Path]:
+def _written_files(view: ExaminedNode) -> Iterator[Path]:
     yield view.kubelet.checkpoint
     for directory in (*_state_directories(view), cdi.DYNAMIC):
         yield from (directory / name for name in view.names(directory))
 
 
-def selinux(view: NodeView) -> DoctorCheck:
+def selinux(view: ExaminedNode) -> DoctorCheck:
     name, mode = "selinux", view.read_if_there("/sys/fs/selinux/enforce")
     if mode is None or mode.strip() != "1":
         return healthy(name, "not enabled" if mode is None else "permissive")
@@ -181,7 +181,7 @@ def selinux(view: NodeView) -> DoctorCheck:
     return healthy(name, "enforcing, no denial of devices in the last day")
 
 
-def apparmor(view: NodeView) -> DoctorCheck:
+def apparmor(view: ExaminedNode) -> DoctorCheck:
     name, enabled = "apparmor", view.read_if_there("/sys/module/apparmor/parameters/enabled")
     if enabled is None or enabled.strip() != "Y":
         return healthy(name, "not enabled")
@@ -196,7 +196,7 @@ def apparmor(view: NodeView) -> DoctorCheck:
     return healthy(name, "enabled, no denial of devices in the last day")
 
 
-def _denials(view: NodeView, logs: tuple[str, ...], words: str) -> list[str]:
+def _denials(view: ExaminedNode, logs: tuple[str, ...], words: str) -> list[str]:
     """Lines of the last day that concern devices. NotVisible if there is no such log."""
     if view.target.in_pod:
         raise NotVisible(ON_THE_NODE)

@@ -6,12 +6,12 @@ import stat
 from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.doctor.node_processes import processes
-from plugwright.doctor.node_view import NodeView
 from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PlugwrightError
 from plugwright.model import some
-from plugwright.protocol import checkpoint, pod_resources
-from plugwright.system import files, sockets
+from plugwright.protocol import pod_resources
+from plugwright.system import sockets
 
 __all__ = [
     "deprecation_file",
@@ -24,12 +24,11 @@ __all__ = [
     "registry_sockets",
 ]
 
-_LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _ANSWER = 5.0  # seconds
 _RESTART = "systemctl restart kubelet"
 
 
-def kubelet_root(view: NodeView) -> DoctorCheck:
+def kubelet_root(view: ExaminedNode) -> DoctorCheck:
     """Whether the kubelet's --root-dir is the directory that plugwright uses."""
     name, expected = "kubelet-root", view.kubelet.root
     view.need_node()
@@ -49,7 +48,7 @@ def kubelet_root(view: NodeView) -> DoctorCheck:
     )
 
 
-def kubelet_directory(view: NodeView) -> DoctorCheck:
+def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
     name, directory = "kubelet-directory", view.kubelet.device_plugins
     why = "the kubelet and its plugins meet in this directory: no plugin can register"
     try:
@@ -68,12 +67,12 @@ def kubelet_directory(view: NodeView) -> DoctorCheck:
     return healthy(name, str(directory))
 
 
-def kubelet_socket(view: NodeView) -> DoctorCheck:
+def kubelet_socket(view: ExaminedNode) -> DoctorCheck:
     why = "plugins register through this socket: resources stay 0"
     return _listening(view, "kubelet-socket", view.kubelet.kubelet_socket, why)
 
 
-def _listening(view: NodeView, name: str, socket: Path, why: str) -> DoctorCheck:
+def _listening(view: ExaminedNode, name: str, socket: Path, why: str) -> DoctorCheck:
     """Whether a process listens on a socket that the kubelet makes."""
     path = view.path(socket)
     try:
@@ -90,20 +89,20 @@ def _listening(view: NodeView, name: str, socket: Path, why: str) -> DoctorCheck
     return healthy(name, f"{socket} is served")
 
 
-def plugin_sockets(view: NodeView) -> DoctorCheck:
+def plugin_sockets(view: ExaminedNode) -> DoctorCheck:
     directory = view.kubelet.device_plugins
     apart = {view.kubelet.kubelet_socket.name}
     return _stale(view, "plugin-sockets", directory, apart)
 
 
-def registry_sockets(view: NodeView) -> DoctorCheck:
+def registry_sockets(view: ExaminedNode) -> DoctorCheck:
     """Sockets in plugins_registry: the kubelet tries each again and again."""
     if not view.exists(view.kubelet.plugins_registry):
         raise NotVisible(f"{view.kubelet.plugins_registry} does not exist")
     return _stale(view, "plugins-registry", view.kubelet.plugins_registry, set())
 
 
-def _stale(view: NodeView, name: str, directory: Path, apart: set[str]) -> DoctorCheck:
+def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> DoctorCheck:
     served, stale = 0, []
     for entry in view.names(directory):
         path = view.path(directory / entry)
@@ -123,7 +122,7 @@ def _stale(view: NodeView, name: str, directory: Path, apart: set[str]) -> Docto
     return healthy(name, f"{served} plugin sockets in {directory} are served")
 
 
-def deprecation_file(view: NodeView) -> DoctorCheck:
+def deprecation_file(view: ExaminedNode) -> DoctorCheck:
     """Plugins made after upstream's sample do not register where this file is (1.19)."""
     name, file = "deprecation-file", view.kubelet.device_plugins / "DEPRECATION"
     if not view.exists(file):
@@ -132,7 +131,7 @@ def deprecation_file(view: NodeView) -> DoctorCheck:
     return found(name, f"{file} exists", why, f"rm {file}, then restart the plugins")
 
 
-def pod_resources_socket(view: NodeView) -> DoctorCheck:
+def pod_resources_socket(view: ExaminedNode) -> DoctorCheck:
     """Asks for the allocatable devices: List would free the devices of an open Allocate (3.58)."""
     name, socket = "pod-resources", view.kubelet.pod_resources_socket
     why = "without the kubelet's pod-resources service, plugwright cannot know which pod holds which device"
@@ -154,18 +153,18 @@ async def _allocatable(socket: Path) -> list[pod_resources.AllocatableDevice]:
         return await kubelet.allocatable(timeout=_ANSWER)
 
 
-def device_checkpoint(view: NodeView) -> DoctorCheck:
+def device_checkpoint(view: ExaminedNode) -> DoctorCheck:
     """The kubelet's record of who holds which device."""
     name, file = "kubelet-checkpoint", view.kubelet.checkpoint
     why = "a kubelet that cannot read it at its next start forgets which pods hold devices, and gives them out again"
     fix = f"plugwright checkpoint verify {file}; drain the node, then {_RESTART}: the kubelet writes it again"
     try:
-        content = checkpoint.decode(files.read(view.path(file), _LARGEST_CHECKPOINT))
-    except FileNotFoundError:
-        return healthy(name, "none yet: no device plugin has registered")
+        content = view.checkpoint
     except CheckpointCorrupt as error:
         return found(name, f"{file} is damaged: {error}", why, fix)
     except (OSError, ValueError) as error:
         return found(name, f"{file} cannot be read: {error}", why, fix)
+    if content is None:
+        return healthy(name, "none yet: no device plugin has registered")
     registered = some(sorted(content.registered or ()))
     return healthy(name, f"{len(content.entries or ())} containers hold devices; registered: {registered}")

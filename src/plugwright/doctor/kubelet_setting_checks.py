@@ -1,16 +1,13 @@
 """The kubelet's settings: feature gates and the topology manager; and what it records against what is served."""
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
 from plugwright.doctor.node_processes import kubelet_configuration
-from plugwright.doctor.node_view import ON_THE_NODE, NodeView
-from plugwright.errors import NotVisible, PlugwrightError
+from plugwright.errors import NotVisible
 from plugwright.model import some
-from plugwright.protocol import checkpoint
-from plugwright.system import files
 
 __all__ = ["feature_gates", "held_devices", "topology_policy"]
 
-_LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _NUMA_LIMIT = 8  # nodes with which a topology manager starts (5.17)
 _STRICT = ("restricted", "single-numa-node")
 _GATES = {
@@ -24,9 +21,11 @@ _GATES = {
 _CLAIM_GATES = {"DynamicResourceAllocation": "pods with ResourceClaims do not start"}
 
 
-def feature_gates(view: NodeView) -> DoctorCheck:
+def feature_gates(view: ExaminedNode) -> DoctorCheck:
     name, configuration = "kubelet-feature-gates", kubelet_configuration(view)
-    needed = _GATES | (_CLAIM_GATES if _serves_claims(view) else {})
+    needed = dict(_GATES)
+    if any(configuration.gates.get(gate) is False for gate in _CLAIM_GATES) and _serves_claims(view):
+        needed |= _CLAIM_GATES
     off = [gate for gate in needed if configuration.gates.get(gate) is False]
     places = ", ".join(configuration.sources)
     if off:
@@ -39,14 +38,11 @@ def feature_gates(view: NodeView) -> DoctorCheck:
     return healthy(name, f"no gate that devices need is off in {places}")
 
 
-def _serves_claims(view: NodeView) -> bool:
-    try:
-        return any(resource.driver is not None for resource in view.report.resources)
-    except (OSError, ValueError, PlugwrightError):
-        return False
+def _serves_claims(view: ExaminedNode) -> bool:
+    return any(resource.driver is not None for resource in view.report.resources)
 
 
-def topology_policy(view: NodeView) -> DoctorCheck:
+def topology_policy(view: ExaminedNode) -> DoctorCheck:
     """Whether the topology manager can place devices where they are."""
     name, configuration = "topology-policy", kubelet_configuration(view)
     policy = configuration.text("topologyManagerPolicy") or "none"
@@ -75,48 +71,45 @@ def topology_policy(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{policy}: pods that do not fit get TopologyAffinityError")
 
 
-def _numa_nodes(view: NodeView) -> set[int]:
+def _numa_nodes(view: ExaminedNode) -> set[int]:
     names = view.names("/sys/devices/system/node")
     return {int(name[4:]) for name in names if name.startswith("node") and name[4:].isdecimal()}
 
 
-def _devices_elsewhere(view: NodeView, present: set[int]) -> list[str]:
-    try:
-        report = view.report
-    except (OSError, ValueError, PlugwrightError):
-        return []
+def _devices_elsewhere(view: ExaminedNode, present: set[int]) -> list[str]:
     return [
         device.id
-        for resource in report.resources
+        for resource in view.report.resources
         for device in resource.devices
         if device.numa and not set(device.numa) <= present
     ]
 
 
-def held_devices(view: NodeView) -> DoctorCheck:
-    """Devices of the daemon's resources that running pods hold under ids which it does not list."""
+def held_devices(view: ExaminedNode) -> DoctorCheck:
+    """Devices that running pods hold under ids which discovery does not find: of an earlier plugin, or lost."""
     name = "held-devices"
     if not view.exists(view.kubelet.root / "pods"):
         raise NotVisible(ON_THE_NODE)
-    listed = {resource.name: {device.id for device in resource.devices} for resource in view.report.resources}
-    try:
-        content = checkpoint.decode(files.read(view.path(view.kubelet.checkpoint), _LARGEST_CHECKPOINT))
-    except FileNotFoundError:
+    listed = {
+        resource.name: {device.id for device in resource.devices if device.code != "gone"}
+        for resource in view.report.resources
+    }
+    if view.checkpoint is None:
         return healthy(name, "no container holds a device")
     lost: dict[str, str] = {}
-    for entry in content.entries or ():
+    for entry in view.checkpoint.entries or ():
         ids = {each for several in (entry.devices or {}).values() for each in several or ()}
         if entry.resource in listed and _is_pod(view, entry.pod_uid):
             lost |= dict.fromkeys(sorted(ids - listed[entry.resource]), entry.pod_uid)
     if lost:
         return found(
             name,
-            f"running pods hold devices that the daemon does not list: {some(sorted(lost))}",
-            "their hardware may be listed under other ids and given out a second time",
+            f"running pods hold devices that the daemon does not find: {some(sorted(lost))}",
+            "their hardware is lost, or an earlier plugin named it differently and it may be given out a second time",
             f"plugwright checkpoint show; delete the pods with uid {some(sorted(set(lost.values())))}",
         )
-    return healthy(name, "every held device is listed")
+    return healthy(name, "every held device is found")
 
 
-def _is_pod(view: NodeView, uid: str) -> bool:
+def _is_pod(view: ExaminedNode, uid: str) -> bool:
     return bool(uid) and "/" not in uid and uid not in (".", "..") and view.exists(view.kubelet.root / "pods" / uid)

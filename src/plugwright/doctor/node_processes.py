@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import yaml
 
-from plugwright.doctor.node_view import NodeView
+from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.errors import ConfigError, NotVisible
 
 __all__ = ["KubeletConfiguration", "NodeProcess", "kubelet_configuration", "processes"]
@@ -41,7 +41,7 @@ class KubeletConfiguration(msgspec.Struct, frozen=True):
         return value if isinstance(value, str) else ""
 
 
-def processes(view: NodeView, name: str) -> list[NodeProcess]:
+def processes(view: ExaminedNode, name: str) -> list[NodeProcess]:
     """Visible processes with this name in `/proc/PID/comm`."""
     pids = [entry for entry in _entries(view) if entry.isdecimal()]
     found = []
@@ -55,13 +55,13 @@ def processes(view: NodeView, name: str) -> list[NodeProcess]:
     return found
 
 
-def _entries(view: NodeView) -> list[str]:
+def _entries(view: ExaminedNode) -> list[str]:
     directory = view.path("/proc")
     names = [path.name for path, _ in zip(directory.iterdir(), range(_MOST_PROCESSES), strict=False)]
     return sorted(names, key=lambda name: (len(name), name))
 
 
-def kubelet_configuration(view: NodeView) -> KubeletConfiguration:
+def kubelet_configuration(view: ExaminedNode) -> KubeletConfiguration:
     """Files first, then flags, as the kubelet does. NotVisible if neither a file nor a kubelet can be seen."""
     view.need_node()
     running = processes(view, "kubelet")
@@ -91,7 +91,7 @@ def kubelet_configuration(view: NodeView) -> KubeletConfiguration:
     return KubeletConfiguration(settings, gates, sources)
 
 
-def _drop_ins(view: NodeView, directory: str | None) -> Iterator[str]:
+def _drop_ins(view: ExaminedNode, directory: str | None) -> Iterator[str]:
     if directory:
         yield from (f"{directory}/{name}" for name in view.names(directory) if name.endswith(".conf"))
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.node_view import ON_THE_NODE, NodeView
+from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
 from plugwright.errors import NotVisible
 from plugwright.model import some
 
@@ -22,7 +22,7 @@ _LOST = b"\xff\xff\xff\xff"  # of a device that does not answer on the bus
 _MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
 
 
-def _gpus(view: NodeView) -> list[str]:
+def _gpus(view: ExaminedNode) -> list[str]:
     """PCI addresses, without GPUs that are passed to virtual machines."""
     found_gpus = []
     for address in view.names(_PCI):
@@ -37,23 +37,23 @@ def _gpus(view: NodeView) -> list[str]:
     return found_gpus
 
 
-def _modules(view: NodeView) -> set[str]:
+def _modules(view: ExaminedNode) -> set[str]:
     return {line.split(" ", 1)[0] for line in view.read("/proc/modules", 2**22).splitlines()}
 
 
-def _driver_version(view: NodeView) -> str | None:
+def _driver_version(view: ExaminedNode) -> str | None:
     """Of the loaded kernel module."""
     text = view.read_if_there("/proc/driver/nvidia/version")
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
     return match[1] if match else None
 
 
-def _need_driver(view: NodeView) -> None:
+def _need_driver(view: ExaminedNode) -> None:
     if _driver_version(view) is None:
         raise NotVisible("NVIDIA's kernel module is not loaded")
 
 
-def nvidia_module(view: NodeView) -> DoctorCheck:
+def nvidia_module(view: ExaminedNode) -> DoctorCheck:
     name, gpus = "nvidia-module", _gpus(view)
     if not gpus:
         return healthy(name, _NONE)
@@ -70,7 +70,7 @@ def nvidia_module(view: NodeView) -> DoctorCheck:
     return found(name, f"{len(gpus)} GPUs on the bus ({some(gpus, 4)}), and no NVIDIA kernel module", why, fix)
 
 
-def nvidia_gpus(view: NodeView) -> DoctorCheck:
+def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
     """Whether the driver has every GPU that is on the bus, and each still answers there."""
     name, gpus = "nvidia-gpus", _gpus(view)
     if not gpus:
@@ -89,7 +89,7 @@ def nvidia_gpus(view: NodeView) -> DoctorCheck:
     return healthy(name, f"the driver has all {len(gpus)} GPUs")
 
 
-def _first_bytes(view: NodeView, address: str) -> bytes:
+def _first_bytes(view: ExaminedNode, address: str) -> bytes:
     try:
         with view.path(f"{_PCI}/{address}/config").open("rb", buffering=0) as file:
             return file.read(4)
@@ -97,7 +97,7 @@ def _first_bytes(view: NodeView, address: str) -> bytes:
         return b""
 
 
-def nvidia_versions(view: NodeView) -> DoctorCheck:
+def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
     """Whether the libraries are those of the loaded module."""
     name = "nvidia-versions"
     if not _gpus(view):
@@ -124,12 +124,12 @@ def _libraries() -> Iterator[str]:
     yield from (f"/run/nvidia/driver{path}" for path in _LIBRARIES)
 
 
-def _device_directory(view: NodeView) -> str:
+def _device_directory(view: ExaminedNode) -> str:
     """The driver container of the GPU Operator has device nodes of its own."""
     return next((path for path in ("/dev", "/run/nvidia/driver/dev") if view.exists(f"{path}/nvidiactl")), "/dev")
 
 
-def _nodes(view: NodeView) -> list[str]:
+def _nodes(view: ExaminedNode) -> list[str]:
     """Device nodes that programs need: control, UVM, and one for each GPU of the driver."""
     minors = []
     for address in view.names(_DRIVER_GPUS):
@@ -140,7 +140,7 @@ def _nodes(view: NodeView) -> list[str]:
     return [f"{directory}/{name}" for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{n}" for n in sorted(minors)))]
 
 
-def nvidia_nodes(view: NodeView) -> DoctorCheck:
+def nvidia_nodes(view: ExaminedNode) -> DoctorCheck:
     name = "nvidia-device-nodes"
     if not _gpus(view):
         return healthy(name, _NONE)
@@ -159,7 +159,7 @@ def nvidia_nodes(view: NodeView) -> DoctorCheck:
     return healthy(name, f"{len(nodes)} device nodes exist")
 
 
-def device_numbers(view: NodeView) -> DoctorCheck:
+def device_numbers(view: ExaminedNode) -> DoctorCheck:
     """Whether device nodes have the major numbers of the loaded driver: that of UVM changes with every load."""
     name = "device-numbers"
     if not _gpus(view):
@@ -184,13 +184,13 @@ def device_numbers(view: NodeView) -> DoctorCheck:
     return healthy(name, "device nodes have the driver's numbers")
 
 
-def _majors(view: NodeView) -> dict[str, int]:
+def _majors(view: ExaminedNode) -> dict[str, int]:
     """Of character devices, by the name of their driver."""
     characters = view.read("/proc/devices").partition("Block devices:")[0]
     return {name: int(number) for number, name in re.findall(r"^\s*(\d+)\s+(\S+)$", characters, re.MULTILINE)}
 
 
-def device_access(view: NodeView) -> DoctorCheck:
+def device_access(view: ExaminedNode) -> DoctorCheck:
     """Whether this process may open the control node: a cgroup's device rules refuse with EPERM."""
     name, node = "device-access", f"{_device_directory(view)}/nvidiactl"
     if not _gpus(view):

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
+from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.doctor.node_processes import kubelet_configuration
-from plugwright.doctor.node_view import NodeView
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
 from plugwright.protocol import transport, wire_format
@@ -35,7 +35,7 @@ _LARGEST = 4 * 2**20  # bytes of an answer
 _CDI_SINCE, _CDI_ON_SINCE = (1, 7), (2, 0)  # of containerd
 
 
-class RuntimeSettings(msgspec.Struct, frozen=True):
+class CdiSupport(msgspec.Struct, frozen=True):
     """None is unknown."""
 
     name: str  # containerd or cri-o
@@ -48,18 +48,18 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
         return f"{self.name} {'.'.join(map(str, self.version))}" if self.version else self.name
 
 
-def runtime_cdi(view: NodeView) -> DoctorCheck:
+def runtime_cdi(view: ExaminedNode) -> DoctorCheck:
     name = "runtime-cdi"
     view.need_node()
     settings = _settings(view)
-    enabled, used = _is_enabled(settings), _uses_cdi(view)
+    enabled = _is_enabled(settings)
     if settings.name == "containerd":
         change = f"set enable_cdi = true in the CRI plugin of {_CONTAINERD_FILE}, then systemctl restart containerd"
     else:
         change = "set cdi_spec_dirs in [crio.runtime] of /etc/crio/crio.conf, then systemctl restart crio"
     if enabled is None:
         raise NotVisible(f"neither the CRI socket nor a configuration file says whether {settings.shown} has CDI on")
-    if not enabled and not used:
+    if not enabled and not _uses_cdi(view):
         return healthy(name, f"CDI is off in {settings.shown}, and nothing here uses it")
     why = "CDI names are ignored: containers start without their devices, or not at all"
     if settings.version and settings.name == "containerd" and settings.version < _CDI_SINCE:
@@ -72,7 +72,7 @@ def runtime_cdi(view: NodeView) -> DoctorCheck:
     return healthy(name, f"CDI is on in {settings.shown}")
 
 
-def _is_enabled(settings: RuntimeSettings) -> bool | None:
+def _is_enabled(settings: CdiSupport) -> bool | None:
     if settings.name != "containerd":
         return True if settings.directories is None else bool(settings.directories)
     if settings.version is not None and settings.version < _CDI_SINCE:
@@ -86,17 +86,14 @@ def _reads_dynamic(directories: Sequence[str]) -> bool:
     return any(directory.rstrip("/") in (str(cdi.DYNAMIC), "/run/cdi") for directory in directories)
 
 
-def _uses_cdi(view: NodeView) -> bool:
-    """Whether the node has specs, or serves claims, whose devices are CDI names."""
+def _uses_cdi(view: ExaminedNode) -> bool:
+    """Whether the node has specs, or serves claims, whose devices are CDI names. Without a daemon it is unknown."""
     if any(name.endswith((".json", ".yaml")) for path in view.spec_directories for name in view.names(path)):
         return True
-    try:
-        return any(resource.driver is not None for resource in view.report.resources)
-    except (OSError, ValueError, PlugwrightError):
-        return False
+    return any(resource.driver is not None for resource in view.report.resources)
 
 
-def _settings(view: NodeView) -> RuntimeSettings:
+def _settings(view: ExaminedNode) -> CdiSupport:
     from_files = _from_files(view)
     for socket in _sockets(view):
         if not view.path(socket).is_socket():
@@ -107,7 +104,7 @@ def _settings(view: NodeView) -> RuntimeSettings:
             continue
         if from_files is None or from_files.name != asked.name:
             return asked
-        return RuntimeSettings(
+        return CdiSupport(
             asked.name,
             asked.version,
             from_files.enabled if asked.enabled is None else asked.enabled,
@@ -118,7 +115,7 @@ def _settings(view: NodeView) -> RuntimeSettings:
     return from_files
 
 
-def _sockets(view: NodeView) -> Iterator[str]:
+def _sockets(view: ExaminedNode) -> Iterator[str]:
     try:
         endpoint = kubelet_configuration(view).text("containerRuntimeEndpoint")
     except (OSError, ValueError, PlugwrightError):
@@ -128,12 +125,12 @@ def _sockets(view: NodeView) -> Iterator[str]:
     yield from _SOCKETS
 
 
-async def _asked(socket: Path) -> RuntimeSettings:
+async def _asked(socket: Path) -> CdiSupport:
     async with transport.connect(socket, _LARGEST) as runtime:
         version = await runtime.call(_VERSION, b"", wire_format.read, _LIMIT)
         status = await runtime.call(_STATUS, wire_format.write_flag(1, True), wire_format.read, _LIMIT)
     name = clean(wire_format.text(version, 2), 64)
-    settings = RuntimeSettings("containerd" if name == "containerd" else "cri-o")
+    settings = CdiSupport("containerd" if name == "containerd" else "cri-o")
     found_version = re.match(r"v?(\d{1,4})\.(\d{1,4})", wire_format.text(version, 3))
     numbers = (int(found_version[1]), int(found_version[2])) if found_version else None
     info = {wire_format.text(pair, 1): wire_format.text(pair, 2) for pair in wire_format.messages(status, 2)}
@@ -151,7 +148,7 @@ async def _asked(socket: Path) -> RuntimeSettings:
     )
 
 
-def _from_files(view: NodeView) -> RuntimeSettings | None:
+def _from_files(view: ExaminedNode) -> CdiSupport | None:
     if (text := view.read_if_there(_CONTAINERD_FILE)) is not None:
         return _containerd(view, text)
     file, directory = _CRIO_FILES
@@ -161,14 +158,14 @@ def _from_files(view: NodeView) -> RuntimeSettings | None:
         content = _member(_toml(crio), "crio")
         directories = _texts(_member(content, "runtime").get("cdi_spec_dirs"))
         before = settings.directories if settings is not None else None
-        settings = RuntimeSettings("cri-o", directories=before if directories is None else directories)
+        settings = CdiSupport("cri-o", directories=before if directories is None else directories)
     return settings
 
 
-def _containerd(view: NodeView, text: str) -> RuntimeSettings:
+def _containerd(view: ExaminedNode, text: str) -> CdiSupport:
     """A file of version 3 is of containerd 2; imported files override the importing one."""
     main = _toml(text)
-    settings = RuntimeSettings("containerd")
+    settings = CdiSupport("containerd")
     if main.get("version") == 3:
         settings = replace(settings, version=_CDI_ON_SINCE)
     imported = (view.read_if_there(path) for path in _imports(view, main))
@@ -183,7 +180,7 @@ def _containerd(view: NodeView, text: str) -> RuntimeSettings:
     return settings
 
 
-def _imports(view: NodeView, content: Mapping[str, object]) -> Iterator[str]:
+def _imports(view: ExaminedNode, content: Mapping[str, object]) -> Iterator[str]:
     for pattern in _texts(content.get("imports")) or ():
         directory, _, name = pattern.rpartition("/")
         directory = directory if directory.startswith("/") else str(Path(_CONTAINERD_FILE).parent / directory)

@@ -13,15 +13,18 @@ from pathlib import Path
 import msgspec
 
 from plugwright.errors import NotVisible
+from plugwright.protocol import checkpoint
+from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk import cdi
 from plugwright.sdk.node_report import NodeReport
-from plugwright.system import json_lines
+from plugwright.system import files, json_lines
 
-__all__ = ["ON_THE_NODE", "DoctorTarget", "NodeView"]
+__all__ = ["ON_THE_NODE", "DoctorTarget", "ExaminedNode"]
 
 ON_THE_NODE = "only visible on the node: run this there, or with --root in a pod that mounts the node's root"
 _LARGEST = 2**20  # bytes of a text file
+_LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _MOST_NAMES = 8192  # entries of a directory
 _MOST_LINKS = 40  # as the kernel has it
 _RESPONSE_LIMIT = 15.0  # seconds for the daemon's report
@@ -40,7 +43,7 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     least_free: int = 16 * 2**20  # bytes that each file system must have left
 
 
-class NodeView:
+class ExaminedNode:
     """Methods take paths of the node. OSError, ValueError, or NotVisible if this process cannot know."""
 
     def __init__(self, target: DoctorTarget) -> None:
@@ -76,6 +79,14 @@ class NodeView:
         """The report of the running daemon."""
         answer = json_lines.ask(self.path(self.target.control_socket), {"do": "report"}, _RESPONSE_LIMIT)
         return msgspec.convert(answer, NodeReport)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """The kubelet's device checkpoint; None if there is none yet. CheckpointCorrupt if it is damaged."""
+        try:
+            return checkpoint.decode(files.read(self.path(self.kubelet.checkpoint), _LARGEST_CHECKPOINT))
+        except FileNotFoundError:
+            return None
 
     def need_node(self) -> None:
         """NotVisible in a pod, for facts outside of the mounted directories."""

@@ -1,0 +1,206 @@
+"""Faults in the life of kubelets, daemons and plugins are found by exactly one line each."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_dra import write_kubeconfig
+from tests.doctor.patient import Patient, check_only, findings, patient
+from tests.sdk.test_rivals import rival
+
+from plugwright import Device, Plugin, Settings, serving
+from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
+from plugwright.doctor.host_checks import state_directory
+from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.testing import pod_requesting
+
+
+async def test_a_kubelet_that_has_ended_is_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        assert node.kubelet is not None
+        await node.kubelet.stop()
+        check_only(await node.examine(), "kubelet-socket", "no process listens", "systemctl start kubelet")
+        await node.kubelet.start()
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+async def test_a_registration_socket_that_is_none_is_one_finding(root: Path, kind: str) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        kubelet = node.plugins / "kubelet.sock"
+        kubelet.unlink()
+        if kind == "file":
+            kubelet.write_text("")
+        seen = "does not exist" if kind == "missing" else "is not a socket"
+        check_only(await node.examine(), "kubelet-socket", seen, "systemctl restart kubelet")
+
+
+async def test_a_missing_directory_is_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        node.plugins.rename(node.plugins.with_name("elsewhere"))
+        check_only(await node.examine(), "kubelet-directory", "does not exist", "--device-plugins-dir")
+        node.plugins.with_name("elsewhere").rename(node.plugins)
+
+
+async def test_a_killed_daemon_is_one_finding_beside_its_socket(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        assert node.daemon is not None
+        node.daemon.signal(signal.SIGKILL)
+        await node.daemon.ends()
+        found = {check.name: check for check in findings(await node.examine())}
+        assert found.keys() == {"daemon", "plugin-sockets"}
+        assert "no process listens" in found["daemon"].found
+        assert "systemctl start plugwright" in found["daemon"].fix
+
+
+async def test_a_full_disk_is_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        report = await node.examine(least_free=2**62)
+    check_only(report, "disk-space", "MiB left", "df -h /var/lib/plugwright")
+
+
+async def test_a_state_directory_that_is_a_file_is_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        node.write("var/lib/other", "")
+        report = await node.examine(node_dir=Path("/var/lib/other"))
+    check_only(report, "state-directory", "is not a directory", "mv /var/lib/other")
+
+
+async def test_a_read_only_state_directory_is_one_finding(root: Path) -> None:
+    read_only = read_only_directory()
+    if read_only is None:
+        pytest.skip("no read-only file system here")
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        (root / "var/lib/mounted").symlink_to(read_only)
+        view = ExaminedNode(DoctorTarget(root=Path("/"), node_dir=root / "var/lib/mounted"))
+        check = state_directory(view)
+    assert (check.state, "is on a read-only file system" in check.found) == ("finding", True)
+    assert "mount -o remount,rw" in check.fix
+
+
+def read_only_directory() -> str | None:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        place = line.split()[1]
+        with suppress(OSError):
+            if Path(place).is_dir() and os.statvfs(place).f_flag & os.ST_RDONLY:
+                return place
+    return None
+
+
+def configured(**entry: Any) -> dict[str, object]:
+    return {"resources": [{"name": "mock/gpu", "mock": {"count": 4}, **entry}]}
+
+
+async def test_missing_expected_devices_are_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("etc/plugwright.yaml", configured(expect=8))
+        async with node.served():
+            await node.until(lambda report: report["resources"][0]["shortfall"] and report["holdings"]["complete"])
+            check_only(await node.examine(), "expected-devices", "expected 8, found 4", "lspci")
+
+
+async def test_a_refused_configuration_is_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        node.write("etc/new", configured(cuont=1)).rename(node.root / "etc/plugwright.yaml")
+        await node.until(lambda report: report["daemon"]["config"]["refused"])
+        check_only(await node.examine(), "configuration", "unknown key 'cuont'", "plugwright check")
+
+
+async def test_a_last_good_configuration_in_force_is_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        async with node.served():
+            await node.settled()
+        node.write("etc/plugwright.yaml", configured(cuont=1))
+        async with node.served():
+            await node.until(lambda report: report["resources"] and report["holdings"]["complete"])
+            report = await node.examine()
+    [finding] = findings(report)
+    assert (finding.name, "plugwright check" in finding.fix) == ("configuration", True)
+    assert "kept from before the last start" in finding.why or "last good version" in finding.found
+
+
+async def test_unreadable_cordons_are_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("var/lib/plugwright/cordons.json", "{")
+        async with node.served():
+            await node.until(lambda report: report["cordonsUnreadable"] and report["holdings"]["complete"])
+            check_only(await node.examine(), "cordons", "cannot be read", "mv /var/lib/plugwright/cordons.json")
+
+
+async def test_a_resource_of_another_release_is_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served("--release=fleet/first"):
+        await node.settled()
+        second = Patient(root, node.kubelet)
+        own = ("--release=fleet/second", "--control-socket", root / "run/second.sock")
+        async with second.served(*own, until="resource is owned by another daemon"):
+            report = await node.examine(control_socket=Path("/run/second.sock"))
+    check_only(report, "owner", "release fleet/first", "helm list -A")
+
+
+async def test_a_failed_device_is_one_finding_and_a_cordoned_one_none(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        first, second, *_ = (device["id"] for device in node.ask(do="report")["resources"][0]["devices"])
+        node.ask(do="cordon", resource="mock/gpu", id=first, reason="fan")
+        await node.until(lambda report: any(device["cordoned"] for device in report["resources"][0]["devices"]))
+        assert findings(await node.examine()) == []
+        node.ask(do="plugin", resource="mock/gpu", name="fail", arguments={"id": second, "reason": "fell off"})
+        await node.until(lambda report: report["resources"][0]["devices"][1]["health"] == "Unhealthy")
+        check_only(await node.examine(), "devices", f"{second} Unhealthy, mock: fell off", "plugwright status")
+
+
+async def test_another_plugin_for_the_resource_is_one_finding(root: Path) -> None:
+    stalls = StallDetector(1.0)
+    async with patient(root) as node, node.served_here() as daemon:
+        await node.settled()
+        await daemon.rivals.compared.until(lambda: daemon.rivals.compared.count)
+        assert node.kubelet is not None
+        settings = Settings(kubelet_dir=root / "var/lib/kubelet")
+        async with rival(node.kubelet.kubelet, settings, stalls, "GPU-1"):
+            await node.until(lambda report: report["resources"][0]["rival"])
+            report = await node.examine()
+    stalls.close()
+    check_only(report, "rivals", "GPU-1", "kubectl get ds -A")
+
+
+async def test_a_driver_without_an_api_server_is_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("etc/plugwright.yaml", {**configured(serve="dra"), "host": {"cdi": str(root / "run/cdi")}})
+        kubeconfig = write_kubeconfig(root / "etc", "https://127.0.0.1:1", root / "etc")
+        flags = ("--node-name=worker-1", "--kubeconfig", kubeconfig)
+        async with node.served(*flags, until="registered"):
+            await node.until(lambda report: report["resources"][0]["driver"]["state"] == "unpublished")
+            report = await node.examine()
+    check_only(report, "dra-driver", "is unpublished", "plugwright dra slices")
+
+
+class Earlier(Plugin):
+    """The plugin of `mock/gpu` before ours, which has other ids for the same hardware."""
+
+    resource = "mock/gpu"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("old-7")]
+
+
+async def test_a_device_held_under_the_id_of_an_earlier_plugin_is_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        assert node.kubelet is not None
+        async with serving(Earlier(), settings=Settings(kubelet_dir=root / "var/lib/kubelet")):
+            await node.kubelet.endpoint("mock/gpu")
+            pod = await node.kubelet.kubelet.admit(pod_requesting({"mock/gpu": 1}))
+        (root / f"var/lib/kubelet/pods/{pod.uid}").mkdir()
+        async with node.served_here():
+            await node.settled()
+            check_only(await node.examine(), "held-devices", "old-7", f"delete the pods with uid {pod.uid}")
