@@ -66,6 +66,7 @@ STEMS: Mapping[str, str] = {
     # a command's module has the command's name, whatever it shows
     "devices": "the device manager's sets, and the command for every device of a cluster",
     "dra": "the kubelet's service for claims, and the command that shows slices and claims",
+    "history": "of a node's devices, and the command that shows it",
     "log_level": "of the daemon, and the command that changes it",
     "mock": "the plugin, and the command for its devices",
     "node": "an emulated node, and the command for the resources of real ones",
@@ -85,6 +86,7 @@ SMALL_MODULES: Mapping[str, str] = {
     "cli.lean_start": "loaded before anything else",
     "cluster.controllers.replica_sets": "a module for each controller",
     "plugins.nvidia.nvidia_parameters": "loaded by the first claim that has such parameters",
+    "system.journal": "a kind of file, apart from what is recorded in one",
     "system.init_process": "runs before anything else of the daemon",
     "system.idle_calls": "one mechanism, for whichever service answers next",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",

@@ -1,5 +1,6 @@
 """`devices`, `who` and `free` on a cluster of `plugwright up` with real daemons, and through exec."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -76,3 +77,30 @@ async def test_a_report_of_another_shape_is_an_error_and_not_believed(tmp_path: 
         done = await ended(python("-m", "plugwright", "devices", *flags))
         assert "no devices" in done.out
         assert "worker-1: its NodeReport cannot be read: the answer is not a NodeReport" in done.out
+
+
+async def test_the_history_of_a_device_and_of_a_pod(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "plugwright.yaml"
+    config.write_text("resources: [{name: mock/gpu, mock: {count: 2}}]")
+    async with runtime.up("--nodes", 2, "-c", config) as up:
+        with up.client as api:
+            api.create(pod("two", gpu="2"))
+            api.wait(Pod, "two", for_conditions=["Ready"], namespace="default")
+        failed = await runtime.ask("mock", "fail", "1", "--node", "node-2", "--reason", HOSTILE, "--code", "xid-79")
+        assert failed.code == 0
+        async with asyncio.timeout(60):  # the daemon writes seconds after a change
+            while len(events := json.loads((await runtime.ask("history", "-o", "json")).out)) < 3:
+                pass
+        assert sorted(event["kind"] for event in events) == ["allocated", "allocated", "health"]
+        lines = (await runtime.ask("history", "default/two", "--since", "1h")).out.splitlines()
+        assert [line.split()[2:] for line in lines[1:]] == [
+            ["mock/gpu", event["device"], "allocated", "to", "default/two"]
+            for event in events
+            if event["kind"] == "allocated"
+        ]
+        [head, line] = (await runtime.ask("history", "--node", "node-2", "mock/gpu")).out.splitlines()[:1] + [
+            line for line in (await runtime.ask("history", "mock-1")).out.splitlines() if "Unhealthy" in line
+        ]
+        assert head.split() == ["TIME", "NODE", "RESOURCE", "DEVICE", "EVENT"]
+        assert "Unhealthy: fan\\x1b[31m\\x07 off\\u202e (xid-79)" in line
+        assert (await runtime.ask("history", "default/other")).out == "nothing happened\n"

@@ -78,6 +78,16 @@ def test_a_node_report_names_each_device_its_holder_and_what_is_free() -> None:
     assert (free.state, fleet.unnamed, fleet.unseen) == ("free", (), ())
 
 
+def test_a_holder_that_neither_the_kubelet_nor_the_api_server_knows_has_ended() -> None:
+    holders = [{"api": "device-plugin", "podUid": "gone"}]
+    ended = make_fleet(World((node("n1", 1, 1),)), [report(device("a", holders=holders))])
+    assert (only(ended).state, only(ended).holders) == ("free", ())
+    unread = World((node("n1", 1, 1),), unseen=("pods of other namespaces cannot be read: they count as free",))
+    assert only(make_fleet(unread, [report(device("a", holders=holders))])).state == "held"
+    unclear = make_fleet(World((node("n1", 1, 1),)), [report(device("a", holders=holders), is_complete=False)])
+    assert only(unclear).state == "unknown"
+
+
 @pytest.mark.parametrize(
     ("found", "state"),
     [

@@ -2,27 +2,22 @@
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 import click
 from msgspec.structs import replace
 
+from plugwright.cli.devices_table import device_lines
 from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option
-from plugwright.cli.output import Cell, age, table_lines
+from plugwright.errors import PeerGone
+from plugwright.explain.world import World
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice
-from plugwright.fleet.fleet_devices import Fleet, FleetDevice
+from plugwright.fleet.fleet_devices import Fleet
 from plugwright.text import clean
 
-__all__ = ["STATE_COLOURS", "age_of", "device_lines", "devices"]
+__all__ = ["devices"]
 
-STATE_COLOURS = {
-    "free": "green", "held": "blue", "shared": "cyan", "unhealthy": "red", "cordoned": "yellow", "tainted": "red",
-    "unknown": "magenta",
-}  # fmt: skip
-_COLUMNS = ["NODE", "RESOURCE", "ID", "INDEX", "MODEL", "STATE", "HEALTH", "NUMA", "HOLDER", "API", "SINCE", "REASON"]
-_WIDE = ["HELD SINCE", "SHARE", "TAINTS", "PHYSICAL", "KNOWN BY"]
-_OPTIONAL = {"INDEX", "MODEL", "NUMA", "SHARE", "TAINTS", "PHYSICAL", "HELD SINCE"}
+_PAUSE = 1.0  # seconds between two looks
 
 
 @click.command(
@@ -35,25 +30,21 @@ Examples:
 @click.argument("node", default="", metavar="[NODE]")
 @click.option("--resource", default="", metavar="RESOURCE", help="Only devices of this resource or driver.")
 @click.option("--unhealthy", is_flag=True, help="Only devices that are unhealthy, cordoned, tainted or unknown.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running, and draw again as things change.")
 @output_option
 @cluster_options
-def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, output: str) -> None:
+def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, output: str) -> None:
     """Show each device of the cluster or of NODE: model, health, reason, NUMA node and holder.
 
     Holders are known from the NodeReport of each node's daemon, and from the API server if a node has none. What
     cannot be seen is said below the table.
     """
-    fleet, _ = read_fleet(cluster)
-    shown = [
-        device
-        for device in fleet.devices
-        if resource in ("", device.resource) and not (unhealthy and device.state in ("free", "held", "shared"))
-    ]
-    fleet = replace(
-        fleet,
-        devices=tuple(shown),
-        unnamed=tuple(entry for entry in fleet.unnamed if resource in ("", entry.resource)),
-    )
+    if watch:
+        if output not in ("text", "wide"):
+            raise click.UsageError("--watch is for people: use --output text")
+        _watch(cluster, resource, unhealthy)
+        return
+    fleet = _selected(read_fleet(cluster)[0], resource, unhealthy)
     if document_printed(fleet, output):
         return
     for line in device_lines(fleet, time.time(), is_wide=output == "wide"):
@@ -61,37 +52,32 @@ def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, output: str) 
     echo_unseen(fleet)
 
 
-def device_lines(fleet: Fleet, now: float, is_wide: bool = False) -> list[str]:
-    """A table of the devices, and a line for those that are numbers only."""
-    columns = [*_COLUMNS, *(_WIDE if is_wide else [])]
-    rows = [dict(zip([*_COLUMNS, *_WIDE], _cells(device, now), strict=True)) for device in fleet.devices]
-    kept = [name for name in columns if name not in _OPTIONAL or any(row[name] != "-" for row in rows)]
-    lines = table_lines(kept, [[row[name] for name in kept] for row in rows]) if rows else []
-    for unnamed in fleet.unnamed:
-        held = "an unknown number" if unnamed.requested is None else str(unnamed.requested)
-        counts = f"{unnamed.capacity} devices, {unnamed.allocatable} allocatable, {held} requested by pods"
-        lines.append(f"{clean(unnamed.node)}  {clean(unnamed.resource)}: {counts}; their ids are not known")
-    return lines or ["no devices"]
+def _selected(fleet: Fleet, resource: str, unhealthy: bool) -> Fleet:
+    fit = ("free", "held", "shared") if unhealthy else ()
+    shown = [device for device in fleet.devices if resource in ("", device.resource) and device.state not in fit]
+    return replace(
+        fleet,
+        devices=tuple(shown),
+        unnamed=tuple(entry for entry in fleet.unnamed if resource in ("", entry.resource)),
+    )
 
 
-def _cells(device: FleetDevice, now: float) -> Sequence[Cell]:
-    health = (device.health, "green" if device.health == "Healthy" else "red")
-    cordon = f" (by {device.cordoned_by})" if device.cordoned_by else ""
-    until = f", until {device.cordoned_until}" if device.cordoned_until else ""
-    return [
-        device.node, device.resource, device.id, device.index or "-", device.model or "-",
-        (device.state, STATE_COLOURS.get(device.state, "")), health if device.health != "Unknown" else "-",
-        ",".join(map(str, device.numa)) or "-",
-        " ".join(holder.name + (" (monitors)" if holder.admin_access else "") for holder in device.holders) or "-",
-        device.api or "moving", age_of(device.since, now), device.reason + cordon + until,
-        " ".join(age_of(holder.since, now) for holder in device.holders) or "-", device.share or "-",
-        " ".join(device.taints) or "-", " ".join(device.physical) or "-", device.source,
-    ]  # fmt: skip
+def _watch(cluster: DaemonChoice, resource: str, unhealthy: bool) -> None:
+    from plugwright.cli.devices_view import fleet_key, fleet_view  # the explanations of waiting pods
+    from plugwright.cli.live import show_live
 
+    last: tuple[Fleet, World] | None = None
 
-def age_of(moment: str, now: float) -> str:
-    """How long ago a time in RFC 3339 was."""
-    try:
-        return age(now - datetime.fromisoformat(moment).timestamp())
-    except ValueError:
-        return "-"
+    def view() -> tuple[object, Sequence[str]]:
+        nonlocal last
+        problem: list[str] = []
+        try:
+            fleet, world = read_fleet(cluster)
+            last = _selected(fleet, resource, unhealthy), world
+        except PeerGone as error:
+            if last is None:
+                raise
+            problem = [click.style(f"not up to date: {clean(error)}", fg="red")]
+        return (fleet_key(*last), problem), [*problem, *fleet_view(*last)]
+
+    show_live(view, _PAUSE)

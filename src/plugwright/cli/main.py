@@ -41,6 +41,7 @@ _COMMANDS = {
         "devices": ("devices", "Show every device of a cluster or a node, with its holder."),
         "who": ("who", "Show who holds a device, or which devices a pod has."),
         "free": ("free", "Count free, held and unhealthy devices of a cluster."),
+        "history": ("history", "Show what happened to devices: pods, health, cordons."),
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
         "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
         "status": ("status", "Show resources, their registration, and the health of each device."),

@@ -10,9 +10,12 @@ from typing import Any
 import click
 
 from plugwright.cli.control import ChosenDaemon, daemon_options
+from plugwright.cli.devices_table import age_of
+from plugwright.cli.history import event_text
 from plugwright.cli.output import Cell, table_lines
 from plugwright.cli.output import age as _age
 from plugwright.errors import PeerGone
+from plugwright.fleet.daemons import LocalDaemon
 from plugwright.model import natural_order
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
@@ -20,7 +23,8 @@ from plugwright.text import clean
 __all__ = ["status"]
 
 _COLOURS = {"registered": "green", "idle": "green", "Healthy": "green", "Unhealthy": "red", "refused": "red"}
-_CLEAR_SCREEN = "\033[H\033[2J"
+_PAUSE, _REMOTE_PAUSE = 1.0, 3.0  # seconds between two looks; on another node each is an exec
+_MOST_EVENTS = 5
 
 
 @click.command(
@@ -34,7 +38,9 @@ _CLEAR_SCREEN = "\033[H\033[2J"
     show_default=True,
     help="json is a NodeReport: docs/node-report.md.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Keep running, and print again after every change.")
+@click.option(
+    "-w", "--watch", is_flag=True, help="Keep running: draw again in place, or in a pipe print after every change."
+)
 @daemon_options(all_nodes=True)
 def status(daemon: ChosenDaemon, output: str, watch: bool) -> None:
     """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age."""
@@ -47,9 +53,27 @@ def status(daemon: ChosenDaemon, output: str, watch: bool) -> None:
     if not watch:
         click.echo(_formatted(daemon.ask({"do": once}), output))
         return
+    if output == "text" and sys.stdout.isatty():
+        _watch(daemon)
+        return
     for report in daemon.follow({"do": always}):
-        clear = _CLEAR_SCREEN if output == "text" and sys.stdout.isatty() else ""
-        click.echo(clear + _formatted(report, output))
+        click.echo(_formatted(report, output))
+
+
+def _watch(daemon: ChosenDaemon) -> None:
+    """Asks again and again: each time the daemon reads who holds devices, which the kubelet does not report."""
+    from plugwright.cli.live import show_live
+
+    def view() -> tuple[object, Sequence[str]]:
+        report = daemon.ask({"do": "status"})
+        history = daemon.ask({"do": "report"})["history"][-_MOST_EVENTS:]
+        events = [
+            f"{age_of(event['time'], time.time())} ago  {clean(event['device'])}  {clean(event_text(event))}"
+            for event in history
+        ]
+        return None, [*_lines(report, time.time()), *(["", "last events:", *events] if events else [])]
+
+    show_live(view, _PAUSE if isinstance(daemon.reached, LocalDaemon) else _REMOTE_PAUSE)
 
 
 def _show_all(daemon: ChosenDaemon, request: str, output: str) -> None:

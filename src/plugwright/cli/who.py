@@ -5,7 +5,7 @@ import time
 import click
 from msgspec.structs import replace
 
-from plugwright.cli.devices import age_of
+from plugwright.cli.devices_table import age_of
 from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option
 from plugwright.cli.output import Cell, table_lines
 from plugwright.errors import ConfigError

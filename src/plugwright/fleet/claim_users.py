@@ -40,6 +40,7 @@ class ClaimUsers:
     def __init__(self, world: World) -> None:
         self._pods = {identity(pod): pod for pod in world.pods}
         self._claims = {identity(claim): claim for claim in world.claims}
+        self.has_all_pods = bool(world.nodes) and not any(entry.startswith("pods") for entry in world.unseen)
         self.is_complete = not any(entry.startswith("claims") for entry in world.unseen)
         self._by_device: dict[tuple[str, str, str], list[tuple[ApiObject, ApiObject]]] = {}
         for claim in world.claims:
@@ -58,7 +59,11 @@ class ClaimUsers:
                 yield replace(known, pod=pod, container=container), is_share
 
     def completed(self, entry: Mapping[str, Any]) -> Iterator[FleetHolder]:
-        """The holders in a NodeReport; a claim's pods are known by the API server."""
+        """The holders in a NodeReport; a claim's pods are known by the API server.
+
+        A holder whose name the kubelet no longer lists, and whose uid no pod of the API server has, is none any more.
+        The objects must have been read after the report.
+        """
         known = FleetHolder(
             api=text_of(entry.get("api")),
             namespace=text_of(entry.get("namespace")),
@@ -68,7 +73,10 @@ class ClaimUsers:
             since=text_of(entry.get("since")),
             admin_access=bool(entry.get("adminAccess")),
         )
-        named = self._with_uid(text_of(entry.get("podUid"))) if not known.pod else None
+        uid = text_of(entry.get("podUid"))
+        if self.has_all_pods and uid and not known.pod and self._with_uid(uid) is None:
+            return  # its pod has ended; the kubelet takes its devices back when it next admits a pod
+        named = self._with_uid(uid) if not known.pod else None
         if named is not None:
             known = replace(known, namespace=named[0], pod=named[1])
         claim = self._claims.get((known.namespace, known.claim)) if not known.container else None

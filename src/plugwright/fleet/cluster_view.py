@@ -24,9 +24,11 @@ def read_fleet(
     choice: DaemonChoice, namespace: str = "default", environment: Mapping[str, str] = os.environ
 ) -> tuple[Fleet, World]:
     """The devices of the chosen cluster, or of one of its nodes; and the objects that they were read from."""
-    with BlockingClient(cluster_access(choice, environment)) as client:
+    access = cluster_access(choice, environment)
+    sources = read_sources(choice, environment)  # before the pods, so that each holder's pod is among them
+    with BlockingClient(access) as client:
         world = read_world(client, namespace)
-    fleet = make_fleet(world, read_sources(choice, environment))
+    fleet = make_fleet(world, sources)
     if not choice.node:
         return fleet, world
     if all(identity(node)[1] != choice.node for node in world.nodes):
@@ -68,5 +70,6 @@ def _of_node(fleet: Fleet, node: str) -> Fleet:
         fleet,
         devices=tuple(device for device in fleet.devices if device.node == node),
         unnamed=tuple(count for count in fleet.unnamed if count.node == node),
+        events=tuple(event for event in fleet.events if event["node"] == node),
         unseen=tuple(entry for entry in fleet.unseen if entry.partition(":")[0] not in others),
     )

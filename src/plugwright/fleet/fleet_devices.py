@@ -60,6 +60,7 @@ class Fleet(FleetValue, frozen=True, kw_only=True):
     unnamed: tuple[UnnamedDevices, ...] = ()
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     unseen: tuple[str, ...] = ()
+    events: tuple[Mapping[str, Any], ...] = ()  # the last ones of every NodeReport, each with its node
 
 
 def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
@@ -83,8 +84,10 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
     without = sorted({count.node for count in unnamed}, key=natural_order)
     unseen += [f"{node}: {_NO_REPORT}" for node in without]
     ordered = sorted(devices, key=lambda device: tuple(map(natural_order, (device.node, device.resource, device.id))))
+    events = [{"node": source.node, **event} for source in read for event in (source.report or {}).get("history") or ()]
+    events.sort(key=lambda event: str(event["time"]))
     via = {source.node: source.via for source in read if source.report is not None}
-    return Fleet(devices=tuple(ordered), unnamed=unnamed, sources=via, unseen=tuple(unseen))
+    return Fleet(devices=tuple(ordered), unnamed=unnamed, sources=via, unseen=tuple(unseen), events=tuple(events))
 
 
 def _reported(

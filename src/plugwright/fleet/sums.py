@@ -5,11 +5,12 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from plugwright.explain.world import ApiObject, is_device_resource
 from plugwright.fleet.counts import FreeCount, UnnamedDevices
 from plugwright.fleet.fleet_devices import Fleet, FleetDevice
 from plugwright.model import natural_order
 
-__all__ = ["Grouping", "count_free", "devices_of", "select_devices"]
+__all__ = ["Grouping", "count_free", "devices_of", "select_devices", "wants_devices"]
 
 Grouping = Literal["resource", "model", "node", "numa"]
 _COUNTED = {"free": "free", "shared": "free", "held": "held", "unknown": "unknown"}
@@ -75,3 +76,11 @@ def devices_of(devices: Iterable[FleetDevice], pod: str, namespace: str = "") ->
         )
         if own:
             yield replace(device, holders=own)
+
+
+def wants_devices(pod: ApiObject) -> bool:
+    """Whether a pod requests extended resources or claims."""
+    spec = pod.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    limits = [resource for entry in containers for resource in (entry.get("resources") or {}).get("limits") or ()]
+    return bool(spec.get("resourceClaims")) or any(map(is_device_resource, limits))

@@ -296,18 +296,24 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             rule = await daemon.cordons.remove(resource, device_id, await _author(request))
             still = f"; the configuration file still cordons it: {rule}" if rule else ""
             return f"{device_id} of {resource} is no longer cordoned{still}"
+        case {"do": "history", "since": int() | float() as since}:
+            return await _history(daemon, _finite(since))
         case {"do": "log level", "level": str(level), "for": int() | float() as seconds}:
             daemon.log_level.change(level, _finite(seconds), await _author(request))
             return daemon.log_level.describe()
         case {"do": "log level"} if "level" not in request:
             return daemon.log_level.describe()
-        case {"do": "driver", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
-            texts = {str(key): str(value) for key, value in arguments.items()}
-            return await _driver(daemon, resource).command(name, texts)
-        case {"do": "plugin", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
-            texts = {str(key): str(value) for key, value in arguments.items()}
-            return await daemon.resource(resource).command(name, texts)
+        case {"do": "driver" | "plugin" as whom, "resource": str(name), "name": str(command), "arguments": dict(given)}:
+            texts = {str(key): str(value) for key, value in given.items()}
+            target = _driver(daemon, name) if whom == "driver" else daemon.resource(name)
+            return await target.command(command, texts)
     raise ConfigError(f"unknown request: {json.dumps(request)[:200]}")
+
+
+async def _history(daemon: Daemon, since: float) -> object:
+    if daemon.history is None:
+        raise ConfigError("this daemon keeps no history: it has no state directory (--state-dir)")
+    return msgspec.to_builtins(await daemon.history.events(since))
 
 
 def _driver(daemon: Daemon, resource: str) -> ResourceDriver:

@@ -21,6 +21,7 @@ from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.driver_names import driver_name
 from plugwright.sdk.expected_devices import ExpectedDevices
+from plugwright.sdk.history_events import DeviceHistory
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.holdings.records import ServedResource
 from plugwright.sdk.holdings.resource_holdings import ResourceHoldings
@@ -229,6 +230,7 @@ class Daemon:
         self.changed = Signal()  # something that `status` shows has changed
         self.config = Latest[ConfigState | None](None)  # published by whoever follows the operator's file
         self.config.subscribe(self._publish_change)
+        self.history: DeviceHistory | None = None  # None: not kept
         self.log_level = LogLevel()
         self.cordons = CordonController(settings)
         self.cordons.changed.subscribe(self._publish_change)

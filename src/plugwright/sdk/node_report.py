@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from plugwright.sdk.history_events import HistoryEvent
+
 __all__ = [
     "ConfigReport",
     "CordonReport",
@@ -243,6 +245,7 @@ class NodeReport(_Part, frozen=True, kw_only=True):
     cordons: tuple[CordonReport, ...] = ()
     cordons_unreadable: str = ""  # why the cordons are unknown
     resources: tuple[ResourceReport, ...] = ()
+    history: tuple[HistoryEvent, ...] = ()  # the last events of devices, from the oldest to the newest
 
 
 def timestamp(seconds: float | None) -> datetime | None:

@@ -83,6 +83,7 @@ def node_report(
             _resource(resource, daemon.resources.get(resource["name"]), holdings, status["waiting"])
             for resource in status["resources"]
         ),
+        history=tuple(daemon.history.latest) if daemon.history is not None else (),
     )
     document: dict[str, object] = msgspec.to_builtins(report)
     return document

@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 
 from plugwright.errors import PlugwrightError
 from plugwright.sdk import control, logs
@@ -122,8 +123,12 @@ async def serving(
     settings: Settings | None = None,
     drivers: DriverFactory | None = None,
     stalls: StallDetector | None = None,
+    history_dir: Path | None = None,
 ) -> AsyncIterator[Daemon]:
-    """Serves `plugins` while inside, in the caller's own event loop; touches no signals. `stalls` is `Daemon`'s."""
+    """Serves `plugins` while inside, in the caller's own event loop; touches no signals. `stalls` is `Daemon`'s.
+
+    The history of the devices is kept in `history_dir`, or in the state directory.
+    """
     settings = settings or Settings()
     warn_of_misspelt_methods(check_plugins(plugins))
     async with AsyncExitStack() as stack:
@@ -133,6 +138,10 @@ async def serving(
 
             stack.enter_context(serve_probes(daemon))
         await stack.enter_async_context(daemon.running(plugins))
+        if (directory := history_dir or settings.state_dir) is not None:
+            from plugwright.sdk.history import recording  # a daemon that keeps nothing does without
+
+            await stack.enter_async_context(recording(daemon, directory))
         await stack.enter_async_context(serve_control_socket(daemon, settings.control_socket))
         yield daemon
 

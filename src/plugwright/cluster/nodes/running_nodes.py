@@ -24,6 +24,7 @@ from plugwright.system.latest import Signal
 __all__ = ["RunningNodes", "node_directories", "on_node"]
 
 _LONGEST_SOCKET = len("node-10000/device-plugins/") + LONGEST_SOCKET_NAME
+_HISTORY = "plugwright"  # directory below that of the node's kubelet
 _AT_ONCE = 16  # nodes that start, or end
 
 
@@ -57,9 +58,10 @@ class RunningNodes:
             async with turns:
                 await stack.enter_async_context(node)
                 own = on_node(plugins, paths.root)
-                self.daemons[node.name] = await stack.enter_async_context(
-                    serving(*own, settings=served, drivers=self._drivers, stalls=stalls)
+                serve = serving(
+                    *own, settings=served, drivers=self._drivers, stalls=stalls, history_dir=paths.root / _HISTORY
                 )
+                self.daemons[node.name] = await stack.enter_async_context(serve)
             self._started.notify()
             await self._ending.wait()
             async with turns:

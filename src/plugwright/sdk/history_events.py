@@ -1,0 +1,110 @@
+"""The events of a device's history, and how they follow from what is known before and now. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Protocol, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+__all__ = ["DeviceFacts", "DeviceHistory", "FactKey", "HistoryEvent", "HolderFacts", "changes", "replayed"]
+
+FactKey: TypeAlias = tuple[str, str]  # resource and device id
+
+
+class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """`kind` is allocated, released, health, cordoned or uncordoned."""
+
+    time: datetime
+    kind: str
+    resource: str
+    device: str
+    api: str = ""  # of the holder: device-plugin or dra
+    namespace: str = ""
+    pod: str = ""
+    claim: str = ""
+    health: str = ""
+    reason: str = ""
+    code: str = ""
+    by: str = ""  # author of the cordon
+
+
+class DeviceHistory(Protocol):
+    """Implemented by `history`, which a daemon that keeps no state does not load."""
+
+    @property
+    def latest(self) -> Iterable[HistoryEvent]:
+        """The last events, from the oldest to the newest."""
+        ...
+
+    async def events(self, since: float) -> list[HistoryEvent]: ...
+
+
+class HolderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    api: str
+    namespace: str = ""
+    pod: str = ""
+    claim: str = ""
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.pod or self.claim)
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    health: str = "Healthy"
+    reason: str = ""
+    code: str = ""
+    cordon: str = ""
+    cordoned_by: str = ""
+    since: float = 0.0  # of health and reason
+    holders: frozenset[HolderFacts] = frozenset()
+
+
+def changes(
+    before: Mapping[FactKey, DeviceFacts], now: Mapping[FactKey, DeviceFacts], time: float, *, is_complete: bool
+) -> Iterator[HistoryEvent]:
+    """A device that is not in `before` was healthy and free. Nothing is released unless all holders are known."""
+    for (resource, device), facts in now.items():
+        earlier = before.get((resource, device), DeviceFacts())
+        about = HistoryEvent(time=_moment(time), kind="", resource=resource, device=device)
+        if facts.cordon != earlier.cordon:
+            kind = "cordoned" if facts.cordon else "uncordoned"
+            yield replace(about, kind=kind, reason=facts.cordon, by=facts.cordoned_by)
+        if (facts.health, facts.code) != (earlier.health, earlier.code):  # a reason may have a temperature in it
+            happened = _moment(facts.since) if facts.since and not facts.cordon else about.time
+            yield replace(
+                about, kind="health", time=happened, health=facts.health, reason=facts.reason, code=facts.code
+            )
+        for holder in sorted(earlier.holders - facts.holders, key=_name) if is_complete else ():
+            yield replace(about, kind="released", **msgspec.structs.asdict(holder))
+        for holder in sorted(facts.holders - earlier.holders, key=_name):
+            yield replace(about, kind="allocated", **msgspec.structs.asdict(holder))
+
+
+def replayed(events: Iterable[HistoryEvent]) -> dict[FactKey, DeviceFacts]:
+    """What was known after the last event."""
+    known: dict[FactKey, DeviceFacts] = {}
+    for event in events:
+        key = event.resource, event.device
+        facts = known.get(key, DeviceFacts())
+        holder = HolderFacts(api=event.api, namespace=event.namespace, pod=event.pod, claim=event.claim)
+        match event.kind:
+            case "health":
+                facts = replace(facts, health=event.health, reason=event.reason, code=event.code)
+            case "cordoned" | "uncordoned":
+                facts = replace(facts, cordon=event.reason, cordoned_by=event.by)
+            case "allocated":
+                facts = replace(facts, holders=facts.holders | {holder})
+            case "released":
+                facts = replace(facts, holders=facts.holders - {holder})
+        known[key] = facts
+    return known
+
+
+def _name(holder: HolderFacts) -> tuple[str, ...]:
+    return holder.namespace, holder.pod, holder.claim, holder.api
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(round(seconds, 3), UTC)

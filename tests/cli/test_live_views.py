@@ -1,0 +1,130 @@
+"""`status --watch` and `devices --watch` on a terminal and in a pipe: what is drawn follows what happens."""
+
+import asyncio
+import fcntl
+import os
+import re
+import struct
+import termios
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import lightkube
+import pytest
+from lightkube.resources.core_v1 import Pod
+from tests.cli.processes import python, running
+from tests.cluster.up.clusters import RuntimeDirectory, pod
+
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+COLOURS = re.compile(r"\x1b\[[0-9;]+m")
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> RuntimeDirectory:
+    runtime = RuntimeDirectory(tmp_path)
+    runtime.environment |= {"HOME": str(tmp_path), "KUBECONFIG": "", "TERM": "xterm-256color"}
+    (tmp_path / "plugwright.yaml").write_text("resources: [{name: mock/gpu, mock: {count: 3}}]")
+    return runtime
+
+
+class Terminal:
+    """What a program has drawn on a pseudo-terminal of 40 lines and 150 columns."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.text = ""
+        self._descriptor, self._news = descriptor, asyncio.Event()
+
+    def read(self) -> None:
+        try:
+            self.text += os.read(self._descriptor, 65536).decode(errors="replace")
+        except OSError:  # the program has ended
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+        self._news.set()
+
+    @property
+    def screen(self) -> str:
+        """The last whole picture, without its colours."""
+        pictures = self.text.split("as of ")
+        return CONTROLS.sub("", pictures[-2] if len(pictures) > 1 else "")
+
+    async def shows(self, fact: Callable[[str], bool]) -> None:
+        async with asyncio.timeout(40):
+            while not fact(self.screen):
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def on_terminal(environment: Mapping[str, str], *arguments: object) -> AsyncIterator[Terminal]:
+    main, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+    terminal = Terminal(main)
+    environment = {**os.environ, **environment, "COLUMNS": "150", "LINES": "40"}
+    process = await asyncio.create_subprocess_exec(
+        *python("-m", "plugwright", *arguments), stdin=side, stdout=side, stderr=side, env=environment
+    )
+    os.close(side)
+    asyncio.get_running_loop().add_reader(main, terminal.read)
+    try:
+        yield terminal
+    finally:
+        process.terminate()
+        await process.wait()
+        asyncio.get_running_loop().remove_reader(main)
+        os.close(main)
+
+
+def create(api: lightkube.Client, name: str, count: str) -> None:
+    api.create(pod(name, gpu=count))
+
+
+async def test_the_view_of_a_cluster_follows_pods_devices_and_waiting_pods(
+    runtime: RuntimeDirectory, tmp_path: Path
+) -> None:
+    async with runtime.up("-c", tmp_path / "plugwright.yaml") as up:
+        async with on_terminal(runtime.environment, "devices", "--watch") as terminal:
+            await terminal.shows(lambda screen: "node-1  mock/gpu  ..." in screen)
+            with up.client as api:
+                create(api, "two", "2")
+                await terminal.shows(lambda screen: screen.count("default/two/main") == 2)
+                create(api, "big", "3")
+                await terminal.shows(lambda screen: "default/big waits" in screen and "1 waiting" in screen)
+                await runtime.ask("mock", "fail", "2", "--reason", "\x1b]0;owned\x07 hot\u202e")
+                await terminal.shows(lambda screen: "mock/gpu  HHU" in screen)
+                assert "\\x1b]0;owned\\x07 hot\\u202e" in terminal.screen
+                assert "\x1b]0;" not in terminal.text
+                await terminal.shows(lambda screen: "allocated to default/two" in screen)
+                api.delete(Pod, "two", namespace="default", grace_period=0)
+                api.delete(Pod, "big", namespace="default", grace_period=0)
+            await terminal.shows(lambda screen: "default/two/main" not in screen and "mock/gpu  ..U" in screen)
+        assert COLOURS.search(terminal.text)
+
+
+async def test_the_view_of_a_node_drops_a_pod_that_has_ended(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    runtime.environment["NO_COLOR"] = "1"
+    async with runtime.up("-c", tmp_path / "plugwright.yaml") as up:
+        async with on_terminal(runtime.environment, "status", "--watch") as terminal:
+            await terminal.shows(lambda screen: "mock/gpu  registered" in screen and "default/two" not in screen)
+            with up.client as api:
+                create(api, "two", "2")
+                await terminal.shows(lambda screen: screen.partition("last events")[0].count("default/two") == 2)
+                api.delete(Pod, "two", namespace="default", grace_period=0)
+            await terminal.shows(
+                lambda screen: "mock/gpu" in screen and "default/two" not in screen.partition("last events")[0]
+            )
+        assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", terminal.text)
+
+
+async def test_in_a_pipe_the_view_of_a_cluster_is_plain_lines_after_each_change(
+    runtime: RuntimeDirectory, tmp_path: Path
+) -> None:
+    async with runtime.up("-c", tmp_path / "plugwright.yaml"):
+        command = python("-m", "plugwright", "devices", "--watch")
+        async with running(command, runtime.environment) as watching:
+            await watching.out.until("node-1  mock/gpu  ...")
+            await runtime.ask("mock", "fail", "0", "--reason", "hot")
+            await watching.out.until("node-1  mock/gpu  U..")
+            watching.process.terminate()
+        assert not any("\x1b" in line for line in watching.out.all)
+        assert sum("mock/gpu  ..." in line for line in watching.out.all) == 1
