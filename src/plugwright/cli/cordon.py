@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 from plugwright.cli.control import ask, control_socket
 from plugwright.cli.options import duration, moment
-from plugwright.cli.output import Cell, age, table_lines
+from plugwright.cli.output import Cell, Dumper, age, table_lines
 from plugwright.sdk.status import CordonStatus, DaemonStatus
 from plugwright.text import clean
 
@@ -19,10 +20,10 @@ _COLUMNS = ["RESOURCE", "ID", "SINCE", "ENDS IN", "BY", "REASON"]
 _EXAMPLES = """\b
 Examples:
   plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'fan replaced on Monday' --for 3d
-  plugwright cordon --list
+  plugwright cordon list
 """
 _by = click.option(
-    "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log and for --list."
+    "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log and for `cordon list`."
 )
 
 
@@ -35,18 +36,21 @@ _by = click.option(
     "--until", type=moment, metavar="TIME", help="End it then, such as 2026-12-01T08:00 or 2026-12-01T08:00Z."
 )
 @_by
-@click.option("--list", "listing", is_flag=True, help="List the cordons instead, those of the configuration too.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --list.  [default: text]")
+@click.option("--list", "listing", is_flag=True, hidden=True)  # its earlier name
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="With `list`.  [default: text]")
 @control_socket
 def cordon(control_socket: Path, listing: bool, output: str | None, **options: Any) -> None:
     """Take one device out of service: it turns Unhealthy with this reason, and stays so over restarts.
 
-    Pods that hold it keep it; no new pod gets it. A cordon with an end is taken back by itself.
+    Pods that hold it keep it; no new pod gets it. A cordon with an end expires. `cordon list` shows all of them,
+    those of the configuration too.
     """
+    if options["resource"] == "list" and options["device_id"] is None:  # the name of a resource has a '/'
+        listing, options["resource"] = True, None
     given = {name for name, value in options.items() if value is not None and name != "by"}
     if listing:
         if given:
-            raise click.UsageError("--list takes no device")
+            raise click.UsageError("`cordon list` takes no device")
         _show(ask(control_socket, {"do": "status"}), output or "text")
         return
     for name, shown in (
@@ -59,7 +63,7 @@ def cordon(control_socket: Path, listing: bool, output: str | None, **options: A
     if {"seconds", "until"} <= given:
         raise click.UsageError("give --for or --until, not both")
     if output:
-        raise click.UsageError("--output is for --list")
+        raise click.UsageError("--output is for `cordon list`")
     keys = {
         "resource": "resource",
         "device_id": "id",
@@ -86,6 +90,9 @@ def uncordon(resource: str, device_id: str, by: str | None, control_socket: Path
 def _show(report: DaemonStatus, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(report["cordons"]))
+        return
+    if output == "yaml":
+        click.echo(yaml.dump(report["cordons"], Dumper=Dumper, sort_keys=False), nl=False)
         return
     if report["cordons_unreadable"]:
         click.echo(clean(report["cordons_unreadable"]))
