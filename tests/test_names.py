@@ -83,6 +83,7 @@ SMALL_MODULES: Mapping[str, str] = {
     "apiserver.scale": "a subresource that several kinds have; its importer is near the limit",
     "cli.lean_start": "loaded before anything else",
     "cluster.controllers.replica_sets": "a module for each controller",
+    "cluster.pod_commands": "which container and node, apart from the cluster that is wired together",
     "system.init_process": "runs before anything else of the daemon",
     "system.idle_calls": "one mechanism, for whichever service answers next",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",
