@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs dist smoke prometheus clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs dist smoke prometheus first-hour clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ $(READY): pyproject.toml uv.lock
 
 demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go
 	@$(BIN)/python examples/demo.py
+
+first-hour: $(READY) ## the first hour of a new user, from a bare clone on a terminal (needs Go)
+	@$(BIN)/python -m tests.kubernetes.first_hour
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=6] [ARGS='-k watcher']
 	@$(BIN)/python -m pytest -n $(or $(JOBS),6) --dist worksteal $(ARGS)

@@ -7,9 +7,11 @@ is 0 only if all of them happened.
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,7 +136,12 @@ class Demo:
 
     def plugwright(self, *arguments: str, **variables: str) -> None:
         print(dim(f"    $ plugwright {shlex.join(arguments)}"), flush=True)
-        done = subprocess.run(command(*arguments), env={**self.environment, **variables}, check=False)
+        environment = {**self.environment, **variables}
+        with subprocess.Popen(
+            command(*arguments), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as done:
+            for line in done.stdout or ():
+                say(line.rstrip())
         expect(done.returncode == 0, f"plugwright {arguments[0]} failed")
 
 
@@ -148,8 +155,8 @@ def devices(demo: Demo) -> None:
         demo.api.delete(Pod, "two", grace_period=0)
     demo.until_node("10", "0")
     step("The plugin was stopped: none is allocatable, but the resource is still there", "plugwright node resources")
-    print("    A real kubelet keeps it for five minutes; this one keeps it for 3 seconds (--plugin-grace), with a")
-    print("    status update every second (--heartbeat), so that the demo is short. Then it is 0 and stale:")
+    say("    A real kubelet keeps it for five minutes; this one keeps it for 3 seconds (--plugin-grace), with a status")
+    say("    update every second (--heartbeat), so that the demo is short. Then it is 0 and stale:")
     demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "1s")
     demo.until_node(None, None)
     step("The stale resource is gone from Capacity and Allocatable, and stays away", "kubectl describe node node-1")
@@ -162,7 +169,7 @@ def allocate(demo: Demo) -> list[str]:
     lines = list(demo.api.log("two"))
     step("Its container gets the environment, mounts and device nodes of a linked pair", "kubectl logs two")
     for line in lines:
-        print(f"    {line.rstrip()}")
+        say(f"    {line.rstrip()}")
     [visible] = [line for line in lines if line.startswith("env MOCK_VISIBLE_DEVICES=")]
     ids = visible.partition("=")[2].strip().split(",")
     expect(len(set(ids)) == 2, f"expected two devices, got {ids}")
@@ -195,8 +202,8 @@ def claims(demo: Demo) -> None:
     step(
         "Four more GPUs are served by claims, from the cluster's own file:", "kubectl get deviceclasses,resourceslices"
     )
-    print(CLAIMS_CONFIG)
-    print(CLAIM.replace("NAME", "pair").replace("MEMORY", "40Gi"))
+    say(CLAIMS_CONFIG)
+    say(CLAIM.replace("NAME", "pair").replace("MEMORY", "40Gi"))
     given = allocate_pair(demo, "pair", "40Gi")
     step(
         "A claim: two GPUs of one model, at least 40 GiB each, on one NUMA node",
@@ -204,14 +211,14 @@ def claims(demo: Demo) -> None:
     )
     lines = [line.rstrip() for line in demo.api.log("pair") if "VISIBLE" in line]
     expect(len(lines) == 1 and all(device in lines[0] for device in given), f"expected {given}, got {lines}")
-    print(f"    {lines[0]}")
+    say(f"    {lines[0]}")
     create_claim(demo, "huge", "200Gi")
     message = demo.until_event("huge", "FailedScheduling")
     expect("1 cannot allocate all claims" in message, message)
     why = demo.until_event("huge", "FailedAllocation")
     expect("excluded by a selector" in why, why)
     step(f"A claim for 200 GiB fits nowhere: {message.partition('.')[0]}", "kubectl describe resourceclaim huge")
-    print(f"    {why}")
+    say(f"    {why}")
     taint_and_recover(demo, given)
 
 
@@ -225,7 +232,7 @@ def taint_and_recover(demo: Demo, given: list[str]) -> None:
     why = demo.until_event("second", "FailedAllocation")
     expect("1 device tainted" in why, why)
     step("A free GPU failed and is tainted, so the next pair has to wait:", "kubectl get resourceslices -o yaml")
-    print(f"    {why}")
+    say(f"    {why}")
     demo.plugwright("mock", "recover", free, **variables)
     demo.until_pod("second", is_running, "Running")
     step("It recovered, the taint is gone, and the pod runs", "kubectl get pods,resourceclaims")
@@ -279,7 +286,7 @@ def plugin(demo: Demo) -> Iterator[None]:
     file = demo.root / "plugwright.yaml"
     file.write_text(text)
     step("`plugwright run` serves this file at the node, a process as on a real one:", str(file))
-    print(text)
+    say(text)
     flags = ("--kubelet-dir", node_directory(demo.facts), "--state-dir", str(demo.root / "cordons"))
     arguments = command("run", "-c", str(file), *flags, "--log-level", "error")
     with subprocess.Popen(arguments, env=demo.environment) as daemon:
@@ -316,8 +323,28 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "plugwright", *arguments]
 
 
+def say(text: str) -> None:
+    """Prints it; on a terminal no line is wider than that, and the rest of a long one is indented."""
+    print(wrapped(text), flush=True)
+
+
+def wrapped(text: str) -> str:
+    if not sys.stdout.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size().columns)
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True) or [
+            ""
+        ]
+    return "\n".join(lines)
+
+
 def step(text: str, look: str) -> None:
-    print(f"\n{coloured('1;32', '▸')} {coloured('1', text)}\n{dim(f'    look at: {look}')}", flush=True)
+    first, *rest = wrapped(f"▸ {text}").splitlines()
+    title = "\n".join([f"{coloured('1;32', '▸')} {coloured('1', first[2:])}", *(coloured("1", line) for line in rest)])
+    print(f"\n{title}\n{dim(wrapped(f'    look at: {look}'))}", flush=True)
 
 
 def dim(text: str) -> str:

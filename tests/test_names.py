@@ -87,6 +87,7 @@ SMALL_MODULES: Mapping[str, str] = {
     "cluster.controllers.replica_sets": "a module for each controller",
     "plugins.nvidia.nvidia_parameters": "loaded by the first claim that has such parameters",
     "system.journal": "a kind of file, apart from what is recorded in one",
+    "cluster.pod_commands": "which container and node, apart from the cluster that is wired together",
     "system.init_process": "runs before anything else of the daemon",
     "system.idle_calls": "one mechanism, for whichever service answers next",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",

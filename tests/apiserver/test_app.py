@@ -51,24 +51,26 @@ async def test_no_request_is_served_without_the_token(api: Api, authorization: s
         assert method == "HEAD" or response.json()["reason"] == "Unauthorized"
 
 
-async def test_a_websocket_is_not_opened(store: Store) -> None:
-    sent = []
-
-    async def send(message: object) -> None:
-        sent.append(message)
+async def test_a_websocket_without_the_token_is_not_opened(store: Store) -> None:
+    sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, str]:
         return {"type": "websocket.connect"}
 
-    scope = {"type": "websocket", "path": "/api/v1/pods", "headers": [], "query_string": b""}
+    async def send(message: object) -> None:
+        assert isinstance(message, dict)
+        sent.append(message)
+
+    scope = {"type": "websocket", "path": "/api/v1/pods", "headers": [], "query_string": b"", "subprotocols": []}
     await application(server(store))(scope, receive, send)
-    assert [message["type"] for message in sent] == ["websocket.close"]  # type: ignore[index]
+    assert [message["type"] for message in sent] == ["websocket.http.response.start", "websocket.http.response.body"]
+    assert sent[0]["status"] == 401
 
 
 @pytest.mark.parametrize(
     "path",
     ["/api/v1/nopes", "/api/v2/pods", "/apis/apps/v1/nopes", "/api/v1/namespaces/default/nodes", "/api/v1/pods/p",
-     "/api/v1/nodes/node/log", "/api/v1/namespaces/default/pods/p/exec", "/api/v1/nodes/node/status/x", "/x/y/z"],
+     "/api/v1/nodes/node/log", "/api/v1/namespaces/default/pods/p/nope", "/api/v1/nodes/node/status/x", "/x/y/z"],
 )  # fmt: skip
 async def test_paths_that_are_not_served_are_not_found(api: Api, path: str) -> None:
     for method in ("GET", "POST"):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plugwright.cli.output import print_table, table_lines
+from plugwright.cli.output import print_table, table_lines, wrapped
 
 HEALTHY_GPU = (
     "from plugwright.cli.output import print_table; print_table(['ID', 'HEALTH'], [['gpu', ('Healthy', 'green')]])"
@@ -101,3 +101,14 @@ def test_rich_is_loaded_by_the_first_table_and_never_by_the_daemon() -> None:
         "plugwright.cli.output.table_lines(['ID'], []); assert 'rich' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_long_line_is_wrapped_on_a_terminal_alone() -> None:
+    text = "12:00 refused   default/p: the plugin says that no device is free just now"
+    assert wrapped(text, 4) == text
+    line = f"from plugwright.cli.output import wrapped; print(wrapped({text!r}, 4))"
+    lines = printed_to_a_terminal(line, {**os.environ, "COLUMNS": "40"}).splitlines()
+    assert len(lines) > 1
+    assert " ".join(part.strip() for part in lines) == text
+    assert all(len(part) <= 40 for part in lines)
+    assert all(part.startswith("    ") for part in lines[1:])

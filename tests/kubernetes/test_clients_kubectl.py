@@ -104,10 +104,14 @@ async def _shows(kubectl: Client) -> None:
     for kind in ("nodes", "pods"):
         refused = await kubectl.ended("top", kind)
         assert (refused.code, refused.error) == (1, "error: Metrics API not available\n")
-    for words in (("create", "token", "default"), ("create", "deployment", "web", "--image=demo")):
+    for words, what in (
+        (("create", "token", "default"), "tokens of service accounts"),
+        (("get", "statefulsets"), "StatefulSet objects"),
+        (("port-forward", "pod/talks", "8080"), "`kubectl port-forward`"),
+    ):
         refused = await kubectl.ended(*words)
         assert refused.code == 1
-        assert "the server could not find the requested resource" in refused.error
+        assert f"plugwright does not emulate {what}; use `plugwright join`" in refused.error
 
 
 async def _works_on_nodes(kubectl: Client) -> None:

@@ -140,7 +140,7 @@ def _cordons(operator: Operator, node: Node) -> None:
     cordon = OPERATIONS.command("Cordons", "plugwright cordon mock/gpu").replace("mock-3-4b09369e", _third(operator))
     assert "is cordoned until 20" in operator.in_pod(cordon)
     node.shows(GPU, capacity=10, allocatable=9)
-    listed = operator.in_pod(OPERATIONS.command("Cordons", "plugwright cordon --list"))
+    listed = operator.in_pod(OPERATIONS.command("Cordons", "plugwright cordon list"))
     assert all(text in listed for text in (_third(operator), "alice, as root (uid 0, pid ", "fan replaced on Monday"))
     log = operator.plays("kubectl logs -n plugwright ds/plugwright | grep '\"device cordoned\"'")
     assert json.loads(log)["by"].startswith("alice, as root")
@@ -188,7 +188,7 @@ def _upgrades_the_image(operator: Operator, cluster: Cluster, node: Node) -> Non
     images = "kubectl get pods -n plugwright -l app.kubernetes.io/component=daemon -o jsonpath='{..image}'"
     assert "localhost/plugwright:next" in operator.plays(images)
     node.shows(GPU, capacity=12, allocatable=11)
-    assert "alice" in operator.in_pod("plugwright cordon --list")
+    assert "alice" in operator.in_pod("plugwright cordon list")
 
 
 def _daemons(operator: Operator) -> str:
@@ -218,7 +218,7 @@ def test_the_day_by_manifest(operator: Operator, node: Node, pods: Pods) -> None
     operator.plays(print_manifest, apply, resource=WIDGET)
     operator.hurries("devices")
     until("the cordon arrives", lambda: node.resource(WIDGET) == (4, 3), limit=150)
-    listed = operator.in_pod("plugwright cordon --list", namespace="devices", resource=WIDGET)
+    listed = operator.in_pod("plugwright cordon list", namespace="devices", resource=WIDGET)
     assert "recalled by the vendor" in listed
 
     operator.writes("plugwright.yaml", BAD)

@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from plugwright.apiserver import KUBERNETES_VERSION, clock, discovery, requests, responses, schema
+from plugwright.apiserver import KUBERNETES_VERSION, clock, discovery, remote_commands, requests, responses, schema
 from plugwright.apiserver.clock import Clock
 from plugwright.apiserver.errors import from_cluster_error, method_not_allowed, not_found
 from plugwright.apiserver.handlers import Logs, ResourceHandlers
 from plugwright.apiserver.kinds import KINDS
+from plugwright.apiserver.remote_commands import NO_COMMANDS, CommandRunner
 from plugwright.apiserver.store import Store
 from plugwright.errors import ClusterError, StatusError
 
@@ -25,6 +26,7 @@ __all__ = ["Logs", "RequestRouter", "Server", "application"]
 
 logger = logging.getLogger(__name__)
 _IMPERSONATION = "impersonate-"
+_STREAMED = ("attach", "exec")
 _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
@@ -37,6 +39,7 @@ class Server:
     token: str = field(repr=False)
     release: str = KUBERNETES_VERSION
     now: Clock = clock.now
+    commands: CommandRunner = NO_COMMANDS
 
 
 def application(server: Server) -> Starlette:
@@ -60,14 +63,31 @@ class RequestRouter:
         self._token = server.token.encode()
         self._documents = discovery.documents(server.release)
         self._release = server.release
-        self._handlers = ResourceHandlers(server.store, server.logs, server.now)
+        self._commands = server.commands
+        self._handlers = ResourceHandlers(server.store, server.logs, server.now, server.commands)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # `kubectl exec` tries a WebSocket, and falls back to HTTP
-            await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"})
+        if scope["type"] == "websocket":
+            await self._serve_websocket(scope, receive, send)
             return
         response = await self.respond(Request(scope, receive))
         await response(scope, receive, send)
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`kubectl exec` and `attach`; a request that is refused is answered as one without an upgrade."""
+        request = Request({**scope, "type": "http", "method": "GET", "scheme": "https", "http_version": "1.1"}, receive)
+        try:
+            self._authenticate(request)
+            _refuse_impersonation(request)
+            path = requests.resource_path(scope["path"].rstrip("/"), self._release)
+            if path.subresource not in _STREAMED:
+                raise method_not_allowed()
+            await remote_commands.serve(scope, receive, send, path, self._commands)
+        except ClusterError as error:
+            response = responses.failure(request, from_cluster_error(error))
+            headers = response.raw_headers
+            await send({"type": "websocket.http.response.start", "status": response.status_code, "headers": headers})
+            await send({"type": "websocket.http.response.body", "body": response.body})
 
     async def respond(self, request: Request) -> Response:
         """The response, also to a request that is refused."""

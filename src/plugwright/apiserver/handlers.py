@@ -15,6 +15,7 @@ from plugwright.apiserver import (
     list_options,
     log_options,
     printers,
+    remote_commands,
     requests,
     responses,
     schema,
@@ -27,6 +28,7 @@ from plugwright.apiserver.list_options import Chunk
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.patch import Json, json_patch, merge_patch, strategic_merge_patch
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer, check_identity
+from plugwright.apiserver.remote_commands import NO_COMMANDS, CommandRunner
 from plugwright.apiserver.responses import ResponseForm
 from plugwright.apiserver.scale import scale_of, scaled
 from plugwright.apiserver.store import DryRun, Object, Store
@@ -42,6 +44,7 @@ _PATCHES: dict[str, Callable[[Json, Json, Kind], Json]] = {
         before, patch, kind.object_type
     ),
 }
+_STREAMED = ("attach", "exec")
 _APPLY = "application/apply-patch+yaml"
 
 
@@ -52,8 +55,8 @@ class Logs(Protocol):
 
 
 class ResourceHandlers:
-    def __init__(self, store: Store, logs: Logs, now: Clock) -> None:
-        self._store, self._logs, self._now = store, logs, now
+    def __init__(self, store: Store, logs: Logs, now: Clock, commands: CommandRunner = NO_COMMANDS) -> None:
+        self._store, self._logs, self._now, self._commands = store, logs, now, commands
         self._writer = Writer(store, now)
         self._dry_run_writer = Writer(DryRun(store), now)
 
@@ -72,6 +75,8 @@ class ResourceHandlers:
         raise method_not_allowed()
 
     def _read(self, request: Request, path: ResourcePath) -> Response:
+        if path.subresource in _STREAMED:
+            return self._refuse_stream(request, path)
         if path.subresource == "log":
             return self.log(request, path)
         if path.subresource == "scale":
@@ -84,7 +89,14 @@ class ResourceHandlers:
             list_options.check(request.query_params, is_watch=False)
         return self.get(request, path) if path.name else self.list_collection(request, path)
 
+    def _refuse_stream(self, request: Request, path: ResourcePath) -> Response:
+        """Of `kubectl exec` and the like without a WebSocket: older clients, and those that were refused one."""
+        self._commands.check(path, remote_commands.read_options(request.query_params))
+        raise bad_request("exec and attach need a WebSocket here: use kubectl 1.31 or newer")
+
     async def _post(self, request: Request, path: ResourcePath) -> Response:
+        if path.subresource in _STREAMED:
+            return self._refuse_stream(request, path)
         content = await requests.read_body(request)
         if path.subresource == "binding":
             return self.bind(request, path, content)

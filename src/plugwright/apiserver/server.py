@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from plugwright.apiserver.tls import Certificates
+from plugwright.apiserver.websocket import WebSocketConnection
 from plugwright.errors import ConfigError
 
 __all__ = ["Application", "RestartableServer", "listen", "serving"]
@@ -29,7 +30,12 @@ class _ApiServer(uvicorn.Server):
         yield
 
 
-class _CertifiedConnection(H11Protocol):
+class _Connection(H11Protocol):
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: the application answers a client that asks for SPDY, as older kubectl do."""
+
+
+class _CertifiedConnection(_Connection):
     """Its requests have the client's certificate in their state, as `peercert`; empty without one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -76,8 +82,8 @@ async def serving(
     """Answers while inside; leaving ends every watch. Certificates of clients must be signed by the file `clients`."""
     config = uvicorn.Config(
         application,
-        http=_CertifiedConnection if clients else "h11",
-        ws="none",
+        http=_CertifiedConnection if clients else _Connection,
+        ws=WebSocketConnection,
         lifespan="off",
         log_config=None,  # the program sets format and level
         access_log=False,

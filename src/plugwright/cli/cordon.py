@@ -1,12 +1,12 @@
 """`plugwright cordon` and `uncordon`: take one device out of service, put it back, and list what is out."""
 
-import json
 import time
 from typing import Any
 
 import click
 
 from plugwright.cli.control import ChosenDaemon, daemon_options, device_id
+from plugwright.cli.fleet_options import document_printed
 from plugwright.cli.options import duration, moment
 from plugwright.cli.output import Cell, age, table_lines
 from plugwright.errors import PeerGone
@@ -21,10 +21,10 @@ _EXAMPLES = """\b
 Examples:
   plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'fan replaced on Monday' --for 3d
   plugwright cordon nvidia.com/gpu 3 --node worker-7 --reason 'Xid 79 twice'
-  plugwright cordon --list --all-nodes
+  plugwright cordon list --all-nodes
 """
 _by = click.option(
-    "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log and for --list."
+    "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log and for `cordon list`."
 )
 
 
@@ -37,23 +37,25 @@ _by = click.option(
     "--until", type=moment, metavar="TIME", help="End it then, such as 2026-12-01T08:00 or 2026-12-01T08:00Z."
 )
 @_by
-@click.option("--list", "listing", is_flag=True, help="List the cordons instead, those of the configuration too.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --list.  [default: text]")
+@click.option("--list", "listing", is_flag=True, hidden=True)  # its earlier name
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="With `list`.  [default: text]")
 @daemon_options(all_nodes=True)
 def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: Any) -> None:
     """Take one device out of service: it turns Unhealthy with this reason, and stays so over restarts.
 
     ID is the device's id, the beginning of it, or its index. Pods that hold it keep it; no new pod gets it. A cordon
-    with an end is taken back by itself.
+    with an end expires. `cordon list` shows all of them, those of the configuration too.
     """
+    if options["resource"] == "list" and options["device_id"] is None:  # the name of a resource has a '/'
+        listing, options["resource"] = True, None
     given = {name for name, value in options.items() if value is not None and name != "by"}
     if listing:
         if given:
-            raise click.UsageError("--list takes no device")
+            raise click.UsageError("`cordon list` takes no device")
         _show_all(daemon, output or "text") if daemon.is_all else _show(daemon.ask({"do": "status"}), output or "text")
         return
     if daemon.is_all:
-        raise click.UsageError("--all-nodes is for --list: a device is on one node")
+        raise click.UsageError("--all-nodes is for `cordon list`: a device is on one node")
     for name, shown in (
         ("resource", "argument 'RESOURCE'"),
         ("device_id", "argument 'ID'"),
@@ -64,7 +66,7 @@ def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: A
     if {"seconds", "until"} <= given:
         raise click.UsageError("give --for or --until, not both")
     if output:
-        raise click.UsageError("--output is for --list")
+        raise click.UsageError("--output is for `cordon list`")
     keys = {
         "resource": "resource",
         "device_id": "id",
@@ -105,9 +107,7 @@ def _show_all(daemon: ChosenDaemon, output: str) -> None:
             silent.append(f"{clean(node)}: {clean(reason)}")
         else:
             found += [(node, cordon) for cordon in report["cordons"]]
-    if output == "json":
-        click.echo(json.dumps([{"node": node, **cordon} for node, cordon in found]))
-    else:
+    if not document_printed([{"node": node, **cordon} for node, cordon in found], output):
         rows: list[list[Cell]] = [[node, *_row(cordon, time.time())] for node, cordon in found]
         click.echo("\n".join(table_lines(["NODE", *_COLUMNS], rows)) if rows else "no device is cordoned")
     if silent:
@@ -115,8 +115,7 @@ def _show_all(daemon: ChosenDaemon, output: str) -> None:
 
 
 def _show(report: DaemonStatus, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(report["cordons"]))
+    if document_printed(report["cordons"], output):
         return
     if report["cordons_unreadable"]:
         click.echo(clean(report["cordons_unreadable"]))

@@ -11,6 +11,7 @@ import click
 
 from plugwright.cli import kubelet_view as view
 from plugwright.cli import logs
+from plugwright.cli.options import optional_duration
 from plugwright.cluster.standalone.pod_changes import PodSource
 from plugwright.cluster.standalone.program import KubeletOptions, run
 from plugwright.config import pod_files
@@ -71,9 +72,9 @@ Examples:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    default=60.0,
+    type=optional_duration,
+    metavar="TIME",
+    default="60s",
     show_default=True,
     help="How long a pod waits for the node to have its resources; then it is submitted anyway.",
 )

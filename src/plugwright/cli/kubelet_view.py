@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from plugwright.cli.output import wrapped
 from plugwright.cluster.standalone.program import Shown
 from plugwright.kubelet.events import Call, Finding, StateChange
 from plugwright.kubelet.kubelet import Kubelet
@@ -28,6 +29,7 @@ _GOOD = ("admitted", "list", "loaded", "prepared", "registered", "reloaded", "st
 _BAD = ("checkpoint", "invalid", "not loaded", "refused", "removed", "stopped", "terminating")
 _SUCCESSES = ("OK", "open")  # outcomes of calls
 _INDENT = " " * (12 + 2)  # the width of the time
+_CONTINUED = 16
 
 _good = partial(click.style, fg="green")
 _bad = partial(click.style, fg="red")
@@ -39,9 +41,9 @@ def show_text(event: Shown, granted: RunContainerOptions | None) -> None:
     first, *rest = lines(event, granted)
     now = time.time()
     clock = time.strftime("%H:%M:%S", time.localtime(now))
-    click.echo(f"{_dim(f'{clock}.{_milliseconds(now)}')}  {first}")
+    click.echo(wrapped(f"{_dim(f'{clock}.{_milliseconds(now)}')}  {first}", _CONTINUED))
     for line in rest:
-        click.echo(f"{_INDENT}{line}")
+        click.echo(wrapped(f"{_INDENT}{line}", _CONTINUED))
 
 
 def show_json(event: Shown, granted: RunContainerOptions | None) -> None:

@@ -55,6 +55,7 @@ _COMMANDS = {
         "command": ("plugin_command", "Send a plugin one of its own commands."),
     },
     "Shell": {
+        "docs": ("docs", "Show a page of the documentation, offline."),
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plugwright.cli import logs
+from plugwright.cli.options import duration
 from plugwright.config import schema
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
@@ -38,13 +39,16 @@ def _option(flag: str, **settings: object) -> click.Option:
     return click.Option([flag], envvar=variable, show_envvar=True, show_default=True, **settings)  # type: ignore[arg-type]
 
 
-_SECONDS = click.FloatRange(min=0, min_open=True)
+def _time(flag: str, seconds: float, text: str) -> click.Option:
+    return _option(flag, type=duration, metavar="TIME", default=f"{seconds:g}s", help=text)
+
+
 _PROBE_SETTINGS = [
-    _option("--interval", type=_SECONDS, default=_DEFAULTS.interval, help="Seconds between two probes of a daemon."),
-    _option("--timeout", type=_SECONDS, default=_DEFAULTS.timeout, help="Seconds for one answer of a daemon."),
+    _time("--interval", _DEFAULTS.interval, "Time between two probes of a daemon."),
+    _time("--timeout", _DEFAULTS.timeout, "Time for one answer of a daemon."),
     _option("--patience", type=click.IntRange(min=1), default=_DEFAULTS.patience,
             help="Failed probes in a row before a daemon is restarted."),
-    _option("--grace", type=_SECONDS, default=_DEFAULTS.grace, help="Seconds for a daemon to end before it is killed."),
+    _time("--grace", _DEFAULTS.grace, "Time for a daemon to end before it is killed."),
     _option("--program", default=_DEFAULTS.program, help="NVIDIA's control program."),
     _option("--smi", default=_DEFAULTS.smi, help="The program that sets compute modes, where that is configured."),
 ]  # fmt: skip

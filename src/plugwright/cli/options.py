@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-__all__ = ["UncheckedPath", "duration", "moment", "program_name"]
+__all__ = ["UncheckedPath", "duration", "moment", "optional_duration", "program_name"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -24,8 +24,15 @@ class UncheckedPath(click.Path):
 
 def duration(text: str) -> float:
     """The seconds in `90s`, `10m`, `1.5h` or plain seconds; for `type=` of an option."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if not match or not float(match[1]):
+    if not (seconds := optional_duration(text)):
+        raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
+    return seconds
+
+
+def optional_duration(text: str) -> float:
+    """As `duration`, or 0."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(text))
+    if not match:
         raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
 

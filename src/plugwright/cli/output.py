@@ -5,6 +5,8 @@ or cut off at the width of a terminal, and in a pipe it is plain text without co
 Characters that a terminal would obey are shown as escapes.
 """
 
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from io import StringIO
@@ -16,11 +18,12 @@ import yaml
 from plugwright.cli.color import color_choice
 from plugwright.text import escaped
 
-__all__ = ["Cell", "Dumper", "age", "print_table", "table_lines"]
+__all__ = ["Cell", "Dumper", "age", "print_table", "table_lines", "wrapped"]
 
 Cell: TypeAlias = str | tuple[str, str]  # a text, or a text and its colour
 _UNLIMITED = 1_000_000  # columns
 _GAP = 2
+_WORD = re.compile(r" *[^ ]+| +$")
 _DETAIL_INDENT = 4
 
 
@@ -52,6 +55,20 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     with console.capture() as capture:
         console.print(table)
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def wrapped(line: str, indent: int) -> str:
+    """On a terminal, as lines of its width: those after the first are indented. Elsewhere the line as it is."""
+    if not sys.stdout.isatty():
+        return line
+    width, lines, length = shutil.get_terminal_size().columns, [""], 0
+    for word in _WORD.findall(line):
+        if length and length + len(click.unstyle(word)) > width:
+            lines.append(" " * indent)
+            word, length = word.lstrip(" "), indent  # noqa: PLW2901
+        lines[-1] += word
+        length += len(click.unstyle(word))
+    return "\n".join(lines)
 
 
 def age(seconds: float) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from plugwright import serve
 from plugwright.cli import logs
-from plugwright.cli.options import UncheckedPath
+from plugwright.cli.options import UncheckedPath, duration
 from plugwright.cli.plugin_target import load_plugins
 from plugwright.cli.run_file import configured, serve_file
 from plugwright.cli.run_settings import CONFIG, SETTINGS, RunSetting, addresses
@@ -72,8 +72,8 @@ Examples:
 @click.option("--serve", "api", type=click.Choice([api.value for api in ServeMode]),
               help="With MODULE:CLASS: through which API.  [default: as the plugin says]")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
-@click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
-              help="With --once: for each plugin.  [default: 10]")  # fmt: skip
+@click.option("--timeout", type=duration, metavar="TIME",
+              help="With --once: for each plugin.  [default: 10s]")  # fmt: skip
 @click.pass_context
 def run(
     context: click.Context,

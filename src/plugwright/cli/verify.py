@@ -11,6 +11,7 @@ import click
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
+from plugwright.cli.options import duration
 from plugwright.conformance import baseline, catalogue, documents, namespace, runner
 from plugwright.conformance.dra.claim_parameters import read_parameters
 from plugwright.conformance.dra.driver_session import NODE
@@ -133,7 +134,12 @@ Examples:
     "--cdi-dir", "cdi_dirs", multiple=True, type=click.Path(path_type=Path), help="Where CDI specs are looked for."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds for a registration."
+    "--timeout",
+    type=duration,
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help="Longest time until a registration.",
 )
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Versions to verify at once.")
 @click.option(

@@ -30,6 +30,7 @@ from plugwright.apiserver.kinds import (
 )
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.registry import ResourcePath, Writer
+from plugwright.apiserver.remote_commands import NO_COMMANDS
 from plugwright.apiserver.store import Change, Object, ObjectKey, Store
 from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.controllers.event_expiry import EventExpiry
@@ -40,6 +41,7 @@ from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_pods import RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape
 from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories, on_node
+from plugwright.cluster.pod_commands import PodCommands
 from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.errors import ConfigError, Expired, StatusError
 from plugwright.kubelet import KubeletSettings
@@ -133,7 +135,9 @@ class EmbeddedCluster:
     @property
     def application(self) -> Callable[..., Awaitable[None]]:
         """A new ASGI application of the API server, over the same objects."""
-        return app.application(app.Server(self.store, self, self.token, self.options.release, self.options.now))
+        commands = PodCommands(self.store, self.nodes) if self.options.processes else NO_COMMANDS
+        options = self.options
+        return app.application(app.Server(self.store, self, self.token, options.release, options.now, commands))
 
     def directory(self, node: str) -> Path:
         """The kubelet directory of a node: plugins of other programs register in its `device-plugins`."""

@@ -27,7 +27,17 @@ from plugwright.system import processes
 from plugwright.system.concurrency import first
 from plugwright.system.latest import Latest
 
-__all__ = ["STOP_GRACE", "ApplyCdi", "ContainerProcess", "Output", "ReportEvent", "run", "without_cdi"]
+__all__ = [
+    "STOP_GRACE",
+    "ApplyCdi",
+    "ContainerProcess",
+    "Output",
+    "ReportEvent",
+    "container_environment",
+    "granted_paths",
+    "run",
+    "without_cdi",
+]
 
 STOP_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 _INHERITED = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; more could be taken for the plugin's
@@ -112,11 +122,11 @@ class ContainerProcess:
             return sandbox.CANNOT_START
         for limit in limits:
             self.report(StateChange("limited", self.about, limit))
-        environment = self._environment(granted)
+        environment = container_environment(self.host, granted)
         arguments = [expand_references(argument, environment) for argument in command]
         refusals: list[str] = []
         try:
-            async with self._started(arguments, environment, _paths(granted), refusals) as process:
+            async with self._started(arguments, environment, granted_paths(granted), refusals) as process:
                 await first(process.wait(), self._stopped())
                 await processes.end(process, self.stop.value or 0.0)
         except (OSError, ValueError) as error:  # such as a NUL in a plugin's env
@@ -128,10 +138,6 @@ class ContainerProcess:
         text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self.report(StateChange("ended", self.about, text))
         return code
-
-    def _environment(self, granted: RunContainerOptions) -> dict[str, str]:
-        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        return {**inherited, "HOSTNAME": self.host, **granted.env}
 
     @asynccontextmanager
     async def _started(
@@ -188,7 +194,13 @@ class ContainerProcess:
         return []  # it was killed before it could write them
 
 
-def _paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
+def container_environment(host: str, granted: RunContainerOptions) -> dict[str, str]:
+    """The whole environment of a container's process."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, "HOSTNAME": host, **granted.env}
+
+
+def granted_paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
     need = sandbox.WANTED
     mounts = [(mount.host_path, mount.container_path, mount.read_only, need) for mount in granted.mounts]
     return [*mounts, *((node.host_path, node.container_path, False, need) for node in granted.nodes)]

@@ -17,12 +17,14 @@ from plugwright.apiserver.kinds import LEASES, NODES
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.one_node import NodeResources
 from plugwright.apiserver.registry import ResourcePath
+from plugwright.apiserver.remote_commands import CommandOptions, CommandStreams
 from plugwright.apiserver.store import Object
 from plugwright.cluster import container_logs
 from plugwright.cluster.cdi_devices import with_node_cdi_devices
 from plugwright.cluster.container_logs import ContainerLogs, LogName
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
 from plugwright.cluster.nodes import node_status
+from plugwright.cluster.nodes.container_commands import run_command
 from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_pods import NodePods
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
@@ -120,6 +122,13 @@ class EmulatedNode:
         """Reads all pods of this node again, after changes were missed."""
         if self._pods is not None:
             self._pods.resync(self._bound_pods())
+
+    async def execute(self, stored: Object, options: CommandOptions, streams: CommandStreams) -> int:
+        """The exit code of a command in a running container; raises `StatusError`."""
+        if self._pods is None:
+            raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
+        launch = await self._pods.command_launch(stored["metadata"]["uid"], options.container)
+        return await run_command(launch, str(stored["metadata"]["name"]), options, streams)
 
     def log(self, stored: Object, container: str) -> str:
         """The output of a container's process; of a container that is not run, the options it would have got."""

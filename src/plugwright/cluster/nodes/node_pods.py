@@ -12,10 +12,11 @@ from plugwright.apiserver.kinds import NODES
 from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.nodes.node_context import NodeContext, RuntimeSettings
+from plugwright.cluster.nodes.pod_processes import Launch
 from plugwright.cluster.nodes.pod_worker import REJECTED, PodWorker
 from plugwright.cluster.scheduling import fit
 from plugwright.cluster.scheduling.fit import NodeInfo, Rejection
-from plugwright.errors import KubeletError
+from plugwright.errors import KubeletError, StatusError
 from plugwright.kubelet import Phase
 from plugwright.system.concurrency import single_error
 
@@ -54,6 +55,13 @@ class NodePods:
             self._terminate(worker, worker.terminate)
         elif worker is None and (stored.get("status") or {}).get("phase") not in _FINISHED:
             self._tasks.create_task(self._start(self._add(stored)))
+
+    async def command_launch(self, uid: str, container: str) -> Launch:
+        """What a running container was started with; raises `StatusError`."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            raise StatusError(400, "BadRequest", f'container "{container}" is not running')
+        return await worker.command_launch(container)
 
     def deleted(self, uid: str) -> None:
         """The pod's object is gone: its containers end, and no status is written."""

@@ -36,14 +36,15 @@ class PodConfig:
         for container in containers_of(self.stored["spec"]):
             await self._environment(pod, container)
 
-    async def launch(self, pod: Pod, container: Object, attempt: int) -> Launch:
-        """Has the kubelet start the container; raises `ContainerWaiting`."""
+    async def launch(self, pod: Pod, container: Object, attempt: int, *, is_start: bool = True) -> Launch:
+        """Has the kubelet start the container, unless it runs already; raises `ContainerWaiting`."""
         name, volumes = container["name"], self.context.volumes
         environment = await self._environment(pod, container)
         command = [*self._entrypoint(container), *map(str, container.get("args") or ())]
         if not command:
             raise ContainerWaiting(name, "CreateContainerError", _NO_COMMAND)
-        await self.context.kubelet.restart_container(pod, name)
+        if is_start:
+            await self.context.kubelet.restart_container(pod, name)
         kubelet = self.context.kubelet
         granted = with_node_cdi_devices(kubelet.granted(pod, name), kubelet.paths.root)
         message = volumes.termination_log(self.stored, name, attempt)

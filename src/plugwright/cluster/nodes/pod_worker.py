@@ -196,6 +196,14 @@ class PodWorker:
         assert self.pod is not None
         return await self._config.launch(self.pod, container, attempt)
 
+    async def command_launch(self, container: str) -> Launch:
+        """What a running container was started with, for one more command in it; raises `StatusError`."""
+        name = f"{self.name[1]}"
+        if self.pod is None or self._processes is None or not self._processes.runs[container].is_running:
+            raise StatusError(400, "BadRequest", f'container "{container}" of pod "{name}" is not running')
+        entry = next(one for one in restarts.containers_of(self.stored["spec"]) if one["name"] == container)
+        return await self._config.launch(self.pod, entry, self._processes.runs[container].attempt, is_start=False)
+
     @property
     def _config(self) -> PodConfig:
         return PodConfig(self._context, self.stored, self.address)

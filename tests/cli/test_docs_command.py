@@ -1,0 +1,33 @@
+"""`plugwright docs` shows the pages of this version without a network."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from plugwright.cli.docs import docs
+
+PAGES = Path(__file__).parents[2] / "docs"
+
+
+def test_every_page_is_listed_with_its_title() -> None:
+    lines = CliRunner().invoke(docs).output.splitlines()
+    assert {line.split()[0] for line in lines} == {page.stem for page in PAGES.glob("*.md")}
+    assert all(len(line.split()) > 1 for line in lines)
+
+
+@pytest.mark.parametrize("topic", ["cluster-limits", "cluster-limits.md", "docs/cluster-limits.md#workloads"])
+def test_a_page_is_shown_as_it_is(topic: str) -> None:
+    assert CliRunner().invoke(docs, [topic]).output == (PAGES / "cluster-limits.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("topic", "text"), [("clustr", "did you mean 'cluster'?"), ("../../etc/passwd", "`plugwright docs` lists them")]
+)
+def test_an_unknown_page_is_refused(topic: str, text: str) -> None:
+    words = [sys.executable, "-m", "plugwright", "docs", topic]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert text in done.stderr
