@@ -9,6 +9,7 @@ from plugwright.errors import PeerRefused
 from plugwright.explain import World, explain_claim, explain_pod, first_line, read_world
 from plugwright.explain.world import ApiObject
 
+UNAVAILABLE = "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1"
 ONE = (published(device("a")),)
 
 
@@ -58,8 +59,7 @@ def test_a_claim_without_a_pod_is_told_whether_it_could_be_allocated() -> None:
     [
         (
             "UnexpectedAdmissionError",
-            "Pod was rejected: Allocate failed due to requested number of devices unavailable for example.com/gpu. "
-            "Requested: 2, Available: 1, which is unexpected",
+            f"Pod was rejected: Allocate failed due to {UNAVAILABLE}, which is unexpected",
             "1 of 2 example.com/gpu were healthy and free",
         ),
         (

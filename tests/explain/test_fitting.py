@@ -1,7 +1,9 @@
 """`fit` on small worlds: how many pods run, where, and why the next one does not."""
 
-from tests.explain.worlds import CLASS, claim, device, node, pod, published
+import pytest
+from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, published
 
+from plugwright.errors import ConfigError
 from plugwright.explain import World
 from plugwright.explain.fitting import fit_pod, with_objects, workloads
 
@@ -36,6 +38,17 @@ def test_a_shared_claim_keeps_its_pods_on_its_node() -> None:
     assert fit_pod(world, pod("w", claim="c"), 3).nodes == {"n1": 3}
 
 
+def test_limits_of_a_file_are_requests_as_on_an_api_server() -> None:
+    entry: dict[str, object] = dict(pod("w"))
+    entry["spec"] = {"containers": [{"name": "main", "resources": {"limits": {"example.com/gpu": "3"}}}]}
+    assert fit_pod(World((node("n1", 4),)), entry, 2).placed == 1
+
+
+def test_a_malformed_pod_is_an_error_of_the_file() -> None:
+    with pytest.raises(ConfigError, match="pod w must be one that an API server accepts"):
+        fit_pod(World((node("n1", 4),)), {"metadata": {"name": "w"}, "spec": {"containers": [3]}}, 1)
+
+
 def test_all_pods_that_run_need_no_explanation() -> None:
     assert fit_pod(World((node("n1", 4),)), pod("w", 2), 2).explanation is None
 
@@ -48,7 +61,7 @@ def test_a_missing_template_is_the_reason() -> None:
 
 
 def test_a_quota_limits_the_claims_of_a_template() -> None:
-    key = f"{CLASS['metadata']['name']}.deviceclass.resource.k8s.io/devices"
+    key = f"{DRIVER}.deviceclass.resource.k8s.io/devices"
     quota = {
         "metadata": {"namespace": "default", "name": "team"},
         "spec": {"hard": {key: "2"}},

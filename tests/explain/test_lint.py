@@ -6,7 +6,7 @@ import pytest
 from tests.explain.worlds import CLASS, DRIVER, claim, device, node, published, selected
 
 from plugwright.explain import World
-from plugwright.explain.lint import lint_objects
+from plugwright.explain.claim_lint import lint_objects
 
 SLICES = (published(device("a", numa=0), device("b", numa=1)), published(device("c"), on="n2"))
 WORLD = World((node("n1"), node("n2")), (), SLICES, (CLASS,))

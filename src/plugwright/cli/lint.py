@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from plugwright.cli.cluster_question import cluster_options, printed, read_objects, wanted_namespace, world_of
+from plugwright.explain.claim_lint import LintFinding, LintReport, lint_objects
 from plugwright.explain.fitting import in_namespace, with_objects
-from plugwright.explain.lint import LintFinding, LintReport, lint_objects
 from plugwright.text import clean
 
 __all__ = ["lint"]

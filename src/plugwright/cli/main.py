@@ -39,7 +39,7 @@ _COMMANDS = {
     },
     "Look and repair": {
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
-        "fit": ("fit", "Tell whether the pods of a file would run now, and where."),
+        "fit": ("would_fit", "Tell whether the pods of a file would run now, and where."),
         "lint": ("lint", "Check claims and classes against the devices of a cluster."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),

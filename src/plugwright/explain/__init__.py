@@ -5,7 +5,7 @@ node takes a pod, `relaxations` lists single changes, `search` finds those that 
 the oracle confirmed it.
 """
 
-from plugwright.explain.claims import explain_claim
+from plugwright.explain.claim_answers import explain_claim
 from plugwright.explain.explanation import Explanation, explain_pod, first_line
 from plugwright.explain.reading import read_world
 from plugwright.explain.world import World

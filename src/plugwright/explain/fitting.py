@@ -5,11 +5,14 @@ Nodes are filled in the order of their names. A scheduler spreads pods, so it ma
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from plugwright.apiserver.kinds import pod_defaults
+from plugwright.cluster.events import MALFORMED
 from plugwright.errors import ConfigError
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.explanation import API_VERSION, Explanation, explain_situation
@@ -85,8 +88,12 @@ def fit_pod(world: World, pod: ApiObject, replicas: int) -> FitReport:
     if not (pod.get("spec") or {}).get("containers"):
         raise ConfigError(f"pod {name} must have containers")
     oracle = Oracle(world)
-    fresh = {key: value for key, value in pod.items() if key != "status"}
-    situation = Situation(fresh, tuple(claim_entries(world, fresh)))
+    try:
+        fresh = pod_defaults.prepare_for_create(deepcopy({**pod, "status": {}}))
+        situation = Situation(fresh, tuple(claim_entries(world, fresh)))
+        oracle.quota_shortages(situation)
+    except MALFORMED as error:
+        raise ConfigError(f"pod {name} must be one that an API server accepts, got {error!r}") from error
     nodes: Counter[str] = Counter()
     candidates = sorted(oracle.nodes, key=natural_order)
     while sum(nodes.values()) < replicas:
