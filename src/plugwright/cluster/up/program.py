@@ -20,6 +20,7 @@ from plugwright.apiserver.kinds import NODES, PODS
 from plugwright.apiserver.kubeconfig_file import Kubeconfig
 from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.cluster.controllers.waiting_pods import PodExplainer
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions
 from plugwright.dra.driver import Driver
@@ -62,12 +63,18 @@ class PluginSource(Protocol):
         ...
 
 
-def run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: ClusterReady) -> None:
-    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once."""
+def run(
+    options: UpOptions,
+    directory: StateDirectory,
+    plugins: PluginSource,
+    ready: ClusterReady,
+    explain: PodExplainer | None = None,
+) -> None:
+    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once, `explain` for pods that wait."""
     ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
         try:
-            asyncio.run(_run(options, directory, plugins, ready))
+            asyncio.run(_run(options, directory, plugins, ready, explain))
         except BaseExceptionGroup as group:
             raise single_error(group) from None
 
@@ -115,11 +122,17 @@ class _ClusterController:
         }
 
 
-async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: ClusterReady) -> None:
+async def _run(
+    options: UpOptions,
+    directory: StateDirectory,
+    plugins: PluginSource,
+    ready: ClusterReady,
+    explain: PodExplainer | None,
+) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
-            _cluster(options, directory, plugins) as (cluster, kubeconfig),
+            _cluster(options, directory, plugins, explain) as (cluster, kubeconfig),
             _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as info,
             asyncio.TaskGroup() as tasks,
         ):
@@ -135,7 +148,7 @@ async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSou
 
 @asynccontextmanager
 async def _cluster(
-    options: UpOptions, directory: StateDirectory, plugins: PluginSource
+    options: UpOptions, directory: StateDirectory, plugins: PluginSource, explain: PodExplainer | None
 ) -> AsyncIterator[tuple[EmbeddedCluster, Kubeconfig]]:
     """The cluster, served over TLS, and how clients reach it."""
     token, last_port = directory.credentials()
@@ -155,6 +168,7 @@ async def _cluster(
             token=token,
             drivers=partial(_driver, access),
             release=RELEASES[options.version],
+            explain=explain,
         )
         async with (
             EmbeddedCluster(cluster_options) as cluster,
