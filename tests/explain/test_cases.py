@@ -76,13 +76,16 @@ async def test_the_first_cure_of_a_waiting_pod_lets_it_run(name: str, tmp_path: 
         await player.runs()
 
 
-@pytest.mark.parametrize("name", CASES)
+# With a change that comes near and does not suffice; in the others every change that was tried does.
+REJECTING = [name for name in CASES if named_case(name).fact("rejected")]
+
+
+@pytest.mark.parametrize("name", REJECTING)
 async def test_the_best_rejected_change_leaves_the_pod_waiting(name: str, tmp_path: Path) -> None:
     case = named_case(name)
     async with played(case, tmp_path) as (player, lab):
         rejected = (await player.explain()).rejected
-        if not rejected:
-            return
+        assert rejected[0].kinds == (case.fact("rejected"),)
         await player.make(rejected[0])
         if any(step.verb == "recover" for step in rejected[0].changes):
             await recover(case, lab)
