@@ -24,7 +24,7 @@ from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.errors import StatusError
 
-__all__ = ["Ours", "Real", "Seen", "condition", "is_settled", "node", "nodes", "ours", "pod", "seen"]
+__all__ = ["Ours", "Real", "Seen", "condition", "is_settled", "lease", "node", "nodes", "ours", "pod", "seen"]
 
 OFFER = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}

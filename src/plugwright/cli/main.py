@@ -43,6 +43,8 @@ _COMMANDS = {
         "free": ("free", "Count free, held and unhealthy devices of a cluster."),
         "history": ("history", "Show what happened to devices: pods, health, cordons."),
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
+        "fit": ("would_fit", "Tell whether the pods of a file would run now, and where."),
+        "lint": ("lint", "Check claims and classes against the devices of a cluster."),
         "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),

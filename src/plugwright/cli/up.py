@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from plugwright.cli.options import duration, program_name
 from plugwright.cluster.up.daemonize import daemonize
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions, state_directory
 
-__all__ = ["down", "state_option", "up"]
+__all__ = ["down", "first_line_of", "state_option", "up"]
 
 _PATH = click.Path(path_type=Path)
 _DOWN_LIMIT = 30.0  # seconds
@@ -126,16 +126,30 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
 
     plugins = NodePlugins(options.config, bare=options.bare)
     if not options.detach:
-        run(options, directory, plugins, show)
+        run(options, directory, plugins, show, first_line_of)
         return
     directory.create()
     if not directory.is_free():
         raise directory.in_use_error()
     document = daemonize(
-        lambda ready: run(options, directory, plugins, lambda info: ready(info.document())), directory.log
+        lambda ready: run(options, directory, plugins, lambda info: ready(info.document()), first_line_of),
+        directory.log,
     )
     assert isinstance(document, dict)
     show(ClusterInfo(**document))
+
+
+def first_line_of(objects: Mapping[str, Sequence[Any]], pod: Mapping[str, Any]) -> str:
+    """Why a pod waits, for its event; loaded for the first pod that waits."""
+    from plugwright.explain import World, first_line
+
+    of = {name.partition(".")[0]: tuple(found) for name, found in objects.items()}
+    world = World(
+        nodes=of["nodes"], pods=of["pods"], namespaces=of["namespaces"], slices=of["resourceslices"],
+        classes=of["deviceclasses"], claims=of["resourceclaims"], templates=of["resourceclaimtemplates"],
+        taint_rules=of["devicetaintrules"],
+    )  # fmt: skip
+    return first_line(world, pod)
 
 
 def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float, processes: bool) -> Iterator[str]:

@@ -35,6 +35,7 @@ from plugwright.apiserver.store import Change, Object, ObjectKey, Store
 from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.controllers.event_expiry import EventExpiry
 from plugwright.cluster.controllers.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
+from plugwright.cluster.controllers.waiting_pods import PodExplainer, WaitingPods
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.nodes.api_access import ServiceAccountFiles
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
@@ -88,6 +89,7 @@ class ClusterOptions:
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of images, besides plugwright's
     api: ServiceAccountFiles | None = None  # how containers that are processes reach the API server
     now: Clock = clock.now
+    explain: PodExplainer | None = None  # whose answer is an event of each waiting pod
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -122,7 +124,10 @@ class EmbeddedCluster:
                 self._event_expiry = EventExpiry(self.store, self.options.now)
                 scheduler = Scheduler(client, release=self.options.release)
                 controllers = scheduler, ControllerManager(client), self._node_lifecycle, self._event_expiry
-                for work in (*(controller.run() for controller in controllers), self._dispatch()):
+                works = [controller.run() for controller in controllers]
+                if self.options.explain is not None:
+                    works.append(WaitingPods(client, self.options.explain).run())
+                for work in (*works, self._dispatch()):
                     stack.callback(tasks.create_task(work).cancel)
                 self._stack = stack.pop_all()
         except BaseExceptionGroup as group:  # of a node that could not start

@@ -5,8 +5,9 @@ node takes a pod, `relaxations` lists single changes, `search` finds those that 
 the oracle confirmed it.
 """
 
-from plugwright.explain.explanation import Explanation, explain_pod
+from plugwright.explain.claim_answers import explain_claim
+from plugwright.explain.explanation import Explanation, explain_pod, first_line
 from plugwright.explain.reading import read_world
 from plugwright.explain.world import World
 
-__all__ = ["Explanation", "World", "explain_pod", "read_world"]
+__all__ = ["Explanation", "World", "explain_claim", "explain_pod", "first_line", "read_world"]

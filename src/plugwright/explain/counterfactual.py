@@ -36,6 +36,7 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     slices: tuple[ApiObject, ...] = ()  # replace the slices of the same names
     changed_nodes: tuple[ApiObject, ...] = ()  # replace the nodes of the same names
     policies: tuple[tuple[str, str], ...] = ()  # node and its Topology Manager policy
+    quotas: frozenset[tuple[str, str]] = frozenset()  # quotas and their keys that allow enough
     nodes: frozenset[str] | None = None
     commands: tuple[str, ...] = ()
     subject: str = ""  # of equal kinds, only the cheapest for each subject is printed

@@ -3,58 +3,28 @@
 `Explanation` is also the document of `-o json` (docs/explanation.schema.json).
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from plugwright.explain import numa
-from plugwright.explain.counterfactual import REMOVED, Relaxation, Situation
+from plugwright.explain.counterfactual import Situation
+from plugwright.explain.cure_report import CureReport, CureStep, cure_report
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
+from plugwright.explain.refusals import REFUSALS, refused_text
 from plugwright.explain.search import Cure, Search
+from plugwright.explain.wording import group_text, reason_name, sentence
 from plugwright.explain.world import ApiObject, World, claim_entries, identity, is_finished
 
-__all__ = ["CureReport", "CureStep", "Explanation", "NodeEvidence", "explain_pod"]
+# fmt: off
+__all__ = [
+    "API_VERSION", "Explanation", "NodeEvidence", "explain_pod", "explain_situation",
+    "first_line",
+]
+# fmt: on
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
-_REFUSALS = ("UnexpectedAdmissionError", "TopologyAffinityError")
-_EXCLUDED = {
-    "SelectorFalse": "excluded by a selector",
-    "SelectorError": "on which a selector fails",
-    "Tainted": "tainted",
-    "AlreadyAllocated": "allocated to other claims",
-    "UsedByOtherRequest": "used by another request of the pod",
-    "CounterExhausted": "without free shared counters",
-    "InsufficientCapacity": "without enough free capacity",
-    "ConstraintViolated": "excluded by a constraint",
-    "FeatureDisabled": "that need a disabled feature",
-    "NodeMismatch": "on other nodes",
-}
-
-
-class CureStep(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One step of a cure. `edit` sets `path` of the object to `value`, or removes it without a value."""
-
-    verb: str  # edit, delete, recover
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    path: tuple[str | int, ...] = ()
-    value: Any = None
-    removes: bool = False
-
-
-class CureReport(Struct, frozen=True, rename="camel"):
-    """`kinds` name the relaxations; `nodes` are those on which the engine confirmed the cure."""
-
-    text: str
-    kinds: tuple[str, ...]
-    nodes: tuple[str, ...]
-    matching_nodes: int
-    changes: tuple[CureStep, ...]
-    commands: tuple[str, ...]
 
 
 class NodeEvidence(Struct, frozen=True, rename="camel"):
@@ -73,6 +43,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     kind: str = "Explanation"
     namespace: str
     pod: str
+    claim: str = ""  # if the question was about a claim
     state: str
     answer: str
     reason: str = ""
@@ -90,36 +61,52 @@ def explain_pod(world: World, pod: ApiObject) -> Explanation:
     settled = _settled(pod)
     if settled is not None:
         return Explanation(namespace=namespace, pod=name, state=settled[0], answer=settled[1])
-    oracle = Oracle(world)
-    situation = Situation(pod, tuple(claim_entries(world, pod)))
+    return explain_situation(Oracle(world), Situation(pod, tuple(claim_entries(world, pod))))
+
+
+def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
+    """The same for a pod that need not exist."""
+    world, pod = oracle.world, situation.pod
+    namespace, name = identity(pod)
     search = Search(oracle, situation)
-    status = pod.get("status") or {}
-    refused = str(status.get("reason") or "") if is_finished(pod) else ""
+    refused = str((pod.get("status") or {}).get("reason") or "") if is_finished(pod) else ""
     evidence = tuple(_evidence(search))
     unseen = (*world.unseen, *_unjudged(pod, world))
-    fitting = search.fitting
-    if fitting:
-        state, answer, cures = _fits(world, pod, fitting, refused)
+    if search.fitting:
+        state, answer, cures = _fits(world, pod, search.fitting, refused)
         return Explanation(
             namespace=namespace, pod=name, state=state, answer=answer, reason=refused or "fits", evidence=evidence,
             cures=cures, unseen=unseen, checks=(f"kubectl -n {namespace} describe pod {name}",),
         )  # fmt: skip
-    found = search.singles() or search.several_endings() or search.pairs()
+    found = search.cures()
     dominant = _dominant(search, found)
     verb = "refused" if refused else "waits"
+    was = f"{refused_text(pod)}; now " if refused else ""
     return Explanation(
-        namespace=namespace, pod=name, state=verb, answer=f"{verb}: {_sentence(search, dominant)}",
-        reason=_reason(dominant), evidence=evidence, unseen=unseen, checks=_checks(pod, dominant),
-        cures=tuple(_report(situation, cure.relaxations, cure) for cure in _chosen(found)),
-        rejected=tuple(_report(situation, (entry,), None) for entry in search.rejected[:5]),
+        namespace=namespace, pod=name, state=verb, answer=f"{verb}: {was}{sentence(dominant)}",
+        reason=refused or reason_name(dominant), evidence=evidence, checks=_checks(pod, dominant),
+        unseen=unseen if search.is_complete else (*unseen, "not every pair of changes was tried"),
+        cures=tuple(cure_report(situation, cure.relaxations, cure) for cure in _chosen(found)),
+        rejected=tuple(cure_report(situation, (entry,), None) for entry in search.rejected[:5]),
     )  # fmt: skip
+
+
+def first_line(world: World, pod: ApiObject) -> str:
+    """The answer alone, without a search for cures: for callers that have little time."""
+    settled = _settled(pod)
+    if settled is not None:
+        return settled[1]
+    search = Search(Oracle(world), Situation(pod, tuple(claim_entries(world, pod))))
+    if search.fitting:
+        return _fits(world, pod, search.fitting, "")[1]
+    return f"waits: {sentence(_dominant(search, ()))}"
 
 
 def _settled(pod: ApiObject) -> tuple[str, str] | None:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase")
     if is_finished(pod):
-        if status.get("reason") in _REFUSALS:
+        if status.get("reason") in REFUSALS:
             return None
         words = status.get("reason") or status.get("message") or phase
         return "ended", f"has ended: {words}"
@@ -138,12 +125,11 @@ def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> t
         said = f"; the scheduler last reported: {message}" if message else ""
         return "fits", f"fits now: {shown} can take it{said}", ()
     namespace, name = identity(pod)
-    message = str((pod.get("status") or {}).get("message") or "")
     change = CureStep("delete", "Pod", namespace, name)
     command = f"kubectl -n {namespace} delete pod {name}"
     text = f"runs on {shown} if it is deleted and created again: a refused pod is never retried"
     cure = CureReport(text, ("recreate",), (nodes[0],), len(nodes), (change,), (command,))
-    return "refused", f"refused: {refused} on {(pod.get('spec') or {}).get('nodeName', '')}: {message}", (cure,)
+    return "refused", f"refused: {refused_text(pod)}", (cure,)
 
 
 def _last_message(world: World, pod: ApiObject) -> str:
@@ -169,59 +155,9 @@ def _evidence(search: Search) -> Iterable[NodeEvidence]:
     groups: dict[str, tuple[str, list[str]]] = {}
     for verdict, names in search.verdicts():
         if not verdict.fits:
-            groups.setdefault(_group_text(verdict), (_reason(verdict), []))[1].extend(names)
+            groups.setdefault(group_text(verdict), (reason_name(verdict), []))[1].extend(names)
     for text, (reason, members) in sorted(groups.items(), key=lambda item: -len(item[1][1])):
         yield NodeEvidence(reason, text, len(members), tuple(members[:3]))
-
-
-def _reason(verdict: NodeVerdict) -> str:
-    failure = verdict.failure
-    if failure is None or (verdict.filter and not failure.has_devices and failure.kind != "error"):
-        return verdict.filter or (failure.kind if failure else "")
-    if failure.kind == "claims" and failure.reasons:
-        return _main_kind(failure)
-    return failure.kind
-
-
-def _main_kind(failure: DeviceFailure) -> str:
-    """The kind of reason that excludes most devices, without those that no request of the pod is about."""
-    kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
-    pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
-    if not kinds:
-        return pools[0] if pools else "NoDevices"
-    other = Counter({kind: count for kind, count in kinds.items() if kind not in ("SelectorFalse", "NodeMismatch")})
-    return (other or kinds).most_common(1)[0][0]
-
-
-def _group_text(verdict: NodeVerdict) -> str:
-    failure = verdict.failure
-    if failure is None:
-        return verdict.filter_text
-    text = _device_text(failure)
-    return f"{verdict.filter_text}, {text}" if verdict.filter and failure.has_devices else text
-
-
-def _device_text(failure: DeviceFailure) -> str:
-    if failure.kind == "count":
-        if not failure.capacity:
-            return f"offers no {failure.resource}"
-        used = failure.allocatable - failure.free
-        parts = [f"{used} in use"] if used else []
-        unhealthy = failure.capacity - failure.allocatable
-        parts += [f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
-        detail = f": {', '.join(parts)}" if parts else ""
-        return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
-    if failure.kind == "numa":
-        return f"{failure.resource}: {failure.message}"
-    if failure.message and failure.kind in ("error", "elsewhere"):
-        return failure.message
-    pools = [f"pool {r.pool} is incomplete" for r in failure.reasons if r.kind == "PoolIncomplete"]
-    pools += [f"pool {r.pool} is invalid: {r.message}" for r in failure.reasons if r.kind == "PoolInvalid"]
-    devices = {(r.driver, r.pool, r.device): r for r in reversed(failure.reasons) if r.device}
-    counts = Counter(reason.kind for reason in devices.values())
-    words = [f"{count} {_EXCLUDED.get(kind, kind)}" for kind, count in counts.most_common()]
-    text = f"{len(devices)} {'device' if len(devices) == 1 else 'devices'}: {', '.join(words)}" if devices else ""
-    return ", ".join([*dict.fromkeys(pools), *([text] if text else [])]) or "publishes no devices for the claims"
 
 
 def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
@@ -231,31 +167,6 @@ def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
     if cures:
         return search.base[cures[0].nodes[0]]
     return search.base[min(search.base, key=search.nearness)]
-
-
-def _sentence(search: Search, verdict: NodeVerdict) -> str:
-    failure, node = verdict.failure, verdict.node
-    if failure is None:
-        return f"{node} has the devices, but {verdict.filter_text}"
-    detail = _device_text(failure)
-    if failure.kind == "error":
-        return detail
-    if failure.kind == "count":
-        if not failure.capacity:
-            return f"no node offers {failure.resource}"
-        return f"no node has {failure.wanted} free {failure.resource} ({node} has {detail})"
-    if failure.kind == "numa":
-        where = f"{failure.wanted} free {failure.resource} on one NUMA node"
-        return f"no node has {where} ({node} has {failure.message})"
-    if failure.kind == "elsewhere":
-        return f"{detail}, and {node} cannot use its devices"
-    short = next((r for r in failure.reasons if r.kind == "TooFewDevices"), None)
-    if short is None:
-        return f"no node has the devices of its claims ({node}: {detail})"
-    constraint = next((r.message for r in failure.reasons if r.kind == "ConstraintViolated"), "")
-    claim = short.claim.rpartition("/")[2]
-    why = f"; constraint {constraint}" if constraint and _main_kind(failure) == "ConstraintViolated" else ""
-    return f"no node has the devices for request {short.request} of claim {claim} ({node}: {detail}{why})"
 
 
 def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
@@ -278,40 +189,3 @@ def _chosen(cures: Sequence[Cure]) -> list[Cure]:
     for cure in cures:
         chosen.setdefault(tuple(entry.kind for entry in cure.relaxations), cure)
     return list(chosen.values())[:_MOST_CURES]
-
-
-def _report(situation: Situation, relaxations: Sequence[Relaxation], cure: Cure | None) -> CureReport:
-    text = "runs " + " and ".join(entry.text for entry in relaxations)
-    if cure is not None and not any(entry.nodes for entry in relaxations):
-        first = cure.nodes[0] if cure.like == 1 else f"{cure.nodes[0]} and {cure.like - 1} more"
-        text += f" (on {first})"
-    changes = tuple(change for entry in relaxations for change in _changes(situation, entry))
-    commands = tuple(command for entry in relaxations for command in entry.commands)
-    nodes: tuple[str, ...] = cure.nodes[:3] if cure else ()
-    like = cure.like if cure else 0
-    return CureReport(text, tuple(entry.kind for entry in relaxations), nodes, like, changes, commands)
-
-
-def _changes(situation: Situation, relaxation: Relaxation) -> Iterable[CureStep]:
-    for edit in relaxation.edits:
-        removes = isinstance(edit.value, str) and edit.value == REMOVED
-        value = None if removes else edit.value
-        if edit.claim is None:
-            namespace, name = identity(situation.pod)
-            yield CureStep("edit", "Pod", namespace, name, edit.path, value, removes)
-        elif relaxation.kind != "reference":
-            source = situation.sources[edit.claim]
-            path = (*source.prefix, *edit.path[1:])
-            yield CureStep("edit", source.kind, source.namespace, source.name, path, value, removes)
-    for namespace, name in sorted(relaxation.ended):
-        yield CureStep("delete", "Pod", namespace, name)
-    if relaxation.kind == "unused-claim":
-        for namespace, name in sorted(relaxation.freed):
-            yield CureStep("delete", "ResourceClaim", namespace, name)
-    for published in relaxation.slices:
-        yield CureStep("recover", "ResourceSlice", "", identity(published)[1], ("spec",), published["spec"])
-    for node in relaxation.changed_nodes:
-        value = {"spec": node.get("spec") or {}, "status": node.get("status") or {}}
-        yield CureStep("recover", "Node", "", identity(node)[1], (), value)
-    for name, policy in relaxation.policies:
-        yield CureStep("recover", "Node", "", name, ("kubelet", "topologyManagerPolicy"), policy)

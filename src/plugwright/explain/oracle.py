@@ -4,11 +4,13 @@ Filters and the counts of extended resources are those of `cluster.scheduling`, 
 situation is left behind: its changes are applied for the duration of one question.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_struct
 
 from plugwright.allocator import (
     AllocatedState,
@@ -28,6 +30,7 @@ from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.device_holders import Holders
+from plugwright.explain.quotas import QuotaShortage, shortages
 from plugwright.explain.world import ApiObject, World, allocation_of, identity, is_device_resource, with_taint_rules
 
 __all__ = ["DeviceFailure", "NodeVerdict", "Oracle", "hard_taints", "taint_text"]
@@ -76,8 +79,9 @@ class _Question:
         others = {name: amount for name, amount in request.requests.items() if not is_device_resource(name)}
         self.plain = replace(request, requests=others, volume_claims=(), not_emulated="")
         self.devices = {name: amount for name, amount in request.requests.items() if is_device_resource(name)}
-        self.placed = [claim for claim in situation.claims if allocation_of(claim)]
-        self.unallocated = [claim for claim in situation.claims if not allocation_of(claim)]
+        freed = {claim for entry in situation.assumed for claim in entry.freed}
+        self.placed = [claim for claim in situation.claims if allocation_of(claim) and identity(claim) not in freed]
+        self.unallocated = [claim for claim in situation.claims if claim not in self.placed]
         self.pending: PendingClaims | None = None
         self.problem: DeviceFailure | None = None
         self.pods: NodeFilter = lambda _node: None
@@ -131,6 +135,8 @@ class Oracle:
         missing = next((source for source in situation.sources if source.claim is None), None)
         if missing is not None:
             question.problem = DeviceFailure("error", message=f"{missing.kind} {missing.name} does not exist")
+        elif short := self.quota_shortages(situation):
+            question.problem = DeviceFailure("error", message=short[0].text)
         elif question.unallocated:
             try:
                 question.pending = self.allocator.pending(question.unallocated)
@@ -145,6 +151,16 @@ class Oracle:
                 question.request, self._infos, placed, lambda name: self._namespaces.get(name, {})
             )
         return question
+
+    def quota_shortages(self, situation: Situation) -> list[QuotaShortage]:
+        """Limits of quotas that refuse the pod or the claims that are to be made for it."""
+        if not self.world.quotas:
+            return []
+        lifted = {quota for entry in situation.assumed for quota in entry.quotas}
+        exists = identity(situation.pod) in self.holders.pods
+        requests = {} if exists else PodRequest.of(dict(situation.pod)).requests
+        found = shortages(self.world, requests, situation.sources)
+        return [short for short in found if (short.quota, short.key) not in lifted]
 
     def _verdict(self, question: _Question, info: NodeInfo) -> NodeVerdict:
         kind, text = self._filter(question, info)
@@ -211,6 +227,31 @@ class Oracle:
             return _aborted(error)
         return None if outcome.results else DeviceFailure("claims", reasons=outcome.reasons)
 
+    def place(self, situation: Situation, node: str, number: int) -> Situation:
+        """Binds a pod to a node that fits, for questions about the next one; the situation of the next."""
+        question, info = self._question(situation), self._infos[node]
+        missing = (name for name in question.devices if name not in self._capacity[node])
+        backed = [name for name in missing if name in self.backed]
+        extra = [self._backed_claim(situation.pod, backed)] if backed else []
+        claims = [_numbered(claim, number) for claim in (*question.unallocated, *extra)]
+        results: list[ApiObject] = []
+        if claims:
+            view = {"metadata": {"name": info.name, "labels": info.labels}}
+            results = list(self.allocator.pending(claims).allocate(view).results)
+        for result in results:
+            self.allocator.allocated.add(result)
+        namespace, name = identity(situation.pod)
+        self.holders.requests[namespace, f"{name}#{number}"] = node, question.request
+        info.add_pod(question.request)
+        allocated = dict(zip((identity(claim) for claim in question.unallocated), results, strict=False))
+        sources = tuple(
+            replace_struct(source, claim={**source.claim, "status": {"allocation": allocated[identity(source.claim)]}})
+            if source.claim is not None and source.kind == "ResourceClaim" and identity(source.claim) in allocated
+            else source
+            for source in situation.sources
+        )
+        return Situation(situation.pod, sources, situation.assumed)
+
     @contextmanager
     def _applied(self, situation: Situation) -> Iterator[None]:
         ended = {pod for entry in situation.assumed for pod in entry.ended}
@@ -253,6 +294,7 @@ class Oracle:
         undo.callback(restore)
 
 
+_MISSING_CLASS = re.compile(r"^(claim .*?): could not retrieve device class (\S+):")
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -270,7 +312,15 @@ def taint_text(taint: Mapping[str, object]) -> str:
 
 def _aborted(error: AllocationAborted) -> DeviceFailure:
     message = f"cannot be judged: {error}" if isinstance(error, FeatureUnsupported) else str(error)
+    if missing := _MISSING_CLASS.search(message):
+        message = f"DeviceClass {missing[2]} does not exist ({missing[1]})"
     return DeviceFailure("claims" if error.on_node else "error", reasons=tuple(error.reasons), message=message)
+
+
+def _numbered(claim: ApiObject, number: int) -> ApiObject:
+    """Claims that are made for several pods differ in their uids, and so in the ids of their shares."""
+    metadata = claim.get("metadata") or {}
+    return {**claim, "metadata": {**metadata, "uid": f"{metadata.get('uid', '')}#{number}"}}
 
 
 def _capacity(node: ApiObject) -> Mapping[str, object]:

@@ -36,17 +36,25 @@ class Lister(Protocol):
     def list(self, path: str, **query: str) -> Sequence[ApiObject]: ...
 
 
-def read_world(client: Lister, namespace: str, reports: Mapping[str, ApiObject] | None = None) -> World:
-    """Everything that the account may read; `unseen` names the rest. Objects of `namespace` are read in any case."""
+def read_world(
+    client: Lister, namespace: str, reports: Mapping[str, ApiObject] | None = None, subject: ApiObject | None = None
+) -> World:
+    """Everything that the account may read; `unseen` names the rest. Objects of `namespace` are read in any case.
+
+    Events are those of the subject, a pod or claim.
+    """
     unseen: list[str] = []
     found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in _PATHS.items()}
     templates = _optional(client, f"{_RESOURCE}/namespaces/{namespace}/resourceclaimtemplates")
     quotas = _optional(client, f"/api/v1/namespaces/{namespace}/resourcequotas")
     rules = next((rules for path in _RULES if (rules := _optional(client, path))), ())
+    uid = str(((subject or {}).get("metadata") or {}).get("uid") or "")
+    path = f"/api/v1/namespaces/{namespace}/events"
+    events = _optional(client, path, fieldSelector=f"involvedObject.uid={uid}") if uid else ()
     version = str(client.get("/version").get("gitVersion") or "1.37")
     return World(
-        **found, templates=templates, quotas=quotas, taint_rules=rules, reports=reports or {}, version=version,
-        unseen=tuple(unseen),
+        **found, templates=templates, quotas=quotas, taint_rules=rules, events=events, reports=reports or {},
+        version=version, unseen=tuple(unseen),
     )  # fmt: skip
 
 
@@ -65,10 +73,10 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[s
     return _optional(client, f"{base}/namespaces/{namespace}/{plural}")
 
 
-def _optional(client: Lister, path: str) -> tuple[ApiObject, ...]:
+def _optional(client: Lister, path: str, **query: str) -> tuple[ApiObject, ...]:
     """Objects that a cluster may not serve, or not show to everyone."""
     try:
-        return tuple(client.list(path))
+        return tuple(client.list(path, **query))
     except PeerRefused as error:
         if error.code in ("NotFound", "Forbidden"):
             return ()

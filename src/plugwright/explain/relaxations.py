@@ -28,6 +28,13 @@ def of_pod(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterat
     yield from request_relaxations(oracle, situation, nodes)
     yield from _node_filters(oracle, situation, nodes)
     yield from _references(oracle, situation)
+    yield from _names(oracle, situation, nodes)
+    for short in oracle.quota_shortages(situation):
+        text = f"if {short.key} of ResourceQuota {short.quota} is {short.used + short.wanted} instead of {short.hard}"
+        yield Relaxation(
+            kind="quota", cost=2, text=text, quotas=frozenset({(short.quota, short.key)}), subject=short.key,
+            commands=(f"kubectl -n {short.namespace} edit resourcequota {short.quota}",),
+        )  # fmt: skip
 
 
 def of_node(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxation]:
@@ -75,6 +82,29 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
             yield Relaxation(
                 kind="count", cost=3 + (most - count) / most, text=text, edits=edits, subject=f"{resource}/{number}"
             )
+
+
+def _names(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    """Other names for extended resources that no node offers: misspelt ones."""
+    known = {name for node in nodes for name in oracle.info(node).allocatable if is_device_resource(name)}
+    known |= oracle.backed.keys()
+    for resource in PodRequest.of(dict(situation.pod)).requests:
+        if not is_device_resource(resource) or resource in known:
+            continue
+        for name in get_close_matches(resource, sorted(known), n=3, cutoff=0.5):
+            edits = tuple(_renamed(situation.pod, resource, name))
+            text = f"with {name} instead of {resource}"
+            yield Relaxation(kind="resource", cost=1, text=text, edits=edits, subject=resource)
+
+
+def _renamed(pod: ApiObject, resource: str, name: str) -> Iterator[Edit]:
+    for group in ("containers", "initContainers"):
+        for number, container in enumerate((pod.get("spec") or {}).get(group) or ()):
+            for part, amounts in (container.get("resources") or {}).items():
+                if part in ("limits", "requests") and resource in amounts:
+                    path = ("spec", group, number, "resources", part)
+                    yield Edit((*path, resource))
+                    yield Edit((*path, name), amounts[resource])
 
 
 def numa_matters(oracle: Oracle) -> bool:
@@ -151,6 +181,10 @@ def _endings(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxa
         if pod == own or not holds:
             continue
         yield ending(oracle, own[0], frozenset({pod}), node)
+    for claim in map(identity, situation.claims):
+        users = frozenset(holders.users.get(claim, ())) - {own}
+        if users and not users <= pods and claim in holders.freed_by(users):
+            yield ending(oracle, own[0], users, node)
     for claim in claims:
         namespace, name = claim
         command = f"kubectl -n {namespace} delete resourceclaim {name}"

@@ -55,11 +55,12 @@ def _of_request(oracle: Oracle, subject: _Subject, request: ApiObject, nodes: Se
     yield from _tolerations(oracle, subject, request, nodes)
     yield from _fewer(subject, request)
     yield from _less_capacity(oracle, subject, request, nodes)
-    if request.get("deviceClassName") not in oracle.allocator.classes:
-        wanted = str(request.get("deviceClassName"))
-        for name in get_close_matches(wanted, list(oracle.allocator.classes), n=3, cutoff=0.4):
-            text = f"with the DeviceClass {name} instead of {wanted} in {about}"
-            yield _one(subject, "class", 1, text, ("deviceClassName",), name)
+    wanted = str(request.get("deviceClassName"))
+    others = [name for name in oracle.allocator.classes if name != wanted]
+    for name in get_close_matches(wanted, others, n=3, cutoff=0.4):
+        text = f"with the DeviceClass {name} instead of {wanted} in {about}"
+        cost = 4 if wanted in oracle.allocator.classes else 1
+        yield _one(subject, "class", cost, text, ("deviceClassName",), name)
 
 
 def _one(subject: _Subject, kind: str, cost: float, text: str, field: FieldPath, value: Any = None) -> Relaxation:

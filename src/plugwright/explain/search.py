@@ -16,6 +16,7 @@ __all__ = ["Cure", "Search"]
 
 PAIRS_BUDGET = 5.0  # seconds
 _PAIR_CANDIDATES = 24  # relaxations per node
+_ENDINGS = ("holder-ends", "finished-pod")
 _MONOTONE = ("count", "capacity")  # the cheapest that helps is enough
 
 
@@ -52,6 +53,13 @@ class Search:
     def fitting(self) -> list[str]:
         return [name for verdict, names in self.verdicts() if verdict.fits for name in names]
 
+    def cures(self) -> list[Cure]:
+        """Singles, and pods that must end together unless one is enough; pairs if there are neither."""
+        found = self.singles()
+        if not any(cure.relaxations[0].kind in _ENDINGS for cure in found):
+            found = sorted([*found, *self.several_endings()], key=_order)
+        return found or self.pairs()
+
     def singles(self) -> list[Cure]:
         """Every single relaxation that suffices, cheapest first."""
         representatives = list(self._first)
@@ -75,14 +83,16 @@ class Search:
                     cures.append(cure)
                 else:
                     self.rejected.append(relaxation)
-        self.rejected.sort(key=_by_cost)
+        # A pod that ends on one node, or a shared device that recovers, may let the pod run on another node.
+        made = {_change(cure.relaxations[0]) for cure in cures}
+        self.rejected = sorted((entry for entry in self.rejected if _change(entry) not in made), key=_by_cost)
         return sorted(cures, key=_order)
 
     def several_endings(self) -> list[Cure]:
         """A minimal set of pods of one node that must end, for each class of nodes."""
         cures = []
         for node, own in self._of_node.items():
-            pods = [pod for entry in own if entry.kind in ("holder-ends", "finished-pod") for pod in entry.ended]
+            pods = [pod for entry in own if entry.kind in _ENDINGS for pod in entry.ended]
             if len(pods) < 2 or not self._ends(pods, node):
                 continue
             kept = list(dict.fromkeys(pods))
@@ -131,6 +141,14 @@ class Search:
         verdict = self.base[node]
         has_none = verdict.failure is not None and not verdict.failure.has_devices
         return has_none, bool(verdict.filter) and verdict.failure is not None, -len(self._first[node])
+
+
+def _change(relaxation: Relaxation) -> object:
+    """Equal for relaxations that make the same change and name different nodes."""
+    slices = tuple(identity(entry)[1] for entry in relaxation.slices)
+    if not (relaxation.ended or relaxation.freed or slices):
+        return id(relaxation)
+    return relaxation.kind, relaxation.ended, relaxation.freed, slices, relaxation.subject if slices else ""
 
 
 def _by_cost(relaxation: Relaxation) -> tuple[float, str, str]:

@@ -21,6 +21,7 @@ from plugwright.apiserver.kinds import NODES, PODS
 from plugwright.apiserver.kubeconfig_file import Kubeconfig
 from plugwright.apiserver.server import listen, serving
 from plugwright.apiserver.store import Object, ObjectKey
+from plugwright.cluster.controllers.waiting_pods import PodExplainer
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.cluster.nodes.api_access import ServiceAccountFiles
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions
@@ -64,12 +65,18 @@ class PluginSource(Protocol):
         ...
 
 
-def run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: ClusterReady) -> None:
-    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once."""
+def run(
+    options: UpOptions,
+    directory: StateDirectory,
+    plugins: PluginSource,
+    ready: ClusterReady,
+    explain: PodExplainer | None = None,
+) -> None:
+    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once, `explain` for pods that wait."""
     ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
         try:
-            asyncio.run(_run(options, directory, plugins, ready))
+            asyncio.run(_run(options, directory, plugins, ready, explain))
         except BaseExceptionGroup as group:
             raise single_error(group) from None
 
@@ -117,11 +124,17 @@ class _ClusterController:
         }
 
 
-async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSource, ready: ClusterReady) -> None:
+async def _run(
+    options: UpOptions,
+    directory: StateDirectory,
+    plugins: PluginSource,
+    ready: ClusterReady,
+    explain: PodExplainer | None,
+) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
-            _cluster(options, directory, plugins) as (cluster, kubeconfig),
+            _cluster(options, directory, plugins, explain) as (cluster, kubeconfig),
             _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as info,
             asyncio.TaskGroup() as tasks,
         ):
@@ -137,7 +150,7 @@ async def _run(options: UpOptions, directory: StateDirectory, plugins: PluginSou
 
 @asynccontextmanager
 async def _cluster(
-    options: UpOptions, directory: StateDirectory, plugins: PluginSource
+    options: UpOptions, directory: StateDirectory, plugins: PluginSource, explain: PodExplainer | None
 ) -> AsyncIterator[tuple[EmbeddedCluster, Kubeconfig]]:
     """The cluster, served over TLS, and how clients reach it."""
     token, last_port = directory.credentials()
@@ -159,6 +172,7 @@ async def _cluster(
             entrypoints=dict(options.entrypoints),
             api=ServiceAccountFiles(port, token, certificates.authority, _kubeconfig(options, directory)),
             release=RELEASES[options.version],
+            explain=explain,
         )
         async with (
             EmbeddedCluster(cluster_options) as cluster,

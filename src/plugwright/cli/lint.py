@@ -1,0 +1,65 @@
+"""`plugwright lint`: mistakes in claims, templates and classes, found with the devices of a cluster."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from plugwright.cli.cluster_question import cluster_options, printed, read_objects, wanted_namespace, world_of
+from plugwright.explain.claim_lint import LintFinding, LintReport, lint_objects
+from plugwright.explain.fitting import in_namespace, with_objects
+from plugwright.text import clean
+
+__all__ = ["lint"]
+
+_EXAMPLE = """\b
+Examples:
+  kubectl plugwright lint -f claims.yaml
+  kubectl plugwright lint                    the cluster's own classes
+"""
+_COLORS = {"error": "red", "warning": "yellow"}
+
+
+@click.command(epilog=_EXAMPLE)
+@click.option(
+    "-f", "--filename", type=click.Path(path_type=Path, allow_dash=True),
+    help="YAML or JSON with ResourceClaims, ResourceClaimTemplates and DeviceClasses; - is the standard input. "
+    " [default: the DeviceClasses of the cluster, and the templates of the namespace]",
+)  # fmt: skip
+@cluster_options
+@click.pass_context
+def lint(
+    click_context: click.Context, filename: Path | None, namespace: str | None, kubeconfig: Path | None,
+    context: str | None, output: str,
+) -> None:  # fmt: skip
+    """Check claims, templates and classes against the devices that the cluster's drivers publish.
+
+    Reported are selectors that fail on any device, which keeps pods waiting on every node, selectors that match no
+    device, attributes and capacities that no driver publishes, missing classes, and requests that could never be
+    met. Exits with 1 if there is an error.
+    """
+    wanted = wanted_namespace(namespace, kubeconfig, context)
+    objects = read_objects(filename) if filename else []
+    world = world_of(kubeconfig, context, wanted)
+    if filename is None:
+        objects = [{"kind": "DeviceClass", **entry} for entry in world.classes]
+        objects += [{"kind": "ResourceClaimTemplate", **entry} for entry in world.templates]
+    scoped = [entry if entry["kind"] == "DeviceClass" else in_namespace(entry, wanted) for entry in objects]
+    report = lint_objects(with_objects(world, scoped, wanted), scoped)
+    if not printed(report, output):
+        click.echo("\n".join(_lines(report)))
+    if any(finding.level == "error" for finding in report.findings):
+        click_context.exit(1)
+
+
+def _lines(report: LintReport) -> Iterator[str]:
+    for finding in report.findings:
+        yield f"{_title(finding)}: {click.style(finding.level, fg=_COLORS[finding.level])}: {finding.text}"
+        yield f"    {clean(finding.path, limit=500)}  [{finding.code}]"
+    if not report.findings:
+        yield f"{report.checked} objects, nothing found"
+    yield from (f"not seen: {entry}" for entry in report.unseen)
+
+
+def _title(finding: LintFinding) -> str:
+    return clean(f"{finding.kind} {finding.name}", limit=300)

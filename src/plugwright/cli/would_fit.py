@@ -1,0 +1,79 @@
+"""`plugwright fit`: would the pods of a file run now, how many of them, and where."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from plugwright.cli.cluster_question import (
+    cluster_options,
+    printed,
+    read_objects,
+    read_reports,
+    wanted_namespace,
+    world_of,
+)
+from plugwright.cli.why import explanation_lines
+from plugwright.errors import ConfigError
+from plugwright.explain.fitting import FitReport, fit_pod, with_objects, workloads
+
+__all__ = ["fit"]
+
+_EXAMPLE = """\b
+Examples:
+  kubectl plugwright fit -f train.yaml
+  kubectl plugwright fit -f pod.yaml --replicas 16
+"""
+_MOST_REPLICAS = 10_000
+
+
+@click.command(epilog=_EXAMPLE)
+@click.option(
+    "-f", "--filename", type=click.Path(path_type=Path, allow_dash=True), required=True,
+    help="YAML or JSON with a pod or workload, its claims, templates and classes; - is the standard input.",
+)  # fmt: skip
+@click.option(
+    "--replicas", type=click.IntRange(1, _MOST_REPLICAS), help="Number of pods.  [default: that of the workload]"
+)
+@click.option(
+    "--report", "reports", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
+    help="NodeReport of a node (`plugwright status -o json`), for NUMA nodes. May be repeated.",
+)  # fmt: skip
+@cluster_options
+@click.pass_context
+def fit(
+    click_context: click.Context, filename: Path, replicas: int | None, reports: tuple[Path, ...],
+    namespace: str | None, kubeconfig: Path | None, context: str | None, output: str,
+) -> None:  # fmt: skip
+    """Tell whether the pod or workload of a file would run now, how many of its pods, and on which nodes.
+
+    The objects need not exist in the cluster, and nothing is created. If not all pods would run, the first that
+    would wait is explained as by `why`. Exits with 1 then.
+    """
+    objects = read_objects(filename)
+    wanted = wanted_namespace(namespace, kubeconfig, context)
+    found = list(workloads(objects, wanted))
+    if not found:
+        raise ConfigError(f"{filename} must contain a Pod, Deployment, ReplicaSet, StatefulSet, Job or CronJob")
+    if len(found) > 1:
+        raise ConfigError(f"{filename} must contain one pod or workload, got {len(found)}")
+    pod, count = found[0]
+    of_pod = str(pod["metadata"]["namespace"])
+    world = with_objects(world_of(kubeconfig, context, of_pod, read_reports(reports)), objects, of_pod)
+    report = fit_pod(world, pod, min(replicas or count, _MOST_REPLICAS))
+    if not printed(report, output):
+        click.echo("\n".join(_lines(report, is_wide=output == "wide")))
+    if report.placed < report.wanted:
+        click_context.exit(1)
+
+
+def _lines(report: FitReport, is_wide: bool) -> Iterator[str]:
+    nodes = [f"{count} on {node}" for node, count in report.nodes.items()]
+    shown = nodes if is_wide else nodes[:5]
+    more = f" and {len(nodes) - len(shown)} more nodes" if len(nodes) > len(shown) else ""
+    where = f": {', '.join(shown)}{more}" if nodes else ""
+    yield f"{report.pod} fits {report.placed} of {report.wanted} times{where}"
+    if report.explanation is not None:
+        yield from explanation_lines(report.explanation, is_wide)
+    else:
+        yield from (f"not seen: {entry}" for entry in report.unseen)

@@ -1,0 +1,122 @@
+"""Why a node does not take a pod, in words: a name for programs, a text for people, a sentence for the first line."""
+
+import re
+from collections import Counter
+
+from plugwright.explain.oracle import DeviceFailure, NodeVerdict
+
+__all__ = ["device_text", "group_text", "reason_name", "sentence"]
+
+_EXCLUDED = {
+    "SelectorFalse": "excluded by a selector",
+    "SelectorError": "on which a selector fails",
+    "Tainted": "tainted",
+    "AlreadyAllocated": "allocated to other claims",
+    "UsedByOtherRequest": "used by another request of the pod",
+    "CounterExhausted": "without free shared counters",
+    "InsufficientCapacity": "without enough free capacity",
+    "ConstraintViolated": "excluded by a constraint",
+    "FeatureDisabled": "that need a disabled feature",
+    "NodeMismatch": "on other nodes",
+}
+_FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
+
+
+def reason_name(verdict: NodeVerdict) -> str:
+    """The reason's machine-readable name."""
+    failure = verdict.failure
+    if failure is None or (verdict.filter and not failure.has_devices and failure.kind != "error"):
+        return verdict.filter or (failure.kind if failure else "")
+    if failure.kind == "claims" and failure.reasons:
+        return _main_kind(failure)
+    return failure.kind
+
+
+def _main_kind(failure: DeviceFailure) -> str:
+    """The kind of reason that excludes most devices, without those that no request of the pod is about."""
+    kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
+    pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
+    if not kinds:
+        return pools[0] if pools else "TooFewDevices" if _found(failure) else "NoDevices"
+    other = Counter({kind: count for kind, count in kinds.items() if kind not in ("SelectorFalse", "NodeMismatch")})
+    return (other or kinds).most_common(1)[0][0]
+
+
+def group_text(verdict: NodeVerdict) -> str:
+    failure = verdict.failure
+    if failure is None:
+        return verdict.filter_text
+    text = device_text(failure)
+    return f"{verdict.filter_text}, {text}" if verdict.filter and failure.has_devices else text
+
+
+def device_text(failure: DeviceFailure) -> str:
+    if failure.kind == "count":
+        return _count_text(failure)
+    if failure.kind == "numa":
+        return f"{failure.resource}: {failure.message}"
+    if failure.message and failure.kind in ("error", "elsewhere"):
+        return failure.message
+    pools = [f"pool {r.pool} is incomplete" for r in failure.reasons if r.kind == "PoolIncomplete"]
+    pools += [f"pool {r.pool} is invalid: {r.message}" for r in failure.reasons if r.kind == "PoolInvalid"]
+    devices = {(r.driver, r.pool, r.device): r for r in reversed(failure.reasons) if r.device}
+    counts = Counter(reason.kind for reason in devices.values())
+    words = [f"{count} {_EXCLUDED.get(kind, kind)}" for kind, count in counts.most_common()]
+    found = _found(failure)
+    together = [f"at most {found[1]} of {found[0]} devices together"] if found and found[1] else []
+    # Each device once: one that two requests reject for different reasons has the reason of the first.
+    texts = [*dict.fromkeys(pools), *together, *words]
+    return ", ".join(texts) or "no suitable devices"
+
+
+def _count_text(failure: DeviceFailure) -> str:
+    if not failure.capacity:
+        return f"offers no {failure.resource}"
+    used = failure.allocatable - failure.free
+    parts = [f"{used} in use"] if used else []
+    unhealthy = failure.capacity - failure.allocatable
+    parts += [f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
+    detail = f": {', '.join(parts)}" if parts else ""
+    return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
+
+
+def _found(failure: DeviceFailure) -> tuple[int, int] | None:
+    """The requested devices and the most that were found together, of the request that failed first."""
+    for reason in failure.reasons:
+        if reason.kind == "TooFewDevices" and (match := _FOUND.match(reason.message)):
+            return int(match[1]), int(match[2])
+    return None
+
+
+def sentence(verdict: NodeVerdict) -> str:
+    """Why no node takes the pod, with the facts of one of them."""
+    failure, node = verdict.failure, verdict.node
+    if failure is None:
+        return f"{node} has the devices, but {verdict.filter_text}"
+    detail = device_text(failure)
+    if failure.kind == "error":
+        return detail
+    if failure.kind == "count":
+        if not failure.capacity:
+            return f"no node offers {failure.resource}"
+        return f"no node has {failure.wanted} free {failure.resource} ({node} has {detail})"
+    if failure.kind == "numa":
+        where = f"{failure.wanted} free {failure.resource} on one NUMA node"
+        return f"no node has {where} ({node} has {failure.message})"
+    if failure.kind == "elsewhere":
+        return f"{detail}, and {node} cannot use its devices"
+    return _claim_sentence(failure, f"{node}: {detail}")
+
+
+def _claim_sentence(failure: DeviceFailure, detail: str) -> str:
+    short = next((r for r in failure.reasons if r.kind == "TooFewDevices"), None)
+    constraint = next((r.message for r in failure.reasons if r.kind == "ConstraintViolated"), "")
+    detail += f"; constraint {constraint}" if constraint else ""
+    if short is None:
+        return f"no node has the devices of its claims ({detail})"
+    claim = short.claim.rpartition("/")[2]
+    if claim.endswith("-extended-resources"):
+        return f"no node has the devices of its extended resources, which claims serve ({detail})"
+    request, _, alternative = short.request.partition("/")
+    named = f"any alternative of request {request}" if alternative else f"request {request}"
+    return f"no node has the devices for {named} of claim {claim} ({detail})"

@@ -1,0 +1,92 @@
+"""Pods that wait on the embedded cluster: `why` names the cause, its first cure lets the pod run, and less does not."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.cluster.embedding import Lab, embedded, served
+from tests.explain.playing import CASES, Case, Object, Player, named_case
+from tests.kubelet.dra.driver import ScriptedDriver, registered
+
+from plugwright.cluster.embedded import mock_gpus
+
+
+def is_running(pod: Object) -> bool:
+    return bool((pod.get("status") or {}).get("phase") == "Running")
+
+
+@asynccontextmanager
+async def played(case: Case, directory: Path) -> AsyncIterator[tuple[Player, Lab]]:
+    nodes = int(case.fact("nodes"))
+    async with AsyncExitStack() as stack:
+        lab = await stack.enter_async_context(embedded(nodes=nodes, plugins=mock_gpus))
+        for node in lab.cluster.nodes.values():
+            await lab.offered(node=node.identity.name)
+            await stack.enter_async_context(registered(ScriptedDriver(answer=()), node.kubelet))
+        kubeconfig = await stack.enter_async_context(served(lab, directory))
+        for setup in case.all("setup"):
+            await prepare(lab, *setup.split())
+        player = Player(case, kubeconfig, is_running)
+        stack.callback(player.close)
+        await player.apply()
+        yield player, lab
+
+
+async def prepare(lab: Lab, verb: str, node: str, count: str, *_: str) -> None:
+    if verb == "allocate":
+        return
+    runtime = lab.cluster.daemon(node).resources["mock/gpu"]
+    assert runtime.inventory.latest.value is not None
+    devices = list(runtime.inventory.latest.value.devices)[: int(count)]
+    if verb == "cordon":
+        runtime.inventory.cordon(dict.fromkeys(devices, "maintenance"))
+    for device in devices if verb == "fail" else ():
+        await runtime.command("fail", {"id": device})
+    await lab.cluster.until(lambda: lab.counts("mock/gpu", node) == ("10", str(10 - int(count))))
+
+
+async def recover(case: Case, lab: Lab) -> None:
+    for setup in case.all("setup"):
+        verb, node, *_ = setup.split()
+        runtime = lab.cluster.daemon(node).resources["mock/gpu"] if verb != "allocate" else None
+        if runtime is None:
+            continue
+        if verb == "cordon":
+            runtime.inventory.cordon({})
+        assert runtime.inventory.latest.value is not None
+        for device in runtime.inventory.latest.value.devices if verb == "fail" else ():
+            await runtime.command("recover", {"id": device})
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_first_cure_of_a_waiting_pod_lets_it_run(name: str, tmp_path: Path) -> None:
+    case = named_case(name)
+    async with played(case, tmp_path) as (player, lab):
+        explanation = await player.explain()
+        assert explanation.state == "waits", explanation
+        assert case.fact("answer") in explanation.answer, explanation
+        cures = explanation.cures
+        assert (cures[0].kinds if cures else ()) == case.kinds, explanation
+        if not cures:
+            return
+        await player.make(cures[0])
+        if any(step.verb == "recover" for step in cures[0].changes):
+            await recover(case, lab)
+        await player.runs()
+
+
+# With a change that comes near and does not suffice; in the others every change that was tried does.
+REJECTING = [name for name in CASES if named_case(name).fact("rejected")]
+
+
+@pytest.mark.parametrize("name", REJECTING)
+async def test_the_best_rejected_change_leaves_the_pod_waiting(name: str, tmp_path: Path) -> None:
+    case = named_case(name)
+    async with played(case, tmp_path) as (player, lab):
+        rejected = (await player.explain()).rejected
+        assert rejected[0].kinds == (case.fact("rejected"),)
+        await player.make(rejected[0])
+        if any(step.verb == "recover" for step in rejected[0].changes):
+            await recover(case, lab)
+        assert await player.waits()

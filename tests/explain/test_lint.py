@@ -1,0 +1,75 @@
+"""`lint` on small worlds: each mistake has its code and its field."""
+
+from typing import Any
+
+import pytest
+from tests.explain.worlds import CLASS, DRIVER, claim, device, node, published, selected
+
+from plugwright.explain import World
+from plugwright.explain.claim_lint import lint_objects
+
+SLICES = (published(device("a", numa=0), device("b", numa=1)), published(device("c"), on="n2"))
+WORLD = World((node("n1"), node("n2")), (), SLICES, (CLASS,))
+NUMA = f'device.attributes["{DRIVER}"].numa'
+SELECTOR = "spec.devices.requests[0].exactly.selectors[0]"
+
+CASES: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
+    "fails on a device without the attribute": (
+        {"selectors": selected(f"{NUMA} == 0")},
+        ("error", "selector-fails"),
+        "1 of 3 devices",
+    ),
+    "does not compile": (
+        {"selectors": selected("device.driver ==")},
+        ("error", "selector-invalid"),
+        "does not compile",
+    ),
+    "matches nothing": (
+        {"selectors": selected('device.driver == "other"')},
+        ("warning", "selector-matches-nothing"),
+        "matches none of 3 devices",
+    ),
+    "reads an attribute that no driver publishes": (
+        {"selectors": selected(f'device.attributes["{DRIVER}"].?model.orValue("") == "h"')},
+        ("warning", "unpublished"),
+        f"no driver publishes the attribute {DRIVER}/model",
+    ),
+    "names a missing class": ({"deviceClassName": "other"}, ("error", "class-missing"), "DeviceClass other"),
+    "asks for more devices than any node has": ({"count": 3}, ("error", "never-satisfied"), "at most 2 of 3"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_claim_with_a_mistake_has_a_finding(name: str) -> None:
+    exactly, expected, words = CASES[name]
+    entry = {"kind": "ResourceClaim", **claim("c", **exactly)}
+    first = lint_objects(WORLD, [entry]).findings[0]
+    assert (first.level, first.code) == expected
+    assert words in first.text
+    assert first.path.startswith("spec.devices")
+    if "selectors" in exactly:
+        assert first.path == SELECTOR
+
+
+def test_a_constraint_on_an_unpublished_attribute_is_an_error() -> None:
+    constraints = [{"requests": ["gpu"], "matchAttribute": f"{DRIVER}/rack"}]
+    entry = {"kind": "ResourceClaim", **claim("c", constraints=constraints)}
+    [finding] = lint_objects(WORLD, [entry]).findings
+    assert (finding.code, finding.path) == ("unpublished", "spec.devices.constraints[0]")
+
+
+def test_held_and_tainted_devices_are_no_mistake_of_a_claim() -> None:
+    world = World((node("n1"),), (), (published(device("a", "xid")),), (CLASS,), (claim("h", "a"),))
+    report = lint_objects(world, [{"kind": "ResourceClaim", **claim("c")}])
+    assert (report.checked, report.findings) == (1, ())
+
+
+def test_templates_and_classes_are_checked() -> None:
+    template = {
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t"},
+        "spec": {"spec": claim("x", count=9)["spec"]},
+    }
+    broken = {"kind": "DeviceClass", "metadata": {"name": "k"}, "spec": {"selectors": selected(f"{NUMA} == 0")}}
+    found = [(one.name, one.code) for one in lint_objects(WORLD, [template, broken]).findings]
+    assert found == [("t", "never-satisfied"), ("k", "selector-fails")]
