@@ -82,10 +82,16 @@ class _DaemonCollector(Collector):
         """Before the next page, if use is measured: nothing else reads who has been given a share."""
         if time.monotonic() - self._asked_at < _HOLDERS_AGE:
             return
-        if any(type(runtime.service.plugin).usage is not Plugin.usage for runtime in runtimes):
+        if any(map(_measures_shares, runtimes)):
             self._asked_at = time.monotonic()
             with suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(self._daemon.ledger.read_soon)
+
+
+def _measures_shares(runtime: ResourceRuntime) -> bool:
+    snapshot = runtime.inventory.latest.value
+    measures = type(runtime.service.plugin).usage is not Plugin.usage
+    return measures and snapshot is not None and any(device.sharing for device in snapshot.devices.values())
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
