@@ -25,22 +25,27 @@ struct part {
     uint64_t flags;
 };
 
-static uint64_t elf_variables(const unsigned char *image)
+static int is_within(uint64_t offset, uint64_t bytes, uint64_t limit) { return offset <= limit && bytes <= limit - offset; }
+
+/* `limit` is the length of the image, UINT64_MAX if only the driver knows it. */
+static uint64_t elf_variables(const unsigned char *image, uint64_t limit)
 {
+    static const char *const names[] = {".nv.global", ".nv.global.init"};
     const Elf64_Ehdr *header = (const void *)image;
     uint64_t total = 0;
-    if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_shentsize != sizeof(Elf64_Shdr) ||
-        header->e_shstrndx >= header->e_shnum)
+    if (!is_within(0, sizeof *header, limit) || header->e_ident[EI_CLASS] != ELFCLASS64 ||
+        header->e_shentsize != sizeof(Elf64_Shdr) || header->e_shstrndx >= header->e_shnum ||
+        !is_within(header->e_shoff, header->e_shnum * sizeof(Elf64_Shdr), limit))
         return 0;
-    const Elf64_Shdr *sections = (const void *)(image + header->e_shoff);
-    const char *names = (const char *)image + sections[header->e_shstrndx].sh_offset;
-    for (int number = 0; number < header->e_shnum; number++) {
-        const char *name = names + sections[number].sh_name;
-        if (strcmp(name, ".nv.global") && strcmp(name, ".nv.global.init"))
-            continue;
-        if (__builtin_add_overflow(total, sections[number].sh_size, &total))
-            return UINT64_MAX;
-    }
+    const Elf64_Shdr *sections = (const void *)(image + header->e_shoff), *texts = &sections[header->e_shstrndx];
+    if (!is_within(texts->sh_offset, texts->sh_size, limit))
+        return 0;
+    for (int number = 0; number < header->e_shnum; number++)
+        for (int name = 0; name < 2; name++)
+            if (is_within(sections[number].sh_name, strlen(names[name]) + 1, texts->sh_size) &&
+                !strcmp((const char *)image + texts->sh_offset + sections[number].sh_name, names[name]) &&
+                __builtin_add_overflow(total, sections[number].sh_size, &total))
+                return UINT64_MAX;
     return total;
 }
 
@@ -136,7 +141,7 @@ static uint64_t fat_variables(const unsigned char *image)
         uint64_t bytes = 0;
         if ((part->kind == PTX || part->kind == CUBIN) && !(part->flags & COMPRESSED)) {
             if (part->kind == CUBIN && part->bytes > sizeof(Elf64_Ehdr) && !memcmp(content, ELFMAG, SELFMAG))
-                bytes = elf_variables(content);
+                bytes = elf_variables(content, part->bytes);
             if (part->kind == PTX && part->bytes && memchr(content, 0, part->bytes))
                 bytes = ptx_variables((const char *)content);
         }
@@ -159,7 +164,7 @@ uint64_t image_variables(const void *image)
     if ((int)magic == FAT_BINARY)
         return fat_variables(image);
     if (!memcmp(image, ELFMAG, SELFMAG))
-        return elf_variables(image);
+        return elf_variables(image, UINT64_MAX);
     const char *text = image;
     return is_space(*text) || *text == '.' || *text == '/' ? ptx_variables(text) : 0;
 }

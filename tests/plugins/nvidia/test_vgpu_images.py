@@ -123,6 +123,11 @@ def test_of_a_fat_binary_the_smallest_part_counts(
     assert library.image_variables(ctypes.create_string_buffer(wrapper)) == size
 
 
+@pytest.mark.parametrize("cut", [0, 4, 63, 64, 70, 100, 200, 250])
+def test_a_cubin_that_is_cut_off_has_no_known_size(sized: Sized, cut: int) -> None:
+    assert sized(fat((CUBIN, elf(_nv_global=GIB)[:cut], 0))) == 0
+
+
 @pytest.mark.parametrize(
     "image", [b"", b"x", b"BC\xc0\xde bitcode", b"\x7fELF\x01" + bytes(80), fat((CUBIN, b"no", 0))[:-40]]
 )
