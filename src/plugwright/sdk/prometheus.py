@@ -22,23 +22,15 @@ from plugwright.sdk.holdings.holding import Holdings
 from plugwright.sdk.metrics import BUCKETS
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ServeMode
-from plugwright.sdk.share_usage import usages
+from plugwright.sdk.share_usage import SHARE_LABELS, share_metrics
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
-from plugwright.text import clean
 from plugwright.version import __version__
 
 __all__ = ["page"]
 
 _BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
 _HOLDERS_AGE = 15.0  # seconds
-_SHARE_GAUGES = {
-    "limit_bytes": "Memory limit of a container or claim on one device",
-    "used_bytes": "Memory that it uses, by the limiter's count",
-    "peak_bytes": "The most that the limiter counted at once",
-    "driver_bytes": "Memory that it uses, by the driver's count",
-    "exceeded": "Whether the driver counts more than the limit",
-}
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
@@ -249,30 +241,13 @@ def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
 
 
 def _share_use(runtimes: list[ResourceRuntime], holdings: Holdings) -> Iterator[Metric]:
-    """Of holders that the ledger knows. A value that is not known has no sample."""
-    labels = ["resource", "of", "device", "namespace", "pod", "container", "claim"]
-    gauges = {
-        name: GaugeMetricFamily(f"plugwright_share_{name}", text, labels=labels) for name, text in _SHARE_GAUGES.items()
-    }
-    refusals = CounterMetricFamily("plugwright_share_refusals", "Requests for memory beyond a share", labels=labels)
-    exceeded = CounterMetricFamily(
-        "plugwright_share_incidents",
-        "How often the driver counted more than the limit",
-        labels=labels,
-    )
-    for runtime in runtimes:
-        for holders, usage in usages(runtime.resource, holdings, runtime.service.plugin.usage):
-            first = holders[0]
-            names = [first.namespace, first.pod, first.container, first.claim]
-            label = [runtime.resource, usage.of, first.key.device_id, *map(clean, names)]
-            values = (usage.limit, usage.used, usage.peak, usage.driver, int(usage.exceeded))
-            for gauge, value in zip(gauges.values(), values, strict=True):
-                if value is not None:
-                    gauge.add_metric(label, value)
-            if usage.refusals is not None:
-                refusals.add_metric(label, usage.refusals)
-            exceeded.add_metric(label, usage.incidents)
-    yield from (*gauges.values(), refusals, exceeded)
+    measured = [(runtime.resource, runtime.service.plugin.usage) for runtime in runtimes]
+    for name, text, samples in share_metrics(measured, holdings):
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = kind(name.removesuffix("_total"), text, labels=SHARE_LABELS)
+        for labels, value in samples:
+            family.add_metric(labels, value)
+        yield family
 
 
 def _config(state: ConfigState) -> Iterator[Metric]:
