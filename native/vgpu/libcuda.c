@@ -10,6 +10,7 @@
    none of ours. */
 #define _GNU_SOURCE
 #include "cuda.h"
+#include "image.h"
 #include "share.h"
 #include "table.h"
 
@@ -52,7 +53,7 @@ OLDEST(dladdr);
     X(cuModuleLoad) X(cuModuleLoadData) X(cuModuleLoadDataEx) X(cuModuleLoadFatBinary) X(cuModuleUnload) \
     X(cuModuleGetFunction) X(cuModuleEnumerateFunctions) X(cuModuleGetGlobal) X(cuModuleGetGlobal_v2) \
     X(cuLibraryGetKernel) X(cuLibraryEnumerateKernels) X(cuLibraryGetModule) X(cuLibraryGetGlobal) \
-    X(cuLibraryGetManaged) X(cuLibraryUnload) X(cuKernelGetFunction) \
+    X(cuLibraryGetManaged) X(cuLibraryUnload) X(cuLibraryLoadData) X(cuLibraryLoadFromFile) X(cuKernelGetFunction) \
     X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemPoolExportToShareableHandle) \
     X(cuMemGetDefaultMemPool) X(cuMemGetMemPool) \
     X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) \
@@ -146,7 +147,7 @@ static int current_gpu(void)
 
 /* --- what this process holds --- */
 
-enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, KINDS };
+enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, UNLOADED, KINDS };
 enum { SMALL = 1, UNSEEN = 2, FOREIGN = 4 }; /* flags: a part of a page; not in NVML's count; of another process */
 static struct table tables[KINDS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, pool_mutex = PTHREAD_MUTEX_INITIALIZER; /* of POOLS */
@@ -1404,18 +1405,58 @@ static int loaded(int result, const handle *module)
     return OUT_OF_MEMORY;
 }
 
-HOOK(int, cuModuleLoad, handle *module, const char *path) { return loaded(REAL(cuModuleLoad)(module, path), module); }
-HOOK(int, cuModuleLoadData, handle *module, const void *image)
+/* Loads what has so many bytes of variables, if they fit: they are counted by NVML's count after that. */
+#define LOADED(bytes, call) \
+    CHANGING(({ \
+        int gpu_ = current_gpu(), result_ = OUT_OF_MEMORY; \
+        uint64_t size_ = gpu_ < 0 ? 0 : (bytes); \
+        if (!size_ || take(gpu_, size_)) { \
+            result_ = (call); \
+            if (size_) \
+                give(gpu_, size_); \
+        } \
+        result_; \
+    }))
+
+#define LOAD(name, read, declared, given) \
+    HOOK(int, name, handle *module, EXPAND declared) \
+    { \
+        return loaded(LOADED(read(image), REAL(name)(module, EXPAND given)), module); \
+    }
+LOAD(cuModuleLoad, image_file_variables, (const char *image), (image))
+LOAD(cuModuleLoadData, image_variables, (const void *image), (image))
+LOAD(cuModuleLoadDataEx, image_variables, (const void *image, unsigned count, int *options, void **values),
+     (image, count, options, values))
+LOAD(cuModuleLoadFatBinary, image_variables, (const void *image), (image))
+
+/* A library is loaded into a context later, unless the program wants it now: its size is remembered. */
+static uint64_t now(uint64_t bytes)
 {
-    return loaded(REAL(cuModuleLoadData)(module, image), module);
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    return loading && !strcmp(loading, "EAGER") ? bytes : 0;
 }
-HOOK(int, cuModuleLoadDataEx, handle *module, const void *image, unsigned count, int *options, void **values)
+
+static int made(int result, const handle *library, uint64_t bytes)
 {
-    return loaded(REAL(cuModuleLoadDataEx)(module, image, count, options, values), module);
+    if (!result && bytes)
+        remember(UNLOADED, *library, (struct entry){.gpu = NOBODYS, .bytes = bytes});
+    return result;
 }
-HOOK(int, cuModuleLoadFatBinary, handle *module, const void *image)
+
+HOOK(int, cuLibraryLoadData, handle *library, const void *code, int *options, void **values, unsigned count,
+     int *library_options, void **library_values, unsigned library_count)
 {
-    return loaded(REAL(cuModuleLoadFatBinary)(module, image), module);
+    uint64_t bytes = image_variables(code);
+    return made(LOADED(now(bytes), REAL(cuLibraryLoadData)(library, code, options, values, count, library_options,
+                                                      library_values, library_count)), library, bytes);
+}
+
+HOOK(int, cuLibraryLoadFromFile, handle *library, const char *path, int *options, void **values, unsigned count,
+     int *library_options, void **library_values, unsigned library_count)
+{
+    uint64_t bytes = image_file_variables(path);
+    return made(LOADED(now(bytes), REAL(cuLibraryLoadFromFile)(library, path, options, values, count, library_options,
+                                                          library_values, library_count)), library, bytes);
 }
 
 HOOK(int, cuModuleUnload, handle module)
@@ -1428,6 +1469,7 @@ HOOK(int, cuModuleUnload, handle module)
 HOOK(int, cuLibraryUnload, handle library)
 {
     forget(LIBRARIES, library);
+    forget(UNLOADED, library);
     int result = REAL(cuLibraryUnload)(library);
     recount(current_gpu(), 0);
     return result;
@@ -1447,6 +1489,15 @@ static uint64_t kernel_local(handle kernel)
     return bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
+static uint64_t variables_of(handle library)
+{
+    pthread_mutex_lock(&mutex);
+    const struct entry *entry = table_find(&tables[UNLOADED], library);
+    uint64_t bytes = entry ? entry->bytes : 0;
+    pthread_mutex_unlock(&mutex);
+    return bytes;
+}
+
 /* A library is loaded into a context by the first launch of its kernels: here it is loaded before, and counted. */
 static int library_fits(handle library)
 {
@@ -1456,12 +1507,14 @@ static int library_fits(handle library)
     pthread_mutex_unlock(&mutex);
     if (known || current_gpu() < 0)
         return 1;
-    REAL(cuLibraryGetModule)(&module, library);
-    if (!still_fits())
+    if (LOADED(variables_of(library), REAL(cuLibraryGetModule)(&module, library)) == OUT_OF_MEMORY || !still_fits())
         return 0;
     remember(LIBRARIES, library, (struct entry){.gpu = NOBODYS});
     return 1;
 }
+
+/* Before a call that loads it: 0 if its variables do not fit. */
+static int may_load(handle library) { return !variables_of(library) || library_fits(library); }
 
 HOOK(int, cuModuleGetFunction, handle *kernel, handle module, const char *name)
 {
@@ -1501,20 +1554,20 @@ HOOK(int, cuKernelGetFunction, handle *found, handle kernel)
 
 HOOK(int, cuLibraryGetModule, handle *module, handle library)
 {
-    int result = REAL(cuLibraryGetModule)(module, library);
+    int result = may_load(library) ? REAL(cuLibraryGetModule)(module, library) : OUT_OF_MEMORY;
     return result || still_fits() ? result : OUT_OF_MEMORY;
 }
 
-#define VARIABLE(name, owner) \
+#define VARIABLE(name, owner, fits) \
     HOOK(int, name, ptr *pointer, size_t *bytes, handle owner, const char *variable) \
     { \
-        int result = REAL(name)(pointer, bytes, owner, variable); \
+        int result = (fits) ? REAL(name)(pointer, bytes, owner, variable) : OUT_OF_MEMORY; \
         return result || still_fits() ? result : OUT_OF_MEMORY; \
     }
-VARIABLE(cuModuleGetGlobal, module)
-VARIABLE(cuModuleGetGlobal_v2, module)
-VARIABLE(cuLibraryGetGlobal, library)
-VARIABLE(cuLibraryGetManaged, library)
+VARIABLE(cuModuleGetGlobal, module, 1)
+VARIABLE(cuModuleGetGlobal_v2, module, 1)
+VARIABLE(cuLibraryGetGlobal, library, may_load(library))
+VARIABLE(cuLibraryGetManaged, library, may_load(library))
 
 /* --- contexts: their own memory, and what is gone with them --- */
 

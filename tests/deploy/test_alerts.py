@@ -83,6 +83,10 @@ CASES: dict[str, tuple[Series, Series]] = {
         {f"plugwright_config_refused_names{{{NODE}}}": "1x70"},
         {f"plugwright_config_refused_names{{{NODE}}}": "0x70"},
     ),
+    "PlugwrightShareExceeded": (
+        {f"plugwright_share_incidents_total{{{GPU}}}": "0x20 1x50"},
+        {f"plugwright_share_exceeded{{{GPU}}}": "0x70", f"plugwright_share_incidents_total{{{GPU}}}": "2x70"},
+    ),
     "PlugwrightStuckThreads": (
         {f'plugwright_stuck_threads{{{GPU},method="allocate"}}': "1x70"},
         {f'plugwright_stuck_threads{{{GPU},method="allocate"}}': "0x70"},

@@ -330,6 +330,13 @@ def test_tls_and_a_token_are_given_by_secrets_and_used_by_whoever_asks() -> None
     assert endpoint["authorization"] == {"credentials": {"name": "metrics-token", "key": "token"}}
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_daemon_sees_the_processes_of_the_node_if_asked(asked: bool) -> None:
+    result = helm("template", "--set", "mock.enabled=true", "--set", f"security.hostPID={str(asked).lower()}")
+    [pods] = [each for each in yaml.safe_load_all(result.stdout) if each and each["kind"] == "DaemonSet"]
+    assert pods["spec"]["template"]["spec"].get("hostPID", False) is asked
+
+
 def test_the_alerts_are_those_of_the_documentation() -> None:
     (group,) = one("everything", "PrometheusRule")["spec"]["groups"]
     page = (ROOT / "docs" / "operations.md").read_text().partition("## What to watch")[2]

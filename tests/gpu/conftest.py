@@ -4,6 +4,7 @@ Without a GPU the tests are skipped with the reason; with PLUGWRIGHT_REQUIRE=gpu
 ever changed.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from plugwright.errors import DriverGone
 from plugwright.plugins.nvidia.driver import GpuSnapshot
 from plugwright.plugins.nvidia.nvml import Nvml
 
+BEGIN, END = "<!-- cases -->\n", "<!-- end of cases -->\n"
+Row = Callable[[str, int, str], None]
 _HERE = Path(__file__).parent
 _SEEN = pytest.StashKey[list[str]]()
 
@@ -59,3 +62,20 @@ def snapshot(driver: Nvml, seen: Callable[[str], None]) -> GpuSnapshot:
     current = driver.read()
     seen(f"driver {current.driver}, CUDA {current.cuda}: {', '.join(gpu.model for gpu in current.gpus)}")
     return current
+
+
+@pytest.fixture(scope="session")
+def row(seen: Callable[[str], None]) -> Iterator[Row]:
+    rows: list[str] = []
+
+    def add(case: str, peak: int, outcome: str) -> None:
+        seen(f"vgpu, {case}: at most {peak} MiB by the driver's count; {outcome}")
+        rows.append(f"| {case} | {peak} | {outcome} |")
+
+    yield add
+    if path := os.environ.get("PLUGWRIGHT_VGPU_CASES"):
+        title = "| in a share of 4096 MiB unless said | at most, MiB | |"
+        page = Path(path).read_text(encoding="utf-8") if Path(path).exists() else f"{BEGIN}{END}"
+        table = "\n".join([title, "|---|---|---|", *rows, ""])
+        before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+        Path(path).write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")

@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.gpu.conftest import Row
 from tests.gpu.test_vgpu_limits import (
     LIMIT,
     TENANT,
@@ -34,8 +35,6 @@ __all__ = ["artefact", "baseline", "driver_root", "gpu", "make"]  # fixtures
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
 GIB = 2**30
-BEGIN, END = "<!-- cases -->\n", "<!-- end of cases -->\n"
-Row = Callable[[str, int, str], None]
 # What a program does, and what it may answer in the share. All of it exceeds the share.
 CASES: dict[str, tuple[tuple[tuple[object, ...], ...], tuple[object, ...]]] = {
     "heap limit of 8 GiB": ((("limit", "heap", 8 * GIB), ("launch", "heap")), (OUT_OF_MEMORY, 0)),
@@ -77,23 +76,6 @@ class Watch:
             self.peak = max(self.peak, self.now() - self._base)
 
 
-@pytest.fixture(scope="module")
-def row(seen: Callable[[str], None]) -> Iterator[Row]:
-    rows: list[str] = []
-
-    def add(case: str, peak: int, outcome: str) -> None:
-        seen(f"vgpu, {case}: at most {peak} MiB by the driver's count; {outcome}")
-        rows.append(f"| {case} | {peak} | {outcome} |")
-
-    yield add
-    if path := os.environ.get("PLUGWRIGHT_VGPU_CASES"):
-        title = f"| in a share of {LIMIT} MiB unless said | at most, MiB | |"
-        page = Path(path).read_text(encoding="utf-8") if Path(path).exists() else f"{BEGIN}{END}"
-        table = "\n".join([title, "|---|---|---|", *rows, ""])
-        before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-        Path(path).write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")
-
-
 @contextmanager
 def unlimited() -> Iterator[Program]:
     command = [sys.executable, str(TENANT)]
@@ -133,15 +115,18 @@ def test_what_the_driver_takes_never_exceeds_the_share(make: Make, gpu: Gpu, row
 
 
 @pytest.mark.parametrize("how", ["module", "library"])
-def test_a_module_that_is_too_large_is_refused_after_it_was_loaded(make: Make, gpu: Gpu, row: Row, how: str) -> None:
-    """Its size shows in the driver's count only: this is the row in which a share is exceeded for a moment."""
+def test_a_module_that_is_too_large_is_refused_before_it_is_loaded(make: Make, gpu: Gpu, row: Row, how: str) -> None:
     with Watch(gpu).watching() as watch, make(LIMIT).program() as program:
         free = program.ready()("memory")[0]
         code, _, after = program("variables", 6144, how)
-        fate = "unloaded again" if how == "module" else "stays loaded and counted"
-        row(f"{how} with 6 GiB of variables", watch.peak, f"**exceeds the share while it is loaded**; refused, {fate}")
-        assert code == OUT_OF_MEMORY
-        assert after >= free - 64 if how == "module" else after == 0
+        limited = watch.peak
+    with Watch(gpu).watching() as watch, unlimited() as program:
+        program.ready()("variables", 6144, how)
+        control = watch.peak
+    row(f"{how} with 6 GiB of variables", limited, f"refused with CUDA's error; {control} MiB without the limiter")
+    assert limited <= LIMIT < control
+    assert code == OUT_OF_MEMORY
+    assert after >= free - 64
 
 
 def test_smaller_ones_are_counted_and_work(make: Make, gpu: Gpu, row: Row) -> None:

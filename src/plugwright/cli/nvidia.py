@@ -53,6 +53,7 @@ def simulate(what: str, words: tuple[str, ...], resource: str, daemon: ChosenDae
     ecc GPU count=2                 uncorrected memory errors
     remap GPU state=pending|failed  a row of memory to be remapped
     mig GPU profiles=3g.20gb,3g.20gb    new MIG devices; profiles=off disables MIG
+    process GPU pid=4711 mib=3000   a process uses the GPU; mib=0 ends that
     deafen GPU                      its events cannot be registered
     events state=failing|back       no event of any GPU can be received
     fabric state=gone|back          the fabric manager of all GPUs ends, runs

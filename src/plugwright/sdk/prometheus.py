@@ -14,7 +14,9 @@ from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.device_metrics import device_metrics
 from plugwright.sdk.exposition import CONTENT_TYPE, MetricFamily, process_metrics, rendered, single
+from plugwright.sdk.holdings.holding import Holdings
 from plugwright.sdk.serve_settings import ServeMode
+from plugwright.sdk.share_usage import SHARE_LABELS, share_metrics
 from plugwright.sdk.status import ConfigState
 from plugwright.text import clean
 from plugwright.version import __version__
@@ -52,6 +54,7 @@ def _families(daemon: Daemon) -> Iterator[MetricFamily]:
     yield from _drivers(runtimes)
     yield from _discovery(runtimes)
     yield from _supervision(runtimes)
+    yield from _shares(runtimes, daemon.ledger.latest.value)
     yield single("plugwright_stalls_total", "Stalls of the event loop by plugin code", daemon.stalls.count)
     yield single("plugwright_log_lines_dropped_total", "Log lines that nobody read in time", logs.dropped_lines())
     if daemon.config.value is not None:
@@ -213,6 +216,15 @@ def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
         for method, count in sorted(runtime.stuck.items()):
             stuck.add([runtime.resource, method], count)
     yield from (restarts, abandoned, stuck)
+
+
+def _shares(runtimes: list[ResourceRuntime], holdings: Holdings) -> Iterator[MetricFamily]:
+    measured = [(runtime.resource, runtime.service.plugin.usage) for runtime in runtimes]
+    for name, text, samples in share_metrics(measured, holdings):
+        family = MetricFamily(name, text, SHARE_LABELS)
+        for labels, value in samples:
+            family.add(labels, value)
+        yield family
 
 
 def _config(state: ConfigState) -> Iterator[MetricFamily]:

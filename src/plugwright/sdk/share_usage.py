@@ -3,14 +3,14 @@
 A plugin that measures it answers `usage()` from memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from plugwright.sdk.holdings.holding import Holding, Holdings
 from plugwright.text import clean
 
-__all__ = ["HeldShare", "ShareUsage", "UsageOf", "incidents", "usages"]
+__all__ = ["SHARE_LABELS", "HeldShare", "ShareUsage", "UsageOf", "incidents", "share_metrics", "usages"]
 
 HeldShare = tuple[str, str]  # device id, and the id of a claim's part of it
 
@@ -43,6 +43,16 @@ class ShareUsage(msgspec.Struct, frozen=True, kw_only=True):
         return f"{when}: at most {_mebibytes(self.driver_peak)} of {_mebibytes(self.limit)} MiB of {self.of}"
 
 
+SHARE_LABELS = ("resource", "of", "device", "namespace", "pod", "container", "claim")
+_METRICS = {
+    "plugwright_share_limit_bytes": ("Memory limit of a container or claim on one device", "limit"),
+    "plugwright_share_used_bytes": ("Memory that it uses, by the limiter's count", "used"),
+    "plugwright_share_peak_bytes": ("The most that the limiter counted at once", "peak"),
+    "plugwright_share_driver_bytes": ("Memory that it uses, by the driver's count", "driver"),
+    "plugwright_share_exceeded": ("Whether the driver counts more than the limit", "exceeded"),
+    "plugwright_share_refusals_total": ("Requests for memory beyond the share", "refusals"),
+    "plugwright_share_incidents_total": ("How often the driver counted more than the limit", "incidents"),
+}
 UsageOf = Callable[[Sequence[HeldShare]], Sequence[ShareUsage]]
 
 
@@ -65,6 +75,25 @@ def incidents(resource: str, holdings: Holdings, usage: UsageOf) -> list[str]:
     """The shares that exceed or have exceeded their limit, each with the name of its pod or claim."""
     found = ((holders[0].holder, measured.incident) for holders, measured in usages(resource, holdings, usage))
     return sorted(clean(f"{holder} {incident}") for holder, incident in found if incident)
+
+
+def share_metrics(
+    resources: Iterable[tuple[str, UsageOf]], holdings: Holdings
+) -> Iterator[tuple[str, str, list[tuple[list[str], int]]]]:
+    """Name, help and samples of each metric, those of holders that the ledger knows; an unknown value has no sample."""
+    found = [
+        ([clean(text) for text in _labels(resource, holders[0], measured)], measured)
+        for resource, usage in resources
+        for holders, measured in usages(resource, holdings, usage)
+    ]
+    for name, (text, field) in _METRICS.items():
+        values = [(labels, getattr(measured, field)) for labels, measured in found]
+        yield name, text, [(labels, int(value)) for labels, value in values if value is not None]
+
+
+def _labels(resource: str, holding: Holding, usage: ShareUsage) -> tuple[str, ...]:
+    names = holding.namespace, holding.pod, holding.container, holding.claim
+    return resource, usage.of, holding.key.device_id, *names
 
 
 def _shares(holdings: Sequence[Holding]) -> list[HeldShare]:

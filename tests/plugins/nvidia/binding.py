@@ -32,6 +32,8 @@ class Card:
     ecc: int | None = 0
     ecc_sram: int | None = 0  # of these
     fabric: tuple[int, int, int] | None = None  # its state, error and health mask
+    computing: list[tuple[int, int | None]] = field(default_factory=list)  # pid, bytes
+    drawing: list[tuple[int, int | None]] = field(default_factory=list)
     events: int = 0x8 | 0x2 | 0x100
 
 
@@ -107,7 +109,13 @@ class Binding:
         return SimpleNamespace(domain=0, bus=card.bus, device=0)
 
     def _nvmlDeviceGetMemoryInfo(self, _: Card) -> SimpleNamespace:
-        return SimpleNamespace(total=80 * 2**30)
+        return SimpleNamespace(total=80 * 2**30, used=3 * 2**30)
+
+    def _nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in card.computing]
+
+    def _nvmlDeviceGetGraphicsRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in card.drawing]
 
     def _nvmlDeviceGetMinorNumber(self, card: Card) -> int:
         return self.cards.index(card)

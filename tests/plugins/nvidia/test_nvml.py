@@ -16,6 +16,8 @@ from plugwright.plugins.nvidia.driver import (
     Gpu,
     GpuEvent,
     GpuLink,
+    GpuProcess,
+    GpuUse,
     PcieLevel,
     RecoveryAction,
 )
@@ -28,6 +30,7 @@ def cards(count: int) -> list[Card]:
     return [Card(f"GPU-{index}", bus=index + 1) for index in range(count)]
 
 
+GIB = 2**30
 NOWHERE = Path("/nowhere")
 INFORMATION = (
     "Model: \t\t NVIDIA H200\nIRQ:   \t\t 36\nGPU UUID: \t {}\nBus Location: \t 0000:5d:00.0\nDevice Minor: \t 4\n"
@@ -357,6 +360,32 @@ def test_a_gpu_without_its_fabric_is_unhealthy(fabric: tuple[int, int, int] | No
     alone = driver(Binding(Card("GPU-0", fabric=fabric)))
     alone.read()
     assert not alone.health("GPU-0").fabric
+
+
+def test_the_processes_of_a_gpu_are_read_each_once() -> None:
+    [card] = cards(1)
+    card.computing, card.drawing = [(30, None), (10, 2 * GIB)], [(10, 2 * GIB), (20, GIB)]
+    binding = Binding(card)
+    processes = (GpuProcess(10, 2 * GIB), GpuProcess(20, GIB), GpuProcess(30, None))
+    assert driver(binding).use(card.uuid) == GpuUse(3 * GIB, processes)
+    assert binding.opened == 0
+
+
+@pytest.mark.parametrize("function", ["*", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses"])
+def test_the_use_of_a_gpu_that_does_not_tell_is_not_known(function: str) -> None:
+    [card] = cards(1)
+    card.broken[function] = NOT_SUPPORTED
+    binding = Binding(card)
+    assert driver(binding).use(card.uuid) is None
+    assert driver(binding).use("GPU-of-another-machine") is None
+    assert binding.opened == 0
+
+
+def test_the_use_of_a_gpu_without_a_driver_raises() -> None:
+    binding = Binding(*cards(1))
+    binding.gone = 9
+    with pytest.raises(DriverGone):
+        driver(binding).use(binding.cards[0].uuid)
 
 
 def test_a_load_of_the_driver_is_known_by_boot_and_module(tmp_path: Path) -> None:

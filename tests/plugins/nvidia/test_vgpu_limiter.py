@@ -251,6 +251,8 @@ def test_the_variables_of_a_module_are_counted(container: Container, how: str) -
         assert loaded == free - 300
         assert unloaded >= loaded
         assert program("variables", 1500, how)[0] == OUT_OF_MEMORY
+        assert program("memory")[0] >= loaded
+    assert container.peak() <= LIMIT
 
 
 def test_memory_that_is_exported_released_and_imported_stays_counted(container: Container) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def counted(used: int = 300, limit: int = 4096, processes: int = 1) -> CountedCo
 
 
 def looked(watch: ShareWatch, node: Machine, **containers: CountedContainer) -> dict[str, ShareUsage]:
-    watch.look(containers, node)
+    watch.look(lambda _: containers, node, [UUID])
     return {name: watch.usage(name)[0] for name in containers}
 
 
@@ -217,6 +218,46 @@ def test_the_process_of_an_earlier_or_another_container_is_not_the_shares(
     node.process(10, name, mount_point)
     node.using((10, 9000))
     assert not looked(ShareWatch(MOUNT, node.proc), node, a=counted())["a"].exceeded
+
+
+ENCLOSE = """
+mount --make-rprivate / && mount -t tmpfs none /usr/local && mkdir -p "$(dirname "$2")" && touch "$2" &&
+mount --bind "$1" "$2" && echo ready && exec cat
+"""
+
+
+def test_a_process_is_found_by_the_file_that_is_mounted_in_it(node: Machine, tmp_path: Path) -> None:
+    usage = tmp_path / "0123456789abcdef01234567"
+    usage.touch()
+    command = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    with subprocess.Popen(
+        [*command, "sh", "-c", ENCLOSE, "enclose", str(usage), MOUNT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        if process.stdout.readline() != b"ready\n":
+            pytest.skip("mount namespaces cannot be made here")
+        node.using((process.pid, 5000), (os.getpid(), 100))
+        watch = ShareWatch(MOUNT)
+        assert looked(watch, node, **{usage.name: counted()})[usage.name].driver == 5000 * MIB
+        usage.unlink()  # its name is another container's by now
+        assert looked(watch, node, **{usage.name: counted()})[usage.name].driver is None
+        process.kill()
+
+
+async def test_a_container_that_only_evades_the_limiter_is_found(
+    backend: tuple[VgpuSharing, list[GpuUnit]], node: Machine
+) -> None:
+    sharing_, units = backend
+    mounts = {mount.container_path: mount for mount in sharing_.extras(units[:1]).mounts}
+    node.process(10, Path(mounts[MOUNT].host_path).name)
+    node.using((10, units[0].memory // MIB + 100))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sharing_.follow(lambda: None, node))
+        while not sharing_.usage([units[0].key]):
+            await asyncio.sleep(0)
+        task.cancel()
+    [measured] = sharing_.usage([units[0].key])
+    assert (measured.used, measured.exceeded, measured.incidents) == (0, True, 1)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ try to evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -56,8 +56,8 @@ class LimiterLibrary(Protocol):
 
     usage_path: str  # of the usage file in containers; empty if what they use is not measured
 
-    def containers(self) -> dict[str, CountedContainer]:
-        """What the limiter counts, by container; OSError."""
+    def containers(self, names: Collection[str] = ()) -> dict[str, CountedContainer]:
+        """The containers whose limiter has counted anything, and those with these names; OSError."""
         ...
 
     def discard(self, name: str) -> None:
@@ -77,12 +77,14 @@ class VgpuSharing:
             BuiltinLibrary(config) if share.library is VgpuLibrary.BUILTIN else HamiLibrary(config)
         )
         self._oversubscribed: set[str] = set()
+        self._shared: tuple[str, ...] = ()  # UUIDs
         self._watch = ShareWatch(self._library.usage_path, proc)
         self._looks = BlockingCalls(f"use of {resource}", _LOOK_LIMIT, most_hung=1)
         self._problems = LogOnce(logger)
 
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         sharing.check_list_size(self._resource, whole, self._share, LONGEST_SIZE)
+        self._shared = tuple(unit.uuid for unit in whole)
         shares = {unit.uuid: sharing.split(unit, self._share) for unit in whole}
         self._oversubscribed = {
             unit.uuid for unit in whole if sum(part.memory for part in shares[unit.uuid]) > unit.memory
@@ -90,6 +92,7 @@ class VgpuSharing:
         return [replace(part, id=sized_id(part)) for parts in shares.values() for part in parts]
 
     def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        self._shared = tuple(unit.uuid for unit in whole)
         return [unit for unit in whole if sharing.replica_count(unit, self._share)]
 
     def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
@@ -136,7 +139,9 @@ class VgpuSharing:
         while self._library.usage_path:
             is_used = False
             try:
-                is_used = await self._looks.run(lambda: self._watch.look(self._library.containers(), driver))
+                is_used = await self._looks.run(
+                    lambda: self._watch.look(self._library.containers, driver, self._shared)
+                )
                 self._problems.recovered()
             except (OSError, PlugwrightError) as error:
                 facts = {"resource": self._resource, "error": clean(error)}

@@ -4,7 +4,7 @@ They are built from `native/vgpu` and are no part of this package. Containers ha
 its content: an upgrade never changes a library under a running program.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from plugwright.model import Mount
@@ -68,9 +68,8 @@ class BuiltinLibrary:
         self._files.writable_file("usage", name, fresh=True)
         return True
 
-    def containers(self) -> dict[str, CountedContainer]:
-        """Those whose limiter has counted anything, by name; OSError."""
-        return dict(self._counted(self._files.opened("usage")))
+    def containers(self, names: Collection[str] = ()) -> dict[str, CountedContainer]:
+        return dict(self._counted({*self._files.opened("usage"), *names}))
 
     def _counted(self, names: Iterable[str]) -> Iterator[tuple[str, CountedContainer]]:
         for name in names:

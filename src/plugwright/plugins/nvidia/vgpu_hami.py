@@ -4,7 +4,7 @@ It is preloaded into every program of the container, counts memory there and slo
 limits as environment variables and as a read-only file, which takes precedence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from plugwright.model import Mount
@@ -53,7 +53,7 @@ class HamiLibrary:
         self._files.writable_directory("containers", name, fresh=True)
         return True
 
-    def containers(self) -> dict[str, CountedContainer]:
+    def containers(self, names: Collection[str] = ()) -> dict[str, CountedContainer]:
         return {}
 
     def discard(self, name: str) -> None:

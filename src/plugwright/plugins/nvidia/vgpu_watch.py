@@ -8,7 +8,7 @@ the driver's count is not known, and no share is reported as exceeded.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +41,10 @@ class CountedContainer(msgspec.Struct, frozen=True):
     count: ContainerCount | None
 
 
+# Those whose limiter has counted anything, and those with these names; OSError.
+CountContainers = Callable[[Collection[str]], Mapping[str, CountedContainer]]
+
+
 class GpuUser(Protocol):
     """The part of a `GpuDriver` that is needed here."""
 
@@ -65,12 +69,12 @@ class ShareWatch:
         """Another container gets the name."""
         self._usages = {other: usages for other, usages in self._usages.items() if other != name}
 
-    def look(self, containers: Mapping[str, CountedContainer], driver: GpuUser) -> bool:
-        """Measures; whether any of them is in use."""
-        uuids = {uuid for container in containers.values() for uuid in container.limits}
-        uses = {uuid: _use(driver, uuid) for uuid in sorted(uuids)}
+    def look(self, count: CountContainers, driver: GpuUser, uuids: Collection[str]) -> bool:
+        """Measures the containers with shares of these devices; whether any of them is in use."""
+        uses = {uuid: _use(driver, uuid) for uuid in uuids}
         pids = {process.pid for use in uses.values() if use is not None for process in use.processes}
         owners = {pid: name for pid in pids if (name := self._container_of(pid))}
+        containers = count(set(owners.values()))
         self._usages = {
             name: tuple(self._measured(name, container, uses, owners)) for name, container in containers.items()
         }
@@ -87,7 +91,7 @@ class ShareWatch:
             usage = ShareUsage(of=uuid, limit=limit, at=now, processes=count.processes if count else None)
             if counted is not None:
                 usage = replace(usage, used=counted.used, peak=counted.peak, refusals=counted.refusals)
-            use = uses[uuid]
+            use = uses.get(uuid)
             if use is not None:
                 own = [process for process in use.processes if owners.get(process.pid) == name]
                 usage = _compared(usage, use, own, can_see=bool(owners) or not use.processes)
