@@ -72,7 +72,9 @@ async def test_pods_health_and_cordons_are_recorded_and_outlive_the_daemon(tmp_p
         cordoned = (await until(kubelet, ["allocated", "health", "cordoned"]))[-1]
         assert (cordoned.device, cordoned.reason, cordoned.by) == (first, "fan", "ops")
         await kubelet.remove(pod)
-        await daemon.ledger.read()
+        async with asyncio.timeout(60):  # the kubelet lists the pod for a moment
+            while any(holding.pod for holding in daemon.ledger.latest.value.holdings):
+                await daemon.ledger.read()
         released = (await until(kubelet, ["allocated", "health", "cordoned", "released"]))[-1]
         assert (released.device, released.pod) == (first, "train")
         document = node_report(

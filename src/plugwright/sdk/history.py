@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 HISTORY_FILE = "history.jsonl"
 _LIMIT = 10 * 2**20  # bytes
 _DELAY, _RETRY = 1.5, 5.0  # times the delay of the audit, after which the pods of an allocation are known
-_MOST_LOOKS = 4  # at the same unnamed holders
+_LEAST_RETRY = 1.0  # seconds; the ledger reads no more often
+_MOST_LOOKS = 10  # at the same unnamed holders
 _LATEST = 20  # events in a NodeReport
 _MOST = 5000  # events of one answer
 _ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is held under another name, or may be
@@ -81,7 +82,7 @@ class History:
             note()
             seen = self._due.count
             while True:
-                seen = await self._due.wait(seen, _RETRY * self._audit if self._looks else None)
+                seen = await self._due.wait(seen, max(_LEAST_RETRY, _RETRY * self._audit) if self._looks else None)
                 try:
                     await self._record()
                 except Exception:  # one look: the next change is looked at again
