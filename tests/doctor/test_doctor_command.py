@@ -1,4 +1,4 @@
-"""`plugwright doctor`: what it prints, its exit codes, its document, and a node that kubectl reaches."""
+"""`plugwright doctor`: what it prints, its exit codes, its document, and a node that the API server reaches."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cli.processes import Ended, ended
-from tests.cli.test_handover import kubectl
 from tests.doctor.patient import Patient, patient
+from tests.kube.exec_server import daemon_pod, exec_server
 
 from plugwright.doctor.diagnosis import CHECKS
 from plugwright.doctor.doctor_report import DoctorReport
@@ -81,11 +81,10 @@ async def test_hostile_names_are_shown_as_escapes(root: Path) -> None:
 async def test_a_node_is_examined_in_its_daemons_pod(root: Path, tmp_path: Path) -> None:
     async with patient(root) as node, node.served_here():
         await node.settled()
-        path = kubectl(tmp_path, root, pods=["plugwright-x7"])
-        (root / "c").symlink_to(node.control)  # where this kubectl looks
-        places = {"PLUGWRIGHT_KUBELET_DIR": f"{root}/var/lib/kubelet"}
-        path |= places | {"PLUGWRIGHT_STATE_DIR": f"{root}/state", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-        done = await doctor(node, "worker-1", "-o", "json", environment=path)
+        places = {"PLUGWRIGHT_KUBELET_DIR": f"{root}/var/lib/kubelet", "PLUGWRIGHT_STATE_DIR": f"{root}/state"}
+        with exec_server([daemon_pod("plugwright-x7")], {"plugwright-x7": node.control}) as server:
+            server.environment = {**places, "NODE_NAME": "worker-1", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+            done = await doctor(node, "worker-1", "-o", "json", "--kubeconfig", str(server.kubeconfig(tmp_path / "c")))
     document = json.loads(done.out)
     assert document["metadata"]["inPod"]
     states = {check["name"]: check["state"] for check in document["checks"]}

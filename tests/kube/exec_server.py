@@ -34,6 +34,7 @@ class ExecServer:
         self.pods, self.sockets = pods, sockets
         self.requests: list[str] = []
         self.lists: dict[str, list[Mapping[str, Any]]] = {}  # other lists, by path
+        self.environment: dict[str, str] = {}  # of the pods' commands
         self.frames: list[bytes] | None = None  # sent instead of running a command
         self.url = ""
 
@@ -81,7 +82,6 @@ def _frames_of(command: list[str], environment: Mapping[str, str]) -> Iterator[b
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     served: ExecServer
-    environment: Mapping[str, str]
 
     def do_GET(self) -> None:
         self.served.requests.append(self.path)
@@ -118,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.end_headers()
         self.close_connection = True
-        environment = {"PLUGWRIGHT_CONTROL_SOCKET": str(self.served.sockets.get(pod, "/nonexistent"))}
+        socket = {"PLUGWRIGHT_CONTROL_SOCKET": str(self.served.sockets.get(pod, "/nonexistent"))}
+        environment = {**self.served.environment, **socket}
         frames = self.served.frames
         try:
             for each in frames if frames is not None else _frames_of(query["command"], environment):

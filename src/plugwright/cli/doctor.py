@@ -11,12 +11,15 @@ import click
 import msgspec
 
 from plugwright.cli.control import control_socket
+from plugwright.cli.fleet_options import cluster_options
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
 from plugwright.doctor.examined_node import DoctorTarget
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, MalformedMessage
+from plugwright.fleet.daemons import CONTROL_SOCKET, DaemonChoice, find_daemon
 from plugwright.kube.remote_daemon import RemoteDaemon
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.text import clean
 
 __all__ = ["doctor"]
 
@@ -44,29 +47,32 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
               help="Directory of cordons and owners.  [default: as in the chart, or --state-dir]")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="json is a DoctorReport: docs/doctor.md.")  # fmt: skip
-@click.option("--namespace", metavar="NAME", help="Namespace of the daemon's pod on NODE.  [default: any]")
-@click.option("--selector", default="app.kubernetes.io/name=plugwright", show_default=True,
-              help="Labels of the daemon's pod on NODE.")  # fmt: skip
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig for kubectl, with NODE.")
-@click.option("--context", help="Context of the kubeconfig.")
+@cluster_options
 @control_socket
-def doctor(node: str, output: str, **options: Any) -> None:
+def doctor(cluster: DaemonChoice, output: str, **options: Any) -> None:
     """Find out why a resource is 0, a pod is refused, a plugin is missing or a GPU is gone.
 
     Prints one line for each check: a finding with why it matters and the command that fixes it, or what is in order.
-    Changes nothing. Without NODE it examines this machine; with NODE, kubectl runs it in the daemon's pod there, which
-    sees less than the node itself. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
+    Changes nothing. Without NODE it examines this machine; with NODE it runs in the daemon's pod there, which sees less
+    than the node itself. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
     """
-    reach = {name: options.pop(name) for name in ("selector", "namespace", "kubeconfig", "context")}
-    if node:
-        sys.exit(RemoteDaemon(node, **reach).run(["doctor", "--output", output]))
-    report = diagnose(_target(**options))
+    report = _examined_there(cluster) if cluster.node else diagnose(_target(**options))
     click.echo(msgspec.json.encode(report).decode() if output == "json" else "\n".join(_lines(report)))
     sys.exit(_CODES[report.result])
 
 
+def _examined_there(cluster: DaemonChoice) -> DoctorReport:
+    daemon = find_daemon(cluster)
+    if not isinstance(daemon, RemoteDaemon):
+        raise ConfigError(f"NODE must be a real node, got {cluster.node!r}, which `plugwright up` emulates")
+    try:
+        return msgspec.json.decode(daemon.document("doctor", "--output", "json"), type=DoctorReport)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{daemon} must answer with a DoctorReport of this version: {error!s:.200}") from None
+
+
 def _target(
-    root: Path, kubelet_dir: Path | None, device_plugins_dir: Path | None, node_dir: Path | None, **others: Any
+    root: Path, kubelet_dir: Path | None, device_plugins_dir: Path | None, control_socket: Path | None, **others: Any
 ) -> DoctorTarget:
     if not root.is_dir():
         raise ConfigError(f"--root must be a directory, got {str(root)!r}")
@@ -74,7 +80,7 @@ def _target(
     return DoctorTarget(
         root=root.resolve(),
         kubelet=KubeletPaths.under(kubelet_dir, device_plugins_dir) if given else None,
-        node_dir=node_dir,
+        control_socket=control_socket or CONTROL_SOCKET,
         in_pod=root == Path("/") and "KUBERNETES_SERVICE_HOST" in os.environ,
         node_name=os.environ.get("NODE_NAME", ""),
         **others,
@@ -84,13 +90,13 @@ def _target(
 def _lines(report: DoctorReport) -> Iterator[str]:
     """Findings first, then what is in order, then what could not be checked."""
     order = ["finding", "ok", "unknown"]
-    width = max(len(check.name) for check in report.checks)
+    width = max((len(check.name) for check in report.checks), default=0)
     for check in sorted(report.checks, key=lambda check: order.index(check.state)):
         mark, color = _MARKS[check.state]
-        yield f"{click.style(f'{mark:<4}', fg=color)}  {check.name:<{width}}  {_text(check)}"
+        yield f"{click.style(f'{mark:<4}', fg=color)}  {clean(check.name):<{width}}  {clean(_text(check))}"
     count = Counter(check.state for check in report.checks)
     yield ""
-    yield f"{report.result}: {count['finding']} findings, {count['ok']} ok, {count['unknown']} not checked"
+    yield f"{clean(report.result)}: {count['finding']} findings, {count['ok']} ok, {count['unknown']} not checked"
 
 
 def _text(check: DoctorCheck) -> str:

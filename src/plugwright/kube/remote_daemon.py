@@ -21,6 +21,7 @@ __all__ = ["DAEMON_CONTAINER", "RemoteDaemon", "daemon_pods", "find_daemon_pod"]
 
 DAEMON_CONTAINER = "plugwright"
 _LIMIT = 60.0  # seconds of silence; a daemon answers within 15
+_COMMAND_LIMIT = 300.0  # seconds; a check of `doctor` that hangs takes 30
 
 
 class RemoteDaemon:
@@ -40,6 +41,12 @@ class RemoteDaemon:
 
     def follow(self, request: Mapping[str, object]) -> Iterator[Any]:
         return self._answers(request, ["--follow"], None)
+
+    def document(self, *command: str) -> bytes:
+        """The line that a command of ours prints in the pod, whatever its exit code."""
+        for line in exec_lines(self._access, self._container, ["plugwright", *command], _COMMAND_LIMIT):
+            return line
+        raise PeerGone(f"{self} on {self.node}: `plugwright {' '.join(command)}` printed nothing")
 
     def _answers(self, request: Mapping[str, object], flags: Sequence[str], timeout: float | None) -> Iterator[Any]:
         command = ["plugwright", "request", *flags, json.dumps(request)]
