@@ -29,7 +29,8 @@ def parse(command: click.Command, name: str, words: list[str], parent: click.Con
     if not isinstance(command, click.Group) or not is_other:
         with command.make_context(name, words, parent=parent):
             return
-    context = click.Context(command, info_name=name, parent=parent)
+    # With the group's settings: a command keeps the help option that it first made.
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     inner, found, rest = command.resolve_command(context, words)
     assert found is not None
     parse(found, inner or "", rest, context)

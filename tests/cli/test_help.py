@@ -54,12 +54,13 @@ def test_help_groups_the_commands_by_task() -> None:
         "Serve devices",
         "Write a plugin",
         "Test without hardware",
+        "See and explain a cluster",
         "Look and repair",
         "Shell",
     ]
     listed = re.findall(r"^  (\S+) +\S", text, re.MULTILINE)
     assert sorted(listed) == sorted({path[0] for path in COMMANDS})
-    assert len(listed) <= 30
+    assert len(listed) <= 35
     assert listed[0] == "run"
     assert listed[-1] == "completion"
     assert not re.search(r"^   ", text, re.MULTILINE)  # each command is one line

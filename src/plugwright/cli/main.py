@@ -37,7 +37,7 @@ _COMMANDS = {
         "kubelet": ("kubelet", "Run an emulated kubelet for a plugin under development."),
         "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
-    "Look and repair": {
+    "See and explain a cluster": {
         "devices": ("devices", "Show every device of a cluster or a node, with its holder."),
         "who": ("who", "Show who holds a device, or which devices a pod has."),
         "free": ("free", "Count free, held and unhealthy devices of a cluster."),
@@ -45,6 +45,8 @@ _COMMANDS = {
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
         "fit": ("would_fit", "Tell whether the pods of a file would run now, and where."),
         "lint": ("lint", "Check claims and classes against the devices of a cluster."),
+    },
+    "Look and repair": {
         "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
