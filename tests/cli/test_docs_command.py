@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from plugwright.cli.docs import docs
+from plugwright.cli.main import cli
 
 PAGES = Path(__file__).parents[2] / "docs"
 
 
 def test_every_page_is_listed_with_its_title() -> None:
-    lines = CliRunner().invoke(docs).output.splitlines()
+    lines = CliRunner().invoke(cli, ["docs"]).output.splitlines()
     assert {line.split()[0] for line in lines} == {page.stem for page in PAGES.glob("*.md")}
     assert all(len(line.split()) > 1 for line in lines)
 
 
 @pytest.mark.parametrize("topic", ["cluster-limits", "cluster-limits.md", "docs/cluster-limits.md#workloads"])
 def test_a_page_is_shown_as_it_is(topic: str) -> None:
-    assert CliRunner().invoke(docs, [topic]).output == (PAGES / "cluster-limits.md").read_text()
+    assert CliRunner().invoke(cli, ["docs", topic]).output == (PAGES / "cluster-limits.md").read_text()
 
 
 @pytest.mark.parametrize(

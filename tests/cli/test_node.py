@@ -12,7 +12,7 @@ from tests.extended_resources.imitation import Cluster, Time, pod
 from tests.extended_resources.kubelet import Kubelet
 from tests.extended_resources.serving import serving
 
-from plugwright.cli.node import node
+from plugwright.cli.main import cli
 from plugwright.errors import PlugwrightError
 from plugwright.system.boot import boot_id
 
@@ -31,7 +31,7 @@ class Lab:
 
     def within(self, *arguments: str) -> Result:
         """The same without a process of its own, which takes half a second."""
-        return CliRunner().invoke(node, arguments, env={"KUBECONFIG": str(self.kubeconfig)})
+        return CliRunner().invoke(cli, ["node", *arguments], env={"KUBECONFIG": str(self.kubeconfig)})
 
 
 @pytest.fixture
@@ -212,14 +212,14 @@ async def test_forbidden_request_is_one_line(lab: Lab) -> None:
     ],
 )
 def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
-    done = CliRunner().invoke(node, arguments)
+    done = CliRunner().invoke(cli, ["node", *arguments])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "Error: " in done.stderr
 
 
 @pytest.mark.parametrize("command", [[], ["resources"], ["add"], ["remove"]])
 def test_help_has_an_example(command: list[str]) -> None:
-    done = CliRunner().invoke(node, [*command, "--help"])
+    done = CliRunner().invoke(cli, ["node", *command, "--help"])
     assert done.exit_code == 0
     assert "Example" in done.stdout
 
