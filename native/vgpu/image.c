@@ -11,9 +11,10 @@
 #include <unistd.h>
 
 enum { WRAPPER = 0x466243B1, FAT_BINARY = (int)0xBA55ED50, PTX = 1, CUBIN = 2 };
+enum { MOST_LINKED = 4096 };
 enum { COMPRESSED = 0x2000 | 0x8000 }; /* LZ4, zstd */
 
-struct wrapper { uint32_t magic, version; const void *image; };
+struct wrapper { uint32_t magic, version; const void *image; const void *const *linked; }; /* of version 2: ends with NULL */
 struct fat_binary { uint32_t magic; uint16_t version, header; uint64_t bytes; };
 struct part {
     uint16_t kind, version;
@@ -26,6 +27,27 @@ struct part {
 };
 
 static int is_within(uint64_t offset, uint64_t bytes, uint64_t limit) { return offset <= limit && bytes <= limit - offset; }
+
+/* The variables in a section, together: nvcc writes the size of a section of 4 GiB and more without its upper half. */
+static uint64_t elf_symbols(const unsigned char *image, uint64_t limit, int section)
+{
+    const Elf64_Ehdr *header = (const void *)image;
+    const Elf64_Shdr *sections = (const void *)(image + header->e_shoff);
+    uint64_t total = 0;
+    for (int number = 0; number < header->e_shnum; number++) {
+        if (sections[number].sh_type != SHT_SYMTAB || !is_within(sections[number].sh_offset, sections[number].sh_size, limit))
+            continue;
+        const unsigned char *at = image + sections[number].sh_offset;
+        for (uint64_t left = sections[number].sh_size / sizeof(Elf64_Sym); left; left--, at += sizeof(Elf64_Sym)) {
+            Elf64_Sym symbol;
+            memcpy(&symbol, at, sizeof symbol);
+            if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_shndx == section &&
+                __builtin_add_overflow(total, symbol.st_size, &total))
+                return UINT64_MAX;
+        }
+    }
+    return total;
+}
 
 /* `limit` is the length of the image, UINT64_MAX if only the driver knows it. */
 static uint64_t elf_variables(const unsigned char *image, uint64_t limit)
@@ -43,9 +65,11 @@ static uint64_t elf_variables(const unsigned char *image, uint64_t limit)
     for (int number = 0; number < header->e_shnum; number++)
         for (int name = 0; name < 2; name++)
             if (is_within(sections[number].sh_name, strlen(names[name]) + 1, texts->sh_size) &&
-                !strcmp((const char *)image + texts->sh_offset + sections[number].sh_name, names[name]) &&
-                __builtin_add_overflow(total, sections[number].sh_size, &total))
-                return UINT64_MAX;
+                !strcmp((const char *)image + texts->sh_offset + sections[number].sh_name, names[name])) {
+                uint64_t symbols = elf_symbols(image, limit, number), bytes = sections[number].sh_size;
+                if (__builtin_add_overflow(total, symbols > bytes ? symbols : bytes, &total))
+                    return UINT64_MAX;
+            }
     return total;
 }
 
@@ -127,7 +151,8 @@ static uint64_t ptx_variables(const char *text)
     return total;
 }
 
-/* One of the parts is loaded, and they differ in the architecture: the smallest. PTX is for when no other one fits. */
+/* One of the parts is loaded: they are of one source, and differ in the architecture. The smallest cubin that can be read
+   counts, then the smallest PTX, which is for GPUs without a cubin. */
 static uint64_t fat_variables(const unsigned char *image)
 {
     const struct fat_binary *fat = (const void *)image;
@@ -139,18 +164,29 @@ static uint64_t fat_variables(const unsigned char *image)
             return 0;
         const unsigned char *content = at + part->header;
         uint64_t bytes = 0;
-        if ((part->kind == PTX || part->kind == CUBIN) && !(part->flags & COMPRESSED)) {
+        int is_read = (part->kind == PTX || part->kind == CUBIN) && !(part->flags & COMPRESSED);
+        if (is_read) {
             if (part->kind == CUBIN && part->bytes > sizeof(Elf64_Ehdr) && !memcmp(content, ELFMAG, SELFMAG))
                 bytes = elf_variables(content, part->bytes);
             if (part->kind == PTX && part->bytes && memchr(content, 0, part->bytes))
                 bytes = ptx_variables((const char *)content);
         }
-        if (part->kind == PTX || part->kind == CUBIN)
+        if (is_read)
             found[part->kind] = bytes < found[part->kind] ? bytes : found[part->kind];
         at = content + part->bytes;
     }
-    uint64_t least = found[CUBIN] < found[PTX] ? found[CUBIN] : found[PTX];
+    uint64_t least = found[CUBIN] != UINT64_MAX ? found[CUBIN] : found[PTX];
     return least == UINT64_MAX ? 0 : least;
+}
+
+/* The binary of the device linker is almost empty if nothing was left to link: then those that were linked are loaded. */
+static uint64_t wrapper_variables(const struct wrapper *wrapper)
+{
+    uint64_t own = image_variables(wrapper->image), together = 0;
+    for (int number = 0; wrapper->version == 2 && wrapper->linked && wrapper->linked[number] && number < MOST_LINKED; number++)
+        if (__builtin_add_overflow(together, image_variables(wrapper->linked[number]), &together))
+            return UINT64_MAX;
+    return own > together ? own : together;
 }
 
 uint64_t image_variables(const void *image)
@@ -160,7 +196,7 @@ uint64_t image_variables(const void *image)
         return 0;
     memcpy(&magic, image, sizeof magic);
     if (magic == WRAPPER)
-        return image_variables(((const struct wrapper *)image)->image);
+        return wrapper_variables(image);
     if ((int)magic == FAT_BINARY)
         return fat_variables(image);
     if (!memcmp(image, ELFMAG, SELFMAG))

@@ -63,7 +63,7 @@ OLDEST(dladdr);
     X(cuDeviceGetMemPool) X(cuDeviceGetDefaultMemPool) X(cuDeviceGetCount) X(cuMemPoolGetAttribute) \
     X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuStreamGetCaptureInfo_v2) X(cuStreamGetCaptureInfo_v2_ptsz) \
     X(cuDeviceGetGraphMemAttribute) X(cuDeviceGetAttribute) X(cuCtxGetLimit) X(cuFuncGetAttribute) \
-    X(cuKernelGetAttribute) X(cuMemGetAddressRange_v2) X(cuMemGetAllocationPropertiesFromHandle)
+    X(cuKernelGetAttribute) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuMemGetAddressRange_v2) X(cuMemGetAllocationPropertiesFromHandle)
 
 int cuCtxGetDevice(int *device);
 int cuCtxGetCurrent(handle *context);
@@ -83,9 +83,13 @@ int cuDeviceGetAttribute(int *value, int attribute, int device);
 int cuCtxGetLimit(size_t *value, int limit);
 int cuFuncGetAttribute(int *value, int attribute, handle function);
 int cuKernelGetAttribute(int *value, int attribute, handle kernel, int device);
+int cuCtxPushCurrent_v2(handle context);
+int cuCtxPopCurrent_v2(handle *context);
 int cuMemGetAddressRange_v2(ptr *base, size_t *bytes, ptr pointer);
 int cuMemGetAllocationPropertiesFromHandle(struct allocation *facts, handle allocation);
 EXPORT int cuDeviceGraphMemTrim(int device);
+EXPORT int cuDevicePrimaryCtxRetain(handle *context, int device);
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
 EXPORT int cuCtxSetLimit(int limit, size_t value);
 EXPORT int cuIpcCloseMemHandle(ptr pointer);
 EXPORT int cuDestroyExternalMemory(handle memory);
@@ -147,7 +151,7 @@ static int current_gpu(void)
 
 /* --- what this process holds --- */
 
-enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, UNLOADED, KINDS };
+enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, UNLOADED, WAITING, KINDS };
 enum { SMALL = 1, UNSEEN = 2, FOREIGN = 4 }; /* flags: a part of a page; not in NVML's count; of another process */
 static struct table tables[KINDS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, pool_mutex = PTHREAD_MUTEX_INITIALIZER; /* of POOLS */
@@ -1470,6 +1474,13 @@ HOOK(int, cuLibraryUnload, handle library)
 {
     forget(LIBRARIES, library);
     forget(UNLOADED, library);
+    pthread_mutex_lock(&mutex);
+    for (uint64_t index = 0; index < tables[WAITING].size; index++) {
+        struct entry *entry = &tables[WAITING].entries[index];
+        if (entry->key > 1 && entry->bytes == library)
+            table_remove(entry);
+    }
+    pthread_mutex_unlock(&mutex);
     int result = REAL(cuLibraryUnload)(library);
     recount(current_gpu(), 0);
     return result;
@@ -1516,6 +1527,60 @@ static int library_fits(handle library)
 /* Before a call that loads it: 0 if its variables do not fit. */
 static int may_load(handle library) { return !variables_of(library) || library_fits(library); }
 
+/* The CUDA runtime asks for a program's first kernel before its thread has a context: kernel and library wait for one. */
+static struct entry waiting_kernel(void)
+{
+    struct entry found = {.gpu = NOBODYS};
+    pthread_mutex_lock(&mutex);
+    for (uint64_t index = 0; index < tables[WAITING].size && !found.key; index++)
+        if (tables[WAITING].entries[index].key > 1)
+            found = tables[WAITING].entries[index];
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+/* Checks the kernels that waited in a context: 0 if one of them does not fit, which goes on waiting. */
+static int waiting_fit(handle context)
+{
+    struct entry kernel = waiting_kernel();
+    if (!kernel.key || REAL(cuCtxPushCurrent_v2)(context))
+        return 1;
+    for (; kernel.key; kernel = waiting_kernel()) {
+        if (!library_fits(kernel.bytes) || !kernel_fits(kernel_local(kernel.key)))
+            break;
+        forget(WAITING, kernel.key);
+    }
+    handle popped;
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return !kernel.key;
+}
+
+/* A kernel that is handed out without a context is checked in the contexts that the devices have, or in the next one. */
+static int fits_later(handle kernel, handle library)
+{
+    int count = 0, fits = 1;
+    remember(WAITING, kernel, (struct entry){.gpu = NOBODYS, .bytes = library});
+    if (REAL(cuDeviceGetCount)(&count))
+        return 1;
+    for (int device = 0; device < count && fits; device++) {
+        unsigned flags;
+        int active = 0;
+        handle context;
+        if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) || !active || REAL(cuDevicePrimaryCtxRetain)(&context, device))
+            continue;
+        fits = waiting_fit(context);
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    }
+    return fits;
+}
+
+static int library_kernel_fits(handle kernel, handle library)
+{
+    if (current_gpu() == NO_CONTEXT)
+        return fits_later(kernel, library);
+    return library_fits(library) && kernel_fits(kernel_local(kernel));
+}
+
 HOOK(int, cuModuleGetFunction, handle *kernel, handle module, const char *name)
 {
     int result = REAL(cuModuleGetFunction)(kernel, module, name);
@@ -1534,16 +1599,16 @@ HOOK(int, cuModuleEnumerateFunctions, handle *functions, unsigned count, handle 
 HOOK(int, cuLibraryGetKernel, handle *kernel, handle library, const char *name)
 {
     int result = REAL(cuLibraryGetKernel)(kernel, library, name);
-    return result || (library_fits(library) && kernel_fits(kernel_local(*kernel))) ? result : OUT_OF_MEMORY;
+    return result || library_kernel_fits(*kernel, library) ? result : OUT_OF_MEMORY;
 }
 
 HOOK(int, cuLibraryEnumerateKernels, handle *kernels, unsigned count, handle library)
 {
     int result = REAL(cuLibraryEnumerateKernels)(kernels, count, library);
     for (unsigned number = 0; number < count && !result; number++)
-        if (kernels[number] && !kernel_fits(kernel_local(kernels[number])))
+        if (kernels[number] && !library_kernel_fits(kernels[number], library))
             return OUT_OF_MEMORY;
-    return result || library_fits(library) ? result : OUT_OF_MEMORY;
+    return result || current_gpu() == NO_CONTEXT || library_fits(library) ? result : OUT_OF_MEMORY;
 }
 
 HOOK(int, cuKernelGetFunction, handle *found, handle kernel)
@@ -1705,8 +1770,13 @@ HOOK(int, cuDevicePrimaryCtxRetain, handle *context, int device)
 {
     unsigned flags;
     int active = 0, gpu = gpu_of(device);
-    if (!REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active)
-        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (!REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && active) {
+        int again = REAL(cuDevicePrimaryCtxRetain)(context, device);
+        if (again || waiting_fit(*context))
+            return again;
+        cuDevicePrimaryCtxRelease_v2(device);
+        return OUT_OF_MEMORY;
+    }
     uint64_t bytes = context_bytes(gpu);
     meet(gpu);
     if (!take(gpu, bytes))
@@ -1714,7 +1784,7 @@ HOOK(int, cuDevicePrimaryCtxRetain, handle *context, int device)
     int result = REAL(cuDevicePrimaryCtxRetain)(context, device);
     if (result) {
         give(gpu, bytes);
-    } else if (!add_context(*context, device, bytes, device + 1)) {
+    } else if (!add_context(*context, device, bytes, device + 1) || !waiting_fit(*context)) {
         cuDevicePrimaryCtxRelease_v2(device);
         return OUT_OF_MEMORY;
     }

@@ -114,6 +114,7 @@ def test_what_the_driver_takes_never_exceeds_the_share(make: Make, gpu: Gpu, row
     assert all(map(is_as_expected, answers, expected)), answers
 
 
+# Without the limiter a library is loaded at its first use only, so there is nothing to compare it with.
 @pytest.mark.parametrize("how", ["module", "library"])
 def test_a_module_that_is_too_large_is_refused_before_it_is_loaded(make: Make, gpu: Gpu, row: Row, how: str) -> None:
     with Watch(gpu).watching() as watch, make(LIMIT).program() as program:
@@ -124,7 +125,8 @@ def test_a_module_that_is_too_large_is_refused_before_it_is_loaded(make: Make, g
         program.ready()("variables", 6144, how)
         control = watch.peak
     row(f"{how} with 6 GiB of variables", limited, f"refused with CUDA's error; {control} MiB without the limiter")
-    assert limited <= LIMIT < control
+    assert limited <= LIMIT
+    assert control > LIMIT or how == "library"
     assert code == OUT_OF_MEMORY
     assert after >= free - 64
 

@@ -222,11 +222,12 @@ class Program(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._drained = True
-        if not self.running:
+        if not self.running:  # the loop calls `process_exited` after this, or has done so
+            self.crashed |= not self.stopping
             self._finish()
 
     def process_exited(self) -> None:
-        self.crashed = not self.stopping
+        self.crashed |= not self.stopping
         if self._drained:
             self._finish()
         else:  # not until the pipe's end: a child may hold it for ever

@@ -172,6 +172,7 @@ class Verifier:
         if patient and await self._comes_back(shared, self.limits.call):
             return None
         if shared.programs and not shared.program.running:
+            await shared.program.ends()  # the status is known before the loop reports the end, and the last output
             return shared.program.how_ended if shared.program.crashed else None
         lines = shared.program.how_ended.lines if shared.programs else ()
         return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")

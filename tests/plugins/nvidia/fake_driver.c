@@ -222,6 +222,14 @@ int cuMemGetInfo_v2(size_t *left, size_t *total)
 int cuCtxGetDevice(int *device) { *device = current; return current < 0 ? NO_CONTEXT : OK; }
 int cuCtxGetCurrent(u64 *context) { *context = current < 0 ? 0 : 100 + current; return OK; }
 int cuCtxSetCurrent(u64 context) { current = context ? (int)context - 100 : -1; return OK; }
+static int pushed[8], depth;
+int cuCtxPushCurrent_v2(u64 context) { pushed[depth++] = current; return cuCtxSetCurrent(context); }
+int cuCtxPopCurrent_v2(u64 *context)
+{
+    *context = 100 + current;
+    current = pushed[--depth];
+    return OK;
+}
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *active = primary[device] > 0; return OK; }
 int cuDevicePrimaryCtxRetain(u64 *context, int device)
 {

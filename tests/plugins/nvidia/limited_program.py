@@ -336,6 +336,25 @@ class Program:
             (cuda.cuModuleUnload if how == "module" else cuda.cuLibraryUnload)(module)
         return [code, free, self.memory()[0]]
 
+    def early(self, mebibytes: str) -> list[int]:
+        """Asks for a kernel without a context, as the CUDA runtime does: while the GPU has one, and before it has one.
+
+        The errors of the first, of the second, and of the context that is then made.
+        """
+        codes, context = [], u64()
+        for has_context in (True, False):
+            library, kernel = u64(), u64()
+            text = PTX + f".visible .global .align 16 .b8 a[{int(mebibytes) * MIB}];\n" + EMPTY
+            cuda.cuCtxSetCurrent(u64(0))
+            if not has_context:
+                cuda.cuDevicePrimaryCtxRelease_v2(0)
+            codes.append(cuda.cuLibraryLoadData(byref(library), text.encode(), None, None, 0, None, None, 0))
+            codes[-1] = codes[-1] or cuda.cuLibraryGetKernel(byref(kernel), library, b"kernel")
+            if not has_context:
+                codes.append(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
+            cuda.cuLibraryUnload(library)
+        return codes
+
     def reimport(self, mebibytes: str, most: str) -> list[int]:
         """Creates, exports, releases and imports memory until something is refused; how often it worked, the error."""
         size = size_t(int(mebibytes) * MIB)

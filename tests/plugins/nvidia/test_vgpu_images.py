@@ -4,7 +4,7 @@ import ctypes
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -62,22 +62,24 @@ def test_ptx_has_the_variables_that_other_modules_can_see(sized: Sized, text: st
     assert sized(f".version 8.0\n.target sm_70\n.address_size 64\n{text}\n".encode()) == size
 
 
-def elf(**sections: int) -> bytes:
-    """A cubin without content: names with `_` for `.`, and sizes."""
-    names = ["", *(name.replace("_", ".") for name in sections), ".shstrtab"]
+def elf(symbols: Sequence[int] = (), **sections: int) -> bytes:
+    """A cubin without content: names with `_` for `.`, and sizes; those of the variables in its first section."""
+    names = ["", *(name.replace("_", ".") for name in sections), ".symtab", ".shstrtab"]
     table = b"\0".join(name.encode() for name in names) + b"\0"
     at = {name: table.index(name.encode() + b"\0") for name in names[1:]}
     headers = [bytes(64)]
-    for name, size in zip(names[1:-1], sections.values(), strict=True):
+    for name, size in zip(names[1:-2], sections.values(), strict=True):
         headers.append(struct.pack("<IIQQQQIIQQ", at[name], 8, 0, 0, 0, size, 0, 0, 1, 0))
+    content = b"".join(struct.pack("<IBBHQQ", 0, 1, 0, 1, 0, size) for size in symbols)
+    headers.append(struct.pack("<IIQQQQIIQQ", at[".symtab"], 2, 0, 0, 64 + len(table), len(content), 0, 0, 1, 24))
     headers.append(struct.pack("<IIQQQQIIQQ", at[".shstrtab"], 3, 0, 0, 64, len(table), 0, 0, 1, 0))
-    start = 64 + len(table)
+    start = 64 + len(table) + len(content)
     padding = -start % 8
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = struct.pack(
         "<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, start + padding, 0, 64, 0, 0, 64, len(headers), len(headers) - 1
     )
-    return ident + header + table + bytes(padding) + b"".join(headers)
+    return ident + header + table + content + bytes(padding) + b"".join(headers)
 
 
 def fat(*parts: tuple[int, bytes, int]) -> bytes:
@@ -106,8 +108,9 @@ def test_a_cubin_has_them_in_two_sections(sized: Sized) -> None:
         ([(CUBIN, elf(_nv_global=GIB), 0)], GIB),
         ([(CUBIN, elf(_nv_global=GIB), 0), (CUBIN, elf(_nv_global=2 * GIB), 0)], GIB),
         ([(PTX, ptx(500), 0)], 500),
-        ([(CUBIN, elf(_nv_global=GIB), 0), (PTX, ptx(500), 0)], 500),
-        ([(CUBIN, b"compressed", LZ4), (CUBIN, elf(_nv_global=GIB), 0)], 0),  # it may be the one that is loaded
+        ([(CUBIN, elf(_nv_global=GIB), 0), (PTX, ptx(500), 0)], GIB),
+        ([(CUBIN, b"compressed", LZ4), (CUBIN, elf(_nv_global=GIB), 0)], GIB),  # they are of one source
+        ([(CUBIN, b"compressed", LZ4), (PTX, ptx(500), 0)], 500),
         ([(CUBIN, b"compressed", ZSTD)], 0),
         ([(64, b"something new", 0), (CUBIN, elf(_nv_global=GIB), 0)], GIB),
         ([], 0),
@@ -121,6 +124,25 @@ def test_of_a_fat_binary_the_smallest_part_counts(
     content = ctypes.create_string_buffer(image)
     wrapper = struct.pack("<IIQQ", 0x466243B1, 1, ctypes.addressof(content), 0)
     assert library.image_variables(ctypes.create_string_buffer(wrapper)) == size
+
+
+def test_the_symbols_of_a_section_count_if_its_size_is_cut_to_32_bits(sized: Sized) -> None:
+    """As nvcc 13 writes three arrays of 2 GiB."""
+    assert sized(elf((2 * GIB, 2 * GIB, 2 * GIB), _nv_global=2 * GIB)) == 6 * GIB
+    assert sized(elf((100,), _nv_global=GIB)) == GIB
+
+
+def test_a_linked_program_has_what_its_binaries_have_together(library: ctypes.CDLL) -> None:
+    def linked(own: bytes, *binaries: bytes) -> int:
+        contents = [ctypes.create_string_buffer(image) for image in (own, *binaries)]
+        array = (ctypes.c_uint64 * (len(binaries) + 1))(*map(ctypes.addressof, contents[1:]), 0)
+        wrapper = struct.pack("<IIQQ", 0x466243B1, 2, ctypes.addressof(contents[0]), ctypes.addressof(array))
+        return int(library.image_variables(ctypes.create_string_buffer(wrapper)))
+
+    parts = fat((CUBIN, elf(_nv_global=GIB), 0)), fat((CUBIN, elf(_nv_global=2 * GIB), 0))
+    assert linked(fat((CUBIN, elf(_text_kernel=5), 0)), *parts) == 3 * GIB
+    assert linked(fat((CUBIN, elf(_nv_global=3 * GIB), 0)), *parts) == 3 * GIB
+    assert linked(parts[0]) == GIB
 
 
 @pytest.mark.parametrize("cut", [0, 4, 63, 64, 70, 100, 200, 250])

@@ -255,6 +255,18 @@ def test_the_variables_of_a_module_are_counted(container: Container, how: str) -
     assert container.peak() <= LIMIT
 
 
+def test_a_kernel_that_is_asked_for_without_a_context_is_checked_in_the_next_one(container: Container) -> None:
+    with container.program() as program:
+        program.ready()
+        assert program("launch", "empty") == 0
+        assert program("early", 300) == [0, 0, 0]
+    with container.program() as program:
+        program.ready()
+        assert program("launch", "empty") == 0
+        assert program("early", 1500) == [OUT_OF_MEMORY, 0, OUT_OF_MEMORY]
+    assert container.peak() <= LIMIT
+
+
 def test_memory_that_is_exported_released_and_imported_stays_counted(container: Container) -> None:
     with container.program() as program:
         free = program.ready()("memory")[0]
