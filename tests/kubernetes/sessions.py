@@ -140,7 +140,7 @@ STEPS: list[Step] = [
     k("logs good", differs="logs"),
     k("logs good --container=nope"),
     k("logs nope"),
-    k("get all", differs="kinds"),
+    k("get all"),
     Step(("describe", "pod", "good"), aside=_RUNTIME),
     Step(("describe", "node", "NODE"), aside=_MACHINE),
     # The node
@@ -168,7 +168,7 @@ STEPS: list[Step] = [
     k("top node"),
     k("top pod"),
     k("rollout restart pod/good"),
-    k("get deployments", differs="kinds"),
+    k("get deployments"),
     k("get --raw /api/v1/namespaces/session/pods?limit=x"),
     k("get --raw /nope"),
     k("get --raw /healthz"),

@@ -151,7 +151,13 @@ def test_our_own_chart_installs_and_its_daemon_registers_at_a_joined_node(plane:
     with joined(plane, tmp_path, "-f", file, "--run"):
         helm = (building.build(building.HELM) / "helm", "--kubeconfig", plane.kubeconfig)
         toleration = "tolerations[0].key=plugwright.dev/emulated,tolerations[0].operator=Exists"
-        install = ("install", "devices", CHART, "--set", f"mock.enabled=true,mock.count=6,{toleration}")
+        install = (
+            "install",
+            "devices",
+            CHART,
+            "--set",
+            f"mock.enabled=true,mock.count=6,{toleration}",
+        )
         subprocess.run([*map(str, (*helm, *install))], check=True, capture_output=True, timeout=60)
         for node in ("plain-1", "plain-2"):
             plane.until(lambda node=node: allocatable(plane, node) == "6", "the daemon's devices are allocatable")  # type: ignore[misc]

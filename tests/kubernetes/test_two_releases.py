@@ -50,12 +50,20 @@ def owner(release: Release) -> str:
 
 
 def registered(release: Release, resource: str) -> None:
-    until("it is registered", lambda: served(release, resource)["state"] == "registered", 120, last=release.logs)
+    def is_registered() -> bool:
+        try:
+            return bool(served(release, resource)["state"] == "registered")
+        except KubectlFailed:  # its container starts
+            return False
+
+    until("it is registered", is_registered, 120, last=release.logs)
 
 
 def restart(cluster: Cluster, release: Release) -> None:
+    """Replaces its pod; a daemon that has refused its file is not ready afterwards."""
+    before = release.pods()
     cluster.kubectl(f"--namespace={release.name}", "rollout", "restart", f"daemonset/{release.name}")
-    release.rolled_out()
+    until("its pod is replaced", lambda: release.pods() and not set(before) & set(release.pods()), 120)
 
 
 def test_releases_keep_their_configuration_and_the_cordons_of_each_other(
