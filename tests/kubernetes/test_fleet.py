@@ -16,6 +16,8 @@ from tests.kubernetes.waiting import until
 
 RESOURCE = "fleet.chart/gpu"
 
+pytestmark = pytest.mark.timeout(600)  # the images may have to be built first
+
 
 @pytest.fixture
 def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:

@@ -13,6 +13,8 @@ from tests.kubernetes.waiting import until
 
 FIRST, SECOND, SAME = "two.chart/first", "two.chart/second", "two.chart/same"
 
+pytestmark = pytest.mark.timeout(600)  # the images may have to be built first
+
 
 @pytest.fixture
 def releases(cluster: Cluster, helm: Path, images: None) -> Iterator[tuple[Release, Release]]:
