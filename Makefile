@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs dist smoke prometheus first-hour clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs pictures dist smoke prometheus first-hour clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -187,6 +187,9 @@ docs: $(READY) ## the documentation site, in build/site; a broken link or anchor
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/docs-environment $(BIN)/uv sync --quiet --frozen --only-group docs
 	@build/docs-environment/bin/sphinx-build -q -W --keep-going -n -b html -c docs . build/site
 	@echo "build/site/docs/index.html"
+
+pictures: $(READY) ## the pictures of the documentation, from a real session (needs kubectl)
+	@$(BIN)/python examples/pictures.py
 
 # helm: from HELM, from the PATH, or built (needs Go).
 dist: $(READY) ## what a release publishes, in dist/: wheel, sdist, the chart's package
