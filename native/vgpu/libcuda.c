@@ -1433,6 +1433,9 @@ LOAD(cuModuleLoadDataEx, image_variables, (const void *image, unsigned count, in
      (image, count, options, values))
 LOAD(cuModuleLoadFatBinary, image_variables, (const void *image), (image))
 
+/* Takes an entry of a context out of a table; in WAITING the library has the place of the context. */
+static struct entry first_of(int kind, handle context);
+
 /* A library is loaded into a context later, unless the program wants it now: its size is remembered. */
 static uint64_t now(uint64_t bytes)
 {
@@ -1474,13 +1477,8 @@ HOOK(int, cuLibraryUnload, handle library)
 {
     forget(LIBRARIES, library);
     forget(UNLOADED, library);
-    pthread_mutex_lock(&mutex);
-    for (uint64_t index = 0; index < tables[WAITING].size; index++) {
-        struct entry *entry = &tables[WAITING].entries[index];
-        if (entry->key > 1 && entry->bytes == library)
-            table_remove(entry);
-    }
-    pthread_mutex_unlock(&mutex);
+    while (first_of(WAITING, library).key)
+        continue;
     int result = REAL(cuLibraryUnload)(library);
     recount(current_gpu(), 0);
     return result;
@@ -1546,7 +1544,7 @@ static int waiting_fit(handle context)
     if (!kernel.key || REAL(cuCtxPushCurrent_v2)(context))
         return 1;
     for (; kernel.key; kernel = waiting_kernel()) {
-        if (!library_fits(kernel.bytes) || !kernel_fits(kernel_local(kernel.key)))
+        if (!library_fits(kernel.context) || !kernel_fits(kernel_local(kernel.key)))
             break;
         forget(WAITING, kernel.key);
     }
@@ -1559,7 +1557,7 @@ static int waiting_fit(handle context)
 static int fits_later(handle kernel, handle library)
 {
     int count = 0, fits = 1;
-    remember(WAITING, kernel, (struct entry){.gpu = NOBODYS, .bytes = library});
+    remember(WAITING, kernel, (struct entry){.gpu = NOBODYS, .context = library});
     if (REAL(cuDeviceGetCount)(&count))
         return 1;
     for (int device = 0; device < count && fits; device++) {
@@ -1686,7 +1684,6 @@ static int add_context(handle context, int device, uint64_t bytes, int32_t prima
     return !share_exceeded(gpu);
 }
 
-/* Takes an entry of a context out of a table. */
 static struct entry first_of(int kind, handle context)
 {
     struct entry facts = {.gpu = NOBODYS};

@@ -18,7 +18,11 @@ _NUMBERS = ("total", "free", "held", "unhealthy", "unknown")
 @click.command(epilog="Example:  kubectl plugwright free --by node")
 @click.argument("node", default="", metavar="[NODE]")
 @click.option(
-    "--by", type=click.Choice(get_args(Grouping)), default="resource", show_default=True, help="What is added up."
+    "--by",
+    type=click.Choice(get_args(Grouping)),
+    default="resource",
+    show_default=True,
+    help="Group the counts by this.",
 )
 @output_option
 @cluster_options
