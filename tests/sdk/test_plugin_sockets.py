@@ -1,5 +1,6 @@
 """Our sockets have names of their own, are ours alone, and a killed run's are cleared away without touching others'."""
 
+import asyncio
 import os
 import socket
 import stat
@@ -165,6 +166,16 @@ def test_a_stale_socket_beyond_the_path_limit_is_skipped(root: Path) -> None:
     (root / "short").symlink_to(deep)  # another run had the directory under a shorter name: a mount, for one
     leave_dead(root / "short" / "plugwright-dead.sock")
     registration.remove_stale_sockets(deep, in_a_minute)
+
+
+async def test_the_socket_of_a_run_killed_just_before_this_one_is_removed(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    leave_dead(kubelet.paths.device_plugins / "plugwright-killed.sock")
+    async with serving(Shelf("example.com/tape"), settings=settings):
+        assert (kubelet.paths.device_plugins / "plugwright-killed.sock").exists()  # its owner may be about to listen
+        while (kubelet.paths.device_plugins / "plugwright-killed.sock").exists():
+            await asyncio.sleep(0.05)
 
 
 async def test_two_daemons_leave_each_others_sockets_alone(kubelet: ObservedKubelet, settings: Settings) -> None:

@@ -256,13 +256,12 @@ class Daemon:
         unsubscribe = self.hung.subscribe(self._publish_change)
         for plugin in plugins:
             sockets.check_path(self._directory.path / registration.unique_socket_name(plugin.resource))
-        removed = registration.remove_stale_sockets(self._directory.path)
-        if removed:
-            logger.info("sockets of an earlier run removed", extra={"sockets": removed})
+        self._remove_stale_sockets()
         error: BaseException | None = None
         try:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
                 looking = group.create_task(watch_for_replacement(self._directory))
+                removing = group.create_task(self._remove_recent_sockets())
                 cordoning = group.create_task(self.cordons.run())
                 comparing = group.create_task(self.ledger.run())
                 watching = group.create_task(self.rivals.run())
@@ -275,6 +274,7 @@ class Daemon:
                 self.serving = False
                 await self._stop(list(self.resources))
                 looking.cancel()
+                removing.cancel()
                 cordoning.cancel()
                 comparing.cancel()
                 watching.cancel()
@@ -288,6 +288,16 @@ class Daemon:
                 self.stalls.close()
         if error is not None:
             raise error
+
+    def _remove_stale_sockets(self) -> None:
+        removed = registration.remove_stale_sockets(self._directory.path)
+        if removed:
+            logger.info("sockets of an earlier run removed", extra={"sockets": removed})
+
+    async def _remove_recent_sockets(self) -> None:
+        """Removes the sockets of a run that was killed just before this one started: they were too new at first."""
+        await asyncio.sleep(registration.NEW_SOCKET)
+        self._remove_stale_sockets()
 
     async def apply(self, plugins: Iterable[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
         """Serves `plugins` and no others; a plugin that is served already, the same object, goes on untouched.

@@ -36,6 +36,7 @@ from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "LONGEST_SOCKET_NAME",
+    "NEW_SOCKET",
     "RegistrationReport",
     "RegistrationState",
     "RegistrationStatus",
@@ -51,11 +52,11 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LONGEST_SOCKET_NAME = 56  # bytes of a name by unique_socket_name
+NEW_SOCKET = 1.0  # a process may be about to listen on a socket younger than this
 _PREFIX = "plugwright-"
 _KUBELET = "kubelet.sock"
 _REMOVED = "our socket was removed"  # as the kubelet does with every socket in this directory when it starts (1.16)
 _STEADY = 60.0  # the end of a stream that lasted this long is a first loss again
-_NEW_SOCKET = 1.0  # a process may be about to listen on a socket younger than this
 
 
 class RegistrationState(StrEnum):
@@ -311,7 +312,7 @@ def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:
     """Whether it is a socket that no process listens on any more."""
     try:
         # A clock that was set back makes an old socket come from the future: that one is not new.
-        is_new = 0 <= now() - path.lstat().st_mtime < _NEW_SOCKET
+        is_new = 0 <= now() - path.lstat().st_mtime < NEW_SOCKET
     except OSError:
         return False
     return path.is_socket() and not is_new and not sockets.is_listening(path)
