@@ -30,13 +30,10 @@ from plugwright.plugins.nvidia.config import (
 )
 from plugwright.plugins.nvidia.driver import Gpu, GpuDriver
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
-from plugwright.plugins.nvidia.mps.plan import max_clients
-from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import ClaimedNvidia, Nvidia
 from plugwright.plugins.nvidia.sharing import SharingBackend
 from plugwright.plugins.nvidia.time_slicing import TimeSlicing
-from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.device_family import (
     DeviceFamily,
     FamilyContext,
@@ -231,12 +228,17 @@ def _sharing(entry: ResourceEntry[NvidiaConfig]) -> SharingBackend:
     if share is None or share.by is SharingStrategy.TIME_SLICING:
         return TimeSlicing(entry.name, share)
     if share.by is SharingStrategy.VGPU:
+        from plugwright.plugins.nvidia.vgpu import VgpuSharing  # memory that other strategies save
+
         return VgpuSharing(entry.name, share)
     if entry.is_template:
         raise ConfigError(
             "`share.by: mps` needs a literal resource name: `{model}` and `{profile}` are not supported, because the "
             "MPS daemon is named after the resource"
         )
+    from plugwright.plugins.nvidia.mps.plan import max_clients
+    from plugwright.plugins.nvidia.mps.sharing import MpsSharing
+
     clients = max_clients(_NEWEST_CAPABILITY)
     if share.replicas > clients:
         raise ConfigError(f"share.replicas must be at most {clients}, the clients of MPS, got {share.replicas}")

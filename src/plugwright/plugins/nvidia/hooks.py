@@ -7,7 +7,6 @@ has them as well. Without a program there are no hooks, and everything is mounte
 
 import mmap
 import os
-import shutil
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -82,7 +81,9 @@ def find(config: NvidiaConfig, mounts: Path = Path("/proc/self/mountinfo")) -> H
 
 def _own_program(directory: Path, mounts: Path) -> HookProgram | None:
     """Copied to the host, or None where its directory is not the host's: no runtime could call the program there."""
-    source = shutil.which(OWN_PROGRAM, path=f"{os.environ.get('PATH', '')}:{_IN_THE_IMAGE}")
+    from shutil import which  # with its compression libraries, which other strategies save
+
+    source = which(OWN_PROGRAM, path=f"{os.environ.get('PATH', '')}:{_IN_THE_IMAGE}")
     if source is None or not _is_of_the_host(directory, mounts.read_text(encoding="utf-8")):
         return None
     target, content = directory / OWN_PROGRAM, Path(source).read_bytes()
