@@ -65,6 +65,7 @@ class Plugins:
         self.kubeconfig = cluster.files.admin
         self._cluster = cluster
         self._started: list[Process] = []
+        self._registrations: list[Path] = []  # sockets of drivers
         self._places = cluster.state / "plugins"
         self._places.mkdir(exist_ok=True)
 
@@ -91,6 +92,7 @@ class Plugins:
 
     def driver(self, name: str, mutant: str = "", node: str = NODE) -> Process:
         """The small driver of the rules' tests under this name, with one defect or none, on a node of this name."""
+        self._registrations.append(self._cluster.kubelet_dir / "plugins_registry" / f"{name}-reg.sock")
         flags = ("--root", str(self._cluster.kubelet_dir), "--name", name, *(("--mutant", mutant) if mutant else ()))
         return self._start(self._place().name, str(_SMALL_DRIVER), *flags, node=node)
 
@@ -98,6 +100,8 @@ class Plugins:
         for process in self._started:
             process.stop()
             print(f"--- {process.log.name}", *process.lines(), sep="\n")  # shown with a test that fails
+        for socket in self._registrations:  # some mutants leave theirs, which `plugwright doctor` finds in later tests
+            socket.unlink(missing_ok=True)
 
     def _run(self, name: str, place: Path, *flags: str) -> Daemon:
         places = [f"--state-dir={place}", f"--control-socket={place / 'control.sock'}", "--log-format=json"]
