@@ -184,6 +184,7 @@ chart: $(READY) ## generate the chart's values.schema.json, families.json and da
 	@$(BIN)/python deploy/helm/dashboard.py
 
 docs: $(READY) ## the documentation site, in build/site; a broken link or anchor is an error
+	@$(BIN)/python deploy/site/reference.py reference
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/docs-environment $(BIN)/uv sync --quiet --frozen --only-group docs
 	@build/docs-environment/bin/sphinx-build -q -W --keep-going -n -b html -c docs . build/site
 	@echo "build/site/docs/index.html"
@@ -205,4 +206,4 @@ smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Py
 	@PLUGWRIGHT_DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/dist $(ARGS)
 
 clean: ## everything that was made
-	@rm -rf .venv .cache build dist
+	@rm -rf .venv .cache build dist reference
