@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 INDEX = ROOT / "docs" / "index.md"
 TOP = {"../CHANGELOG", "../CONTRIBUTING", "../SECURITY"}
-CAPTIONS = ["Start", "How-to", "Reference", "Explanation", "Project"]
+CAPTIONS = ["Start", "Tutorials", "How-to", "Reference", "Explanation", "Project"]
 
 
 def test_every_page_is_in_one_table_of_contents() -> None:

@@ -24,7 +24,7 @@ CHART = ROOT / "deploy" / "helm" / "plugwright"
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("pages") / "reference"
-    command = [sys.executable, ROOT / "deploy" / "site" / "reference.py", directory]
+    command = [sys.executable, str(ROOT / "deploy" / "site" / "reference.py"), str(directory)]
     subprocess.run(command, check=True, timeout=60)
     return {path.stem: path.read_text() for path in directory.glob("*.md")}
 
