@@ -431,6 +431,31 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- $found -}}
 {{- end -}}
 
+{{/* Whether the MPS pods of a configuration are privileged: as mps.privileged says, or if one of them sets compute modes. */}}
+{{- define "plugwright.mpsPrivileged" -}}
+{{- $privileged := .root.Values.mps.privileged -}}
+{{- if kindIs "string" $privileged -}}
+{{- $privileged = false -}}
+{{- range .config.resources -}}
+{{- if eq (dig "nvidia" "share" "mps" "mode" "leave" .) "exclusive" -}}
+{{- $privileged = true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $privileged -}}
+{{- end -}}
+
+{{/* The seccomp profile of the daemons and of MPS. */}}
+{{- define "plugwright.seccompProfile" -}}
+{{- $profile := .Values.security.seccompProfile -}}
+{{- if hasPrefix "localhost/" $profile -}}
+type: Localhost
+localhostProfile: {{ trimPrefix "localhost/" $profile }}
+{{- else -}}
+type: {{ $profile }}
+{{- end -}}
+{{- end -}}
+
 {{/* Daemons, plugin and tenants meet in directories of the node: the file and the chart must mean the same ones. */}}
 {{- define "plugwright.mpsPlaces" -}}
 {{- $mps := .root.Values.mps -}}
