@@ -30,6 +30,7 @@ from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.device_holders import Holders
+from plugwright.explain.node_reports import unusable_devices, unusable_text
 from plugwright.explain.quotas import QuotaShortage, shortages
 from plugwright.explain.world import ApiObject, World, allocation_of, identity, is_device_resource, with_taint_rules
 
@@ -86,6 +87,7 @@ class _Question:
         self.problem: DeviceFailure | None = None
         self.pods: NodeFilter = lambda _node: None
         self.policies = {node: policy for entry in situation.assumed for node, policy in entry.policies}
+        self.reports = {node: report for entry in situation.assumed for node, report in entry.reports}
 
 
 class Oracle:
@@ -159,7 +161,7 @@ class Oracle:
         lifted = {quota for entry in situation.assumed for quota in entry.quotas}
         exists = identity(situation.pod) in self.holders.pods
         requests = {} if exists else PodRequest.of(dict(situation.pod)).requests
-        found = shortages(self.world, requests, situation.sources)
+        found = shortages(self.world, identity(situation.pod)[0], requests, situation.sources)
         return [short for short in found if (short.quota, short.key) not in lifted]
 
     def _verdict(self, question: _Question, info: NodeInfo) -> NodeVerdict:
@@ -194,10 +196,12 @@ class Oracle:
                 continue
             free = info.allocatable.get(resource, 0) - info.requested.get(resource, 0)
             facts = info.allocatable.get(resource, 0), self.capacity(info.name, resource)
+            report = question.reports.get(info.name) or self.world.reports.get(info.name)
             if wanted > free:
-                return DeviceFailure("count", resource, wanted, max(0, free), *facts)
+                unusable = unusable_devices(report, resource)
+                text = unusable_text(unusable) if len(unusable) == facts[1] - facts[0] else ""
+                return DeviceFailure("count", resource, wanted, max(0, free), *facts, message=text)
             ended = {pod for entry in question.situation.assumed for pod in entry.ended}
-            report = self.world.reports.get(info.name)
             problem = numa.refusal(report, resource, wanted, ended, question.policies.get(info.name))
             if problem:
                 return DeviceFailure("numa", resource, wanted, max(0, free), *facts, message=problem)
