@@ -187,7 +187,8 @@ def _evidence(search: Search) -> Iterable[NodeEvidence]:
 def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
     """The class of nodes that the first cure concerns, otherwise the nearest to running the pod."""
     if not search.base:
-        return NodeVerdict("", failure=DeviceFailure("error", message="the cluster has no nodes"))
+        words = "nodes cannot be read" if "nodes" in search.oracle.world.hidden else "the cluster has no nodes"
+        return NodeVerdict("", failure=DeviceFailure("error", message=words))
     if cures:
         return search.base[cures[0].nodes[0]]
     return search.base[min(search.base, key=search.nearness)]

@@ -36,6 +36,7 @@ from plugwright.explain.world import ApiObject, World, allocation_of, identity, 
 
 __all__ = ["DeviceFailure", "NodeVerdict", "Oracle", "hard_taints", "taint_text"]
 
+_NEEDED = {"classes": "DeviceClasses", "slices": "ResourceSlices"}  # to allocate a claim
 MAX_STEPS = 20_000  # of one search for devices: a question is one of thousands
 
 
@@ -136,7 +137,11 @@ class Oracle:
         question = _Question(situation, PodRequest.of(dict(situation.pod)))
         missing = next((source for source in situation.sources if source.claim is None), None)
         if missing is not None:
-            question.problem = DeviceFailure("error", message=f"{missing.kind} {missing.name} does not exist")
+            unknown = ("own claims" if missing.kind == "ResourceClaim" else "templates") in self.world.hidden
+            words = "cannot be read: the account may not list it" if unknown else "does not exist"
+            question.problem = DeviceFailure("error", message=f"{missing.kind} {missing.name} {words}")
+        elif question.unallocated and (unread := [name for name in _NEEDED if name in self.world.hidden]):
+            question.problem = DeviceFailure("error", message=f"cannot be judged: {_NEEDED[unread[0]]} cannot be read")
         elif short := self.quota_shortages(situation):
             question.problem = DeviceFailure("error", message=short[0].text)
         elif question.unallocated:

@@ -27,6 +27,7 @@ _NAMED = {
     "nodes": "nodes cannot be read",
     "slices": "ResourceSlices cannot be read",
     "classes": "DeviceClasses cannot be read",
+    "templates": "ResourceClaimTemplates cannot be read",
 }
 
 
@@ -46,10 +47,10 @@ def read_world(
     Templates and quotas are those of the namespace; without one, those of all. Events are those of the subject, a pod
     or claim.
     """
-    unseen: list[str] = []
+    unseen: dict[str, str] = {}
     found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in _PATHS.items()}
     scope = f"/namespaces/{namespace}" if namespace else ""
-    templates = _optional(client, f"{_RESOURCE}{scope}/resourceclaimtemplates")
+    templates = _listed(client, "templates", f"{_RESOURCE}{scope}/resourceclaimtemplates", "", unseen)
     quotas = _optional(client, f"/api/v1{scope}/resourcequotas")
     rules = next((rules for path in _RULES if (rules := _optional(client, path))), ())
     uid = str(((subject or {}).get("metadata") or {}).get("uid") or "")
@@ -58,12 +59,12 @@ def read_world(
     version = str(client.get("/version").get("gitVersion") or "1.37")
     world = World(
         templates=templates, quotas=quotas, taint_rules=rules, events=events, reports=reports or {}, version=version,
-        unseen=tuple(unseen),
+        unseen=tuple(unseen.values()), hidden=frozenset(unseen),
     )  # fmt: skip
     return replace(world, **found)
 
 
-def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[str]) -> tuple[ApiObject, ...]:
+def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[str, str]) -> tuple[ApiObject, ...]:
     try:
         return tuple(client.list(path))
     except PeerRefused as error:
@@ -71,11 +72,17 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[s
             return ()
         if error.code != "Forbidden":
             raise
-    unseen.append(_NAMED[kind])
+    unseen[kind] = _NAMED[kind]
     if kind not in ("pods", "claims") or not namespace:
         return ()
     base, _, plural = path.rpartition("/")
-    return _optional(client, f"{base}/namespaces/{namespace}/{plural}")
+    try:
+        return tuple(client.list(f"{base}/namespaces/{namespace}/{plural}"))
+    except PeerRefused as error:
+        if error.code != "Forbidden":
+            raise
+    unseen[f"own {kind}"] = f"{kind} of namespace {namespace} cannot be read"
+    return ()
 
 
 def _optional(client: Lister, path: str, **query: str) -> tuple[ApiObject, ...]:

@@ -1,7 +1,7 @@
 """Every pod of a cluster that waits or was refused, each with its first line: the answer of `why` without a name."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -13,8 +13,9 @@ from plugwright.explain.refusals import REFUSALS
 from plugwright.explain.world import ApiObject, World, identity, is_finished
 from plugwright.model import natural_order
 
-__all__ = ["WaitingList", "WaitingPod", "waiting_pods"]
+__all__ = ["WaitingList", "WaitingPod", "first_lines", "waiting_pods"]
 
+_OF_CLAIMS = frozenset({"claims", "classes", "slices", "templates"})
 BUDGET = 60.0  # seconds
 
 
@@ -47,6 +48,18 @@ def waiting_pods(world: World, namespace: str = "", clock: Callable[[], float] =
     left = len(found) - len(answers)
     unseen = (*world.unseen, *([f"{left} more pods wait, for which the time did not suffice"] if left else ()))
     return WaitingList(pods=tuple(answers), unseen=unseen)
+
+
+def first_lines(world: World, pods: Sequence[ApiObject]) -> dict[str, str]:
+    """Why pods wait, by their uid; without those that fit, and those with claims that cannot be judged."""
+    oracle, texts = Oracle(world), {}
+    for pod in pods:
+        if (pod.get("spec") or {}).get("resourceClaims") and world.hidden & _OF_CLAIMS:
+            continue
+        state, answer, _ = brief(oracle, pod)
+        if state == "waits":
+            texts[str(pod["metadata"]["uid"])] = answer
+    return texts
 
 
 def _answers(oracle: Oracle, pods: list[ApiObject], clock: Callable[[], float]) -> Iterator[WaitingPod]:

@@ -44,6 +44,9 @@ class World(Struct, frozen=True):
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     version: str = "1.37"
     unseen: tuple[str, ...] = ()
+    hidden: frozenset[str] = (
+        frozenset()
+    )  # fields whose objects cannot all be listed; `own claims`: nor those of the namespace
 
     def find(self, kind: str, namespace: str, name: str) -> ApiObject | None:
         """An object of one of the fields, such as `claims`."""
