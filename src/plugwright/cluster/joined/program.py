@@ -23,8 +23,8 @@ from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, Nod
 from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_authority
 from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
+from plugwright.cluster.joined.pods_for_nodes import PodsExplainer, RemoteWaitingPods
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
-from plugwright.cluster.joined.waiting_pods import PodsExplainer, RemoteWaitingPods
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
 from plugwright.kube.access import ClusterAccess

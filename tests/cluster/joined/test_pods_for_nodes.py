@@ -14,7 +14,7 @@ from plugwright.cluster.embedded import mock_gpus
 from plugwright.cluster.joined.join_state import JoinFlags
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, NodePlan
 from plugwright.cluster.joined.node_registration import TAINT
-from plugwright.cluster.joined.waiting_pods import RemoteWaitingPods
+from plugwright.cluster.joined.pods_for_nodes import RemoteWaitingPods
 from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.errors import PeerRefused
 from plugwright.kube.api_client import ApiClient

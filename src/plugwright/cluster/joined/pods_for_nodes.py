@@ -38,7 +38,7 @@ _LONGEST = 1000  # characters
 _PENDING = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
 
-class _Said(Struct):
+class _Explained(Struct):
     """The scheduler's message that was explained, the answer, and when the last event was recorded."""
 
     message: str
@@ -56,7 +56,7 @@ class RemoteWaitingPods:
         self._api, self._taints, self._explain, self._pause = api, taints, explain, pause
         self._recorder = EventRecorder(client, EventSource("plugwright"))
         self._calls = BlockingCalls("explanation of waiting pods", _LIMIT, at_once=1)
-        self._said: OrderedDict[str, _Said] = OrderedDict()  # by uid
+        self._said: OrderedDict[str, _Explained] = OrderedDict()  # by uid
         self._problems = LogOnce(logger)
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class RemoteWaitingPods:
         texts = await self._calls.run(lambda: self._explain(news))
         for pod in news:
             uid = str(pod["metadata"]["uid"])
-            said = self._said.setdefault(uid, _Said(""))
+            said = self._said.setdefault(uid, _Explained(""))
             said.message, text = _message(pod), clean(texts.get(uid, ""), limit=_LONGEST)
             if text and text != said.text:
                 said.text, said.at = text, now
