@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from plugwright.cli.devices_table import STATE_COLOURS, age_of
-from plugwright.fleet.device_events import event_text
 from plugwright.cli.output import Cell, table_lines
 from plugwright.explain.explanation import explain_pod
 from plugwright.explain.world import World, identity, is_finished
+from plugwright.fleet.device_events import event_text
 from plugwright.fleet.fleet_devices import STATE_LETTERS, Fleet, FleetDevice
 from plugwright.fleet.sums import wants_devices
 from plugwright.text import clean

@@ -5,9 +5,9 @@ A change of one pod or device costs the devices of its node, not those of the cl
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -84,6 +84,19 @@ class LiveFleet:
         """What could not be taken into account, and why the rest may be out of date."""
         shared = [*self.objects.problems, *filter(None, [self.reports.problem]), *self.objects.unseen]
         return [*shared, *(entry for node in self.nodes for entry in self.parts[node].unseen)]
+
+    def report(self, node: str) -> Mapping[str, Any]:
+        """The NodeReport of a node; empty if there is none."""
+        source = self.reports.source(node)
+        return (source.report if source is not None else None) or {}
+
+    def node_of_pool(self, pool: str) -> str:
+        """The node whose devices a pool has; empty if it has those of no node."""
+        return self._nodes_of_pools.get(pool, "")
+
+    def touch(self) -> None:
+        """Has views shown again: something beside the devices has changed."""
+        self.changed.notify()
 
     def waiting_pods(self) -> list[ApiObject]:
         """Pods without a node that want devices."""
