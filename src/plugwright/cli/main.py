@@ -40,6 +40,7 @@ _COMMANDS = {
     },
     "See and explain a cluster": {
         "devices": ("devices", "Show every device of a cluster or a node, with its holder."),
+        "page": ("page", "Serve a page with every device of a cluster, for a browser."),
         "who": ("who", "Show who holds a device, or which devices a pod has."),
         "free": ("free", "Count free, held and unhealthy devices of a cluster."),
         "history": ("history", "Show what happened to devices: pods, health, cordons."),
