@@ -149,6 +149,23 @@ class KeepsResourceName(Rule):
         expect(names <= verifier.resources, ", ".join(sorted(verifier.resources)), ", ".join(sorted(names)))
 
 
+class KeepsOptions(Rule):
+    id, level, facts, waits = "REG-26", Level.MUST, ("1.30", "1.33"), 1
+    title = "The options are the same after a restart of the kubelet"
+    why = (
+        "The kubelet asks again at each registration and forgets what was answered before: without pre_start_required "
+        "containers start on devices that nobody has reset."
+    )
+    fix = "Answer GetDevicePluginOptions from the configuration alone, as often as it is called."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        before = {plugin.resource: plugin.options for plugin in session.plugins()}
+        for plugin in await restart_kubelet(session):
+            expected = before.get(plugin.resource, plugin.options)
+            expect(plugin.options == expected, f"{expected}", f"{plugin.resource} answered {plugin.options}")
+
+
 class NoticesLostStream(Rule):
     id, level, facts, note, waits = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6"), True, 1
     title = "The plugin registers again when the kubelet ends its stream"
@@ -233,6 +250,7 @@ RULES: tuple[type[Rule], ...] = (
     RegistersOnce,
     NeverRegistersConnectedSocket,
     KeepsResourceName,
+    KeepsOptions,
     NoticesLostStream,
     OutlivesKubelet,
 )
