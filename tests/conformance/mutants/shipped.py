@@ -1,6 +1,7 @@
 """Defects that look right in a review, and show on the second device, call, list or registration."""
 
 import os
+from collections.abc import Sequence
 
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import HOST_NODES, IDS, SmallPlugin
@@ -113,6 +114,11 @@ class AppendsChanges(SmallPlugin):
 
     def devices(self) -> list[pb.Device]:
         return [*(self.device(device_id, True) for device_id in IDS), *self.changed()]
+
+    def check(self, ids: Sequence[str]) -> None:
+        if self.failed() & set(ids):
+            raise PeerRefused("INVALID_ARGUMENT", "not healthy")
+        super().check(ids)
 
     def changed(self) -> list[pb.Device]:
         return [self.device(device_id, False) for device_id in sorted(self.failed())]

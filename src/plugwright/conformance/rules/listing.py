@@ -2,15 +2,14 @@
 
 import asyncio
 from collections import Counter
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from plugwright.conformance.asking import check_devices, expect, expect_list
-from plugwright.conformance.observations import idleness, program_life
-from plugwright.conformance.restarting import restart_kubelet
+from plugwright.conformance.observations import first_restart, idleness, program_life
 from plugwright.conformance.rule import Level, Rule
-from plugwright.conformance.session import RegisteredPlugin, Session
+from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, RuleNotApplicable, RuleViolated
+from plugwright.errors import RuleNotApplicable, RuleViolated
 from plugwright.kubelet.events import StateChange
 from plugwright.model import DEVICE_ID_LIMIT, some
 from plugwright.protocol.messages import ListedDevice
@@ -173,23 +172,19 @@ class ServesAfterDeadStream(Rule):
 
 
 class ListStaysSame(Rule):
-    id, level, facts, waits = "LST-12", Level.MUST, ("2.5", "2.25"), 1
+    id, level, facts, alone = "LST-12", Level.MUST, ("2.5", "2.25"), True
+    waits, observation = 1, "first restart"
     title = "The list is complete again after a restart of the kubelet, and healthy devices are Healthy"
     why = "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them."
     fix = "Send the same list on every stream, with the health that each device has, however many streams there were."
 
     async def check(self, verifier: Verifier) -> None:
-        session = await verifier.running()
-        before, healthy = _ids(session), _healthy(session)
-        verifier.examine((device_id for ids in before.values() for device_id in ids), "device in a list")
-        await restart_kubelet(session)
-        after = _ids(session)
-        for resource, ids in before.items():
-            missing = sorted(ids - after.get(resource, set()))
+        seen = await verifier.remembered(first_restart)
+        verifier.examine((device_id for ids in seen.before.ids.values() for device_id in ids), "device in a list")
+        for resource, ids in seen.before.ids.items():
+            missing = sorted(ids - seen.after.ids.get(resource, set()))
             expect(not missing, f"all {len(ids)} devices of {resource}", f"missing: {some(missing)}")
-        with suppress(PeerGone):  # some check their devices again at first
-            await session.kubelet.until(lambda: _healthy(session) >= healthy, verifier.limits.prompt, "")
-        lost = sorted(device_id for _, device_id in healthy - _healthy(session))
+        lost = sorted(device_id for _, device_id in seen.before.healthy - seen.after.healthy)
         expect(not lost, "the devices that were Healthy before", f"not Healthy: {some(lost)}")
 
 
@@ -237,15 +232,6 @@ async def _held_list(verifier: Verifier, plugin: RegisteredPlugin, together: asy
         await together.abort()
         raise RuleViolated(expected, f"not for all {_STREAMS} of {plugin.resource} in {limit:g} s") from None
     raise RuleViolated(expected, f"a stream of {plugin.resource} ended without one")
-
-
-def _ids(session: Session) -> dict[str, set[str]]:
-    return {plugin.resource: {device.id for device in plugin.devices} for plugin in session.plugins()}
-
-
-def _healthy(session: Session) -> set[tuple[str, str]]:
-    """Resource and id of each healthy device."""
-    return {(plugin.resource, device_id) for plugin in session.plugins() for device_id in plugin.ids}
 
 
 RULES: tuple[type[Rule], ...] = (

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from plugwright.conformance.asking import check_alive, expect
+from plugwright.conformance.observations import first_restart
 from plugwright.conformance.restarting import restart_kubelet, until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
@@ -150,7 +151,8 @@ class KeepsResourceName(Rule):
 
 
 class KeepsOptions(Rule):
-    id, level, facts, waits = "REG-26", Level.MUST, ("1.30", "1.33"), 1
+    id, level, facts, alone = "REG-26", Level.MUST, ("1.30", "1.33"), True
+    waits, observation = 1, "first restart"
     title = "The options are the same after a restart of the kubelet"
     why = (
         "The kubelet asks again at each registration and forgets what was answered before: without pre_start_required "
@@ -159,11 +161,10 @@ class KeepsOptions(Rule):
     fix = "Answer GetDevicePluginOptions from the configuration alone, as often as it is called."
 
     async def check(self, verifier: Verifier) -> None:
-        session = await verifier.running()
-        before = {plugin.resource: plugin.options for plugin in session.plugins()}
-        for plugin in await restart_kubelet(session):
-            expected = before.get(plugin.resource, plugin.options)
-            expect(plugin.options == expected, f"{expected}", f"{plugin.resource} answered {plugin.options}")
+        seen = await verifier.remembered(first_restart)
+        for resource, options in seen.after.options.items():
+            expected = seen.before.options.get(resource, options)
+            expect(options == expected, f"{expected}", f"{resource} answered {options}")
 
 
 class NoticesLostStream(Rule):
