@@ -1,4 +1,4 @@
-"""The plugin's tests: no cluster, no root, no tape drive. `pip install plugwright[testing]`, then `pytest`."""
+"""The plugin's tests: no cluster, no root, no tape drive. Install plugwright with the extra `testing`, then `pytest`."""
 
 import sys
 from pathlib import Path
