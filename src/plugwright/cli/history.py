@@ -8,7 +8,9 @@ from typing import Any
 import click
 import yaml
 
+from plugwright.cli.completing import complete_held
 from plugwright.cli.control import ChosenDaemon, daemon_options
+from plugwright.cli.fleet_options import output_option, pod_namespace
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, Dumper, table_lines
 from plugwright.errors import PeerGone
@@ -18,6 +20,7 @@ from plugwright.text import clean
 __all__ = ["event_text", "history"]
 
 _COLUMNS = ["TIME", "NODE", "RESOURCE", "DEVICE", "EVENT"]
+_WIDE = ["CLAIM", "API", "BY"]
 
 
 @click.command(
@@ -27,10 +30,10 @@ Examples:
   kubectl plugwright history team-a/train-7 --all-nodes
 """
 )
-@click.argument("what", metavar="[DEVICE|POD]", default="")
+@click.argument("what", metavar="[DEVICE|POD]", default="", shell_complete=complete_held)
 @click.option("--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back.")
-@click.option("-n", "--namespace", default="", help="Namespace of POD.  [default: any]")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@pod_namespace
+@output_option
 @daemon_options(all_nodes=True)
 def history(what: str, since: float, namespace: str, output: str, daemon: ChosenDaemon) -> None:
     """Show allocations, releases, changes of health and cordons: of DEVICE, of POD's devices, or of all.
@@ -51,7 +54,7 @@ def history(what: str, since: float, namespace: str, output: str, daemon: Chosen
     if output in ("json", "yaml"):
         click.echo(json.dumps(found) if output == "json" else yaml.dump(found, Dumper=Dumper, sort_keys=False))
     else:
-        click.echo("\n".join(_lines(found)))
+        click.echo("\n".join(_lines(found, is_wide=output == "wide")))
     if silent:
         raise PeerGone(f"the history of some nodes is unknown: {'; '.join(silent)}")
 
@@ -64,12 +67,12 @@ def _is_about(event: Mapping[str, Any], what: str, namespace: str) -> bool:
     return is_pod or what == event["resource"] or str(event["device"]).startswith(what)
 
 
-def _lines(events: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
     if not events:
         yield "nothing happened"
         return
     has_node = any(event["node"] for event in events)
-    columns = [name for name in _COLUMNS if name != "NODE" or has_node]
+    columns = [name for name in _COLUMNS if name != "NODE" or has_node] + (_WIDE if is_wide else [])
     rows: list[list[Cell]] = [
         [
             str(event["time"]),
@@ -77,6 +80,7 @@ def _lines(events: list[dict[str, Any]]) -> Iterator[str]:
             event["resource"],
             event["device"],
             event_text(event),
+            *([str(event.get(key) or "-") for key in ("claim", "api", "by")] if is_wide else []),
         ]
         for event in events
     ]

@@ -15,7 +15,7 @@ from plugwright.kube.api_client import BlockingClient
 from plugwright.sdk.node_report import NodeReport
 from plugwright.text import clean
 
-__all__ = ["read_fleet", "read_sources"]
+__all__ = ["problem_of_report", "read_fleet", "read_sources"]
 
 _REQUEST = {"do": "report"}
 
@@ -47,12 +47,13 @@ def read_sources(choice: DaemonChoice, environment: Mapping[str, str] = os.envir
 
 def _sources(daemons: Sequence[ReachableDaemon]) -> Iterator[NodeSource]:
     for daemon, report, reason in ask_all(daemons, _REQUEST):
-        problem = reason or _problem_of(report)
+        problem = reason or problem_of_report(report)
         known = {} if problem else {"report": report}
         yield NodeSource(node=daemon.node, via=str(daemon), problem=problem, **known)
 
 
-def _problem_of(report: object) -> str:
+def problem_of_report(report: object) -> str:
+    """Why an answer is not a NodeReport, empty if it is one."""
     try:
         msgspec.convert(report, NodeReport)
     except msgspec.ValidationError as error:
