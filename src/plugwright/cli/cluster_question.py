@@ -1,4 +1,4 @@
-"""What `why`, `fit` and `lint` share: how they reach a cluster, read files and NodeReports, and print documents."""
+"""What `why`, `fit` and `lint` share: how they reach a cluster, and read files and NodeReports."""
 
 import json
 import os
@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import yaml
 
-from plugwright.cli.output import Dumper
+from plugwright.cli.output import output_option
 from plugwright.errors import ConfigError
 from plugwright.explain import World, read_world
 from plugwright.explain.world import ApiObject
@@ -18,18 +17,16 @@ from plugwright.kube import kubeconfig as kubeconfigs
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient
 
-__all__ = ["cluster_options", "printed", "read_objects", "read_reports", "wanted_namespace", "world_of"]
+__all__ = ["cluster_options", "read_objects", "read_reports", "wanted_namespace", "world_of"]
 
 _PATH = click.Path(path_type=Path)
 _MOST_BYTES = 4 << 20  # of a file
 _MOST_OBJECTS = 1000
 _OPTIONS = (
     click.option("-n", "--namespace", help="Namespace of the objects.  [default: that of the context]"),
-    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl, or in a pod its account."),
+    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl; in a pod, its service account."),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option(
-        "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
-    ),
+    output_option(),
 )
 
 
@@ -84,15 +81,6 @@ def _content(path: Path) -> bytes:
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"{path} must be at most {_MOST_BYTES} bytes")
     return content
-
-
-def printed(document: msgspec.Struct, output: str) -> bool:
-    """Prints the document if the output is JSON or YAML."""
-    if output not in ("json", "yaml"):
-        return False
-    plain = msgspec.to_builtins(document)
-    click.echo(json.dumps(plain) if output == "json" else yaml.dump(plain, Dumper=Dumper, sort_keys=False).rstrip())
-    return True
 
 
 def wanted_namespace(namespace: str | None, path: Path | None, context: str | None) -> str:

@@ -1,26 +1,19 @@
-"""What `devices`, `who`, `free` and `history` share: the flags for the cluster, and how documents are printed."""
+"""What `devices`, `who` and `free` share: the flags for the cluster, and what they could not see."""
 
-import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
-import yaml
 
-from plugwright.cli.output import Dumper
 from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.fleet.fleet_devices import Fleet
 from plugwright.text import clean
 
-__all__ = ["cluster_options", "document_printed", "echo_unseen", "output_option"]
+__all__ = ["cluster_options", "echo_unseen"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
-)
 _OPTIONS = (
     click.option(
         "--kubeconfig", type=click.Path(path_type=Path), help="Default: the running `plugwright up`, else as kubectl."
@@ -46,15 +39,6 @@ def cluster_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
-
-
-def document_printed(value: object, output: str) -> bool:
-    """Whether the output is a document, which has been printed then."""
-    if output not in ("json", "yaml"):
-        return False
-    document = msgspec.to_builtins(value)
-    click.echo(json.dumps(document) if output == "json" else yaml.dump(document, Dumper=Dumper, sort_keys=False))
-    return True
 
 
 def echo_unseen(fleet: Fleet) -> None:

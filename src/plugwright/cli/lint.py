@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli.cluster_question import cluster_options, printed, read_objects, wanted_namespace, world_of
+from plugwright.cli.cluster_question import cluster_options, read_objects, wanted_namespace, world_of
+from plugwright.cli.output import document_printed
 from plugwright.explain.claim_lint import LintFinding, LintReport, lint_objects
 from plugwright.explain.fitting import in_namespace, with_objects
 from plugwright.text import clean
@@ -46,7 +47,7 @@ def lint(
         objects += [{"kind": "ResourceClaimTemplate", **entry} for entry in world.templates]
     scoped = [entry if entry["kind"] == "DeviceClass" else in_namespace(entry, wanted) for entry in objects]
     report = lint_objects(with_objects(world, scoped, wanted), scoped)
-    if not printed(report, output):
+    if not document_printed(report, output):
         click.echo("\n".join(_lines(report)))
     if any(finding.level == "error" for finding in report.findings):
         click_context.exit(1)

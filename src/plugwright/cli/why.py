@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli.cluster_question import cluster_options, printed, read_reports, wanted_namespace
+from plugwright.cli.cluster_question import cluster_options, read_reports, wanted_namespace
+from plugwright.cli.output import document_printed
 from plugwright.errors import ConfigError, PeerRefused
 from plugwright.explain import Explanation, World, explain_claim, explain_pod, read_world
 from plugwright.kube.access import ClusterAccess
@@ -53,7 +54,7 @@ def why(
             raise PeerRefused("NotFound", f"namespace {wanted} has no {kinds} {name}")
         world: World = read_world(client, wanted, known, found or claim)
     explanation = explain_pod(world, found) if found is not None else explain_claim(world, claim or {})
-    if not printed(explanation, output):
+    if not document_printed(explanation, output):
         click.echo("\n".join(explanation_lines(explanation, is_wide=output == "wide")))
 
 

@@ -7,12 +7,12 @@ import click
 
 from plugwright.cli.cluster_question import (
     cluster_options,
-    printed,
     read_objects,
     read_reports,
     wanted_namespace,
     world_of,
 )
+from plugwright.cli.output import document_printed
 from plugwright.cli.why import explanation_lines
 from plugwright.errors import ConfigError
 from plugwright.explain.fitting import FitReport, fit_pod, with_objects, workloads
@@ -61,7 +61,7 @@ def fit(
     of_pod = str(pod["metadata"]["namespace"])
     world = with_objects(world_of(kubeconfig, context, of_pod, read_reports(reports)), objects, of_pod)
     report = fit_pod(world, pod, min(replicas or count, _MOST_REPLICAS))
-    if not printed(report, output):
+    if not document_printed(report, output):
         click.echo("\n".join(_lines(report, is_wide=output == "wide")))
     if report.placed < report.wanted:
         click_context.exit(1)

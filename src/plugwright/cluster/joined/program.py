@@ -24,6 +24,7 @@ from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_autho
 from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
+from plugwright.cluster.nodes.running_nodes import StartProgress
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
 from plugwright.kube.access import ClusterAccess
@@ -47,12 +48,14 @@ _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not foun
 T = TypeVar("T")
 
 
-def run(flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None]) -> None:
-    """Runs until a signal, a request or the timeout; calls `ready` once."""
+def run(
+    flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None], progress: StartProgress | None = None
+) -> None:
+    """Runs until a signal, a request or the timeout; calls `ready` once, `progress` while nodes start."""
     access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
-        _run_loop(_Program(flags, state, owner, access, nodes).run(ready))
+        _run_loop(_Program(flags, state, owner, access, nodes, progress).run(ready))
 
 
 def leave(flags: JoinFlags) -> list[str]:
@@ -104,6 +107,7 @@ class _Program:
     owner: str
     access: ClusterAccess
     nodes: NodePlans
+    progress: StartProgress | None
 
     async def run(self, ready: Callable[[JoinInfo], None]) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
@@ -136,6 +140,7 @@ class _Program:
             address=self.flags.kubelet_address,
             ports={name: listening.getsockname()[1] for name, listening in listeners.items()},
             drivers=partial(_driver, api, watches) if self.nodes.serves_claims else None,
+            progress=self.progress,
         )
 
     @asynccontextmanager
