@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs pictures dist smoke prometheus first-hour clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants mutants-random verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs pictures dist smoke prometheus first-hour clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -70,6 +70,9 @@ search: $(READY) ## 2,000,000 steps of a model of the node, looking for a device
 
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
 	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),4) $(ARGS)
+
+mutants-random: $(READY) ## mistakes by rule in the daemon's code, which tests must notice: SEED=7 [COUNT=200] [JOBS=2] [ARGS='--package dra']
+	@$(BIN)/python -m tests.random_mutants --seed $(or $(SEED),$(error set SEED, for example SEED=7)) --count $(or $(COUNT),200) --jobs $(or $(JOBS),2) $(ARGS)
 
 # Without PEER our own plugins and DRA drivers. PEER is a command with {dir}, {root} or {socket}.
 verify: $(READY) ## the contract test on our own plugins and drivers, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
@@ -184,6 +187,7 @@ chart: $(READY) ## generate the chart's values.schema.json, families.json and da
 	@$(BIN)/python deploy/helm/dashboard.py
 
 docs: $(READY) ## the documentation site, in build/site; a broken link or anchor is an error
+	@$(BIN)/python deploy/site/reference.py reference
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/docs-environment $(BIN)/uv sync --quiet --frozen --only-group docs
 	@build/docs-environment/bin/sphinx-build -q -W --keep-going -n -b html -c docs . build/site
 	@echo "build/site/docs/index.html"
@@ -205,4 +209,4 @@ smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Py
 	@PLUGWRIGHT_DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/dist $(ARGS)
 
 clean: ## everything that was made
-	@rm -rf .venv .cache build dist
+	@rm -rf .venv .cache build dist reference

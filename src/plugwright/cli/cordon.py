@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from plugwright.cli.completers import offer_devices, offer_resources
+from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, device_id
 from plugwright.cli.options import duration, moment
 from plugwright.cli.output import Cell, age, document_printed, output_option, table_lines
@@ -29,8 +29,8 @@ _by = click.option(
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("resource", required=False, shell_complete=offer_resources)
-@click.argument("device_id", metavar="[ID]", required=False, shell_complete=offer_devices)
+@click.argument("resource", required=False, shell_complete=complete_resource)
+@click.argument("device_id", metavar="[ID]", required=False, shell_complete=complete_device_id)
 @click.option("--reason", help="Reason, shown by `status`.  [required]")
 @click.option("--for", "seconds", type=duration, metavar="TIME", help="End it after this time, such as 90m, 2h or 3d.")
 @click.option(
@@ -81,8 +81,8 @@ def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: A
 
 
 @click.command(epilog="Example:  plugwright uncordon nvidia.com/gpu GPU-1c2d")
-@click.argument("resource", shell_complete=offer_resources)
-@click.argument("given_id", metavar="ID", shell_complete=offer_devices)
+@click.argument("resource", shell_complete=complete_resource)
+@click.argument("given_id", metavar="ID", shell_complete=complete_device_id)
 @_by
 @daemon_options()
 def uncordon(resource: str, given_id: str, by: str | None, daemon: ChosenDaemon) -> None:

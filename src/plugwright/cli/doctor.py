@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from plugwright.cli.completers import offer_nodes
+from plugwright.cli.completing import complete_node
 from plugwright.cli.control import control_socket
 from plugwright.cli.fleet_options import cluster_options
 from plugwright.cli.output import document_printed, output_option
@@ -36,7 +36,7 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("node", metavar="[NODE]", default="", shell_complete=offer_nodes)
+@click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
 @click.option("--root", type=click.Path(path_type=Path), default="/", show_default=True,
               help="Where the node's file system is, in a pod that mounts it. Other paths are below it.")  # fmt: skip
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",

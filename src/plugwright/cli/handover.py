@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from plugwright.cli.completers import offer_nodes
+from plugwright.cli.completing import complete_node
 from plugwright.cli.control import ChosenDaemon, control_socket
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
@@ -37,7 +37,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("node", metavar="[NODE]", default="", shell_complete=offer_nodes)
+@click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
 @click.option(
     "--to",
     type=click.Choice([ServeMode.DRA.value, ServeMode.DEVICE_PLUGIN.value, ServeMode.BOTH.value]),

@@ -3,7 +3,8 @@
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,14 +14,14 @@ import yaml
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
-from plugwright.cli.completers import offer_joined_nodes
+from plugwright.cli.completing import complete_joined_node
 from plugwright.cli.control import ask
 from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
 from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
 
-__all__ = ["join"]
+__all__ = ["explained", "join"]
 
 _PATH = click.Path(path_type=Path)
 _STATE = click.Path(path_type=Path, file_okay=False)
@@ -147,7 +148,18 @@ def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
 
     logs.configure("human", "warning")
     with line:
-        program.run(options, plans, show, lambda count, _: line.show(count))
+        program.run(options, plans, show, partial(explained, options), lambda count, _: line.show(count))
+
+
+def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Why pods wait, by their uid, for their events; loaded for the first pod that waits."""
+    from plugwright.explain import read_world
+    from plugwright.explain.waiting import first_lines
+    from plugwright.kube.access import ClusterAccess
+    from plugwright.kube.api_client import BlockingClient
+
+    with BlockingClient(ClusterAccess.choose(options.kubeconfig, options.context)) as client:
+        return first_lines(read_world(client, ""), pods)
 
 
 def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator[str]:
@@ -168,7 +180,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 
 
 @join.command("stop-node", epilog="Example:  plugwright join stop-node gpu-2 --state ./nodes")
-@click.argument("node", shell_complete=offer_joined_nodes)
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
     """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
@@ -177,7 +189,7 @@ def stop_joined_node(node: str, state: Path) -> None:
 
 
 @join.command("start-node", epilog="Example:  plugwright join start-node gpu-2 --state ./nodes")
-@click.argument("node", shell_complete=offer_joined_nodes)
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def start_joined_node(node: str, state: Path) -> None:
     """Start a node's kubelet again: its plugins register again, its pods keep their devices."""

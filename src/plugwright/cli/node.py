@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from plugwright.cli.completers import offer_nodes
+from plugwright.cli.completing import complete_node
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, document_printed, output_option, print_table
 from plugwright.errors import ConfigError, InvalidValue
@@ -109,7 +109,7 @@ def node() -> None:
 
 
 @node.command(epilog="Example:  plugwright node resources --output json | jq '.nodes[].resources[]'")
-@click.argument("name", metavar="[NODE]", default="", shell_complete=offer_nodes)
+@click.argument("name", metavar="[NODE]", default="", shell_complete=complete_node)
 @_kubelet_dir_option
 @_cluster_options
 def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **access: Any) -> None:
@@ -137,7 +137,7 @@ def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **ac
 
 
 @node.command(epilog="Example:  plugwright node add worker-1 example.com/dongle=4 --wait")
-@click.argument("name", metavar="NODE", shell_complete=offer_nodes)
+@click.argument("name", metavar="NODE", shell_complete=complete_node)
 @click.argument("counts", metavar="RESOURCE=COUNT...", type=_resource_count, nargs=-1)
 @_change_options
 @_cluster_options

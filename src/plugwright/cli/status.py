@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from plugwright.cli.completers import offer_resources
+from plugwright.cli.completing import complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options
 from plugwright.cli.devices_table import age_of
-from plugwright.cli.history import event_text
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.cli.output import age as _age
 from plugwright.errors import ConfigError, PeerGone
 from plugwright.fleet.daemons import LocalDaemon
+from plugwright.fleet.device_events import event_text
 from plugwright.model import natural_order, some
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
@@ -32,7 +32,7 @@ _MOST_EVENTS = 5
 @click.command(
     epilog="Example:  plugwright status --output json | jq '.resources[].devices[] | select(.holders == [])'"
 )
-@click.argument("names", metavar="[RESOURCE]...", nargs=-1, shell_complete=offer_resources)
+@click.argument("names", metavar="[RESOURCE]...", nargs=-1, shell_complete=complete_resource)
 @output_option("json and yaml are a NodeReport: docs/node-report.md.")
 @click.option(
     "-w", "--watch", is_flag=True, help="Keep running: draw again in place, or in a pipe print after every change."

@@ -14,7 +14,7 @@ import click
 from plugwright.apiserver.extra import check_installed
 from plugwright.apiserver.kubeconfig_file import check_not_foreign
 from plugwright.cli import logs
-from plugwright.cli.completers import offer_nodes_of_up
+from plugwright.cli.completing import complete_node_of_up
 from plugwright.cli.control import ask
 from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration, program_name
@@ -193,7 +193,7 @@ def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Ite
 
 
 @up.command("stop-node", epilog="Example:  plugwright up stop-node node-2")
-@click.argument("node", shell_complete=offer_nodes_of_up)
+@click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def stop_node(node: str, state: Path | None) -> None:
     """End a node's kubelet as if killed; after --silence the node is NotReady."""
@@ -202,7 +202,7 @@ def stop_node(node: str, state: Path | None) -> None:
 
 
 @up.command("start-node", epilog="Example:  plugwright up start-node node-2")
-@click.argument("node", shell_complete=offer_nodes_of_up)
+@click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def start_node(node: str, state: Path | None) -> None:
     """Start a node's kubelet again: its plugins register again, its pods keep their devices."""

@@ -10,7 +10,7 @@ import click
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
-from plugwright.cli.completers import offer_rules
+from plugwright.cli.completing import complete_rule
 from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
 from plugwright.conformance import baseline, catalogue, documents, namespace, runner
@@ -59,7 +59,7 @@ Examples:
     "--rules",
     multiple=True,
     metavar="PATTERN",
-    shell_complete=offer_rules,
+    shell_complete=complete_rule,
     help="Check these only: an id, a group such as REG, or ANS-*; several with commas.",
 )
 @click.option(
@@ -67,12 +67,12 @@ Examples:
     multiple=True,
     metavar="PATTERN",
     help="Do not check these: an id, a group or a pattern.",
-    shell_complete=offer_rules,
+    shell_complete=complete_rule,
 )
 @click.option("--notes", is_flag=True, help="Check notes too: rules that matter on few nodes, or for rare calls.")
 @click.option("--dra", is_flag=True, help="The program is a DRA driver: an API server is beside the kubelet.")
 @click.option("--list", "lists", is_flag=True, help="List the rules and exit.")
-@click.option("--explain", metavar="ID", help="Explain one rule and exit.", shell_complete=offer_rules)
+@click.option("--explain", metavar="ID", help="Explain one rule and exit.", shell_complete=complete_rule)
 @click.option(
     "--attach",
     type=click.Path(path_type=Path, file_okay=False),
