@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 INDEX = ROOT / "docs" / "index.md"
-TOP = {"../CHANGELOG", "../CONTRIBUTING", "../SECURITY"}
+TOP = {f"../{name}" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "MAINTAINERS", "ROADMAP", "SECURITY")}
 CAPTIONS = ["Start", "Tutorials", "How-to", "Reference", "Explanation", "Project"]
 
 

@@ -98,6 +98,16 @@ def test_the_policies_name_the_reasons_and_the_types_that_the_program_writes(tmp
     assert conditions.count(f'startsWith(\\"{node_conditions.PREFIX}\\")') == 2
 
 
+def test_a_network_policy_lets_it_reach_the_api_server_alone(tmp_path: Path) -> None:
+    made = rendered({**MOCK, "networkPolicy": {"enabled": True, "egress": [{"to": []}]}}, tmp_path)
+    policy = one(made, "NetworkPolicy", f"{NAME}-egress")["spec"]
+    [labels] = policy["podSelector"].values()
+    template = one(made, "DaemonSet", NAME)["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() <= template.items()
+    assert labels["app.kubernetes.io/component"] == "node-events"
+    assert [list(rule) for rule in policy["egress"]] == [["ports"]]
+
+
 def test_after_an_uninstall_the_conditions_are_removed(tmp_path: Path) -> None:
     cron_job = one(rendered(MOCK, tmp_path), "CronJob", "plugwright-cleanup")
     spec = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]

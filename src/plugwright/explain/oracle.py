@@ -163,7 +163,7 @@ class Oracle:
         """Limits of quotas that refuse the pod or the claims that are to be made for it."""
         if not self.world.quotas:
             return []
-        lifted = {quota for entry in situation.assumed for quota in entry.quotas}
+        lifted = {(quota, key) for entry in situation.assumed for quota, key, _ in entry.quotas}
         exists = identity(situation.pod) in self.holders.pods
         requests = {} if exists else PodRequest.of(dict(situation.pod)).requests
         found = shortages(self.world, identity(situation.pod)[0], requests, situation.sources)

@@ -31,9 +31,10 @@ def of_pod(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterat
     yield from _references(oracle, situation)
     yield from _names(oracle, situation, nodes)
     for short in oracle.quota_shortages(situation):
-        text = f"if {short.key} of ResourceQuota {short.quota} is {short.used + short.wanted} instead of {short.hard}"
+        value = str(short.used + short.wanted)
+        text = f"if {short.key} of ResourceQuota {short.quota} is {value} instead of {short.hard}"
         yield Relaxation(
-            kind="quota", cost=2, text=text, quotas=frozenset({(short.quota, short.key)}), subject=short.key,
+            kind="quota", cost=2, text=text, quotas=frozenset({(short.quota, short.key, value)}), subject=short.key,
             commands=(f"kubectl -n {short.namespace} edit resourcequota {short.quota}",),
         )  # fmt: skip
 
@@ -72,6 +73,7 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
         }
         counts = {amount - (wanted - most) for amount in free if 0 < amount < wanted}
         counts |= set(range(1, min(most, 9))) if numa_matters(oracle) or resource in oracle.backed else set()
+        counts |= {count + 1 for count in counts}  # one more than suffices: the change that comes nearest
         for count in sorted((count for count in counts if 0 < count < most), reverse=True):
             resources = containers[number].get("resources") or {}
             edits = tuple(

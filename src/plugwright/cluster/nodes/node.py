@@ -31,6 +31,7 @@ from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
 from plugwright.errors import ClusterError, KubeletError, PeerGone, StatusError
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.topology_manager import TopologyPolicy
 
 __all__ = ["EmulatedNode", "NodeSettings"]
 
@@ -109,6 +110,13 @@ class EmulatedNode:
             await self.kubelet.start()
             self._begin()
 
+    def _write_config(self) -> None:
+        """The part of the kubelet's configuration that daemons report, where a real kubelet's file is."""
+        settings = self.settings.kubelet
+        if settings.policy is not TopologyPolicy.NONE:
+            text = f"topologyManagerPolicy: {settings.policy}\ntopologyManagerScope: {settings.scope}\n"
+            (self.kubelet.paths.root / "config.yaml").write_text(text)
+
     def pod_changed(self, pod: Object) -> None:
         """A pod of this node was added or changed."""
         if self._pods is not None:
@@ -169,6 +177,7 @@ class EmulatedNode:
         return container_logs.lines_of_text(self.log(stored, container), began, options, ended)
 
     def _begin(self) -> None:
+        self._write_config()
         self._register()
         self._task = asyncio.create_task(self._run(), name=f"node {self.name}")
         self._task.add_done_callback(self._log_failure)
