@@ -1,6 +1,5 @@
 """`plugwright join`: emulated nodes in any API server that a kubeconfig reaches."""
 
-import json
 import shlex
 import sys
 import time
@@ -15,8 +14,11 @@ import yaml
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
+from plugwright.cli.completing import complete_joined_node
 from plugwright.cli.control import ask
+from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
+from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
 
 __all__ = ["explained", "join"]
@@ -80,7 +82,7 @@ nodes.yaml:
     show_default=True,
     help="With --print-rbac: whom the roles are bound to.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.pass_context
 def join(
     context: click.Context, /, output: str, leave: bool, print_rbac: bool, service_account: str, **flags: Any
@@ -135,15 +137,18 @@ def _leave(program: ModuleType, options: JoinFlags) -> None:
 def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
     began = time.monotonic()
 
+    plans = _plans(options)
+    line = CountingLine("nodes started", len(plans.plans))
+
     def show(info: JoinInfo) -> None:
-        if output == "json":
-            click.echo(json.dumps(info.document()))
-        else:
+        line.erase()
+        if not document_printed(info.document(), output):
             click.echo("\n".join(_ready_lines(info, options, time.monotonic() - began)))
         sys.stdout.flush()
 
     logs.configure("human", "warning")
-    program.run(options, _plans(options), show, partial(explained, options))
+    with line:
+        program.run(options, plans, show, partial(explained, options), lambda count, _: line.show(count))
 
 
 def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
@@ -175,7 +180,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 
 
 @join.command("stop-node", epilog="Example:  plugwright join stop-node gpu-2 --state ./nodes")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
     """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
@@ -184,7 +189,7 @@ def stop_joined_node(node: str, state: Path) -> None:
 
 
 @join.command("start-node", epilog="Example:  plugwright join start-node gpu-2 --state ./nodes")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def start_joined_node(node: str, state: Path) -> None:
     """Start a node's kubelet again: its plugins register again, its pods keep their devices."""

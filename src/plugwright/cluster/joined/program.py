@@ -25,6 +25,7 @@ from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
 from plugwright.cluster.joined.pods_for_nodes import PodsExplainer, RemoteWaitingPods
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
+from plugwright.cluster.nodes.running_nodes import StartProgress
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
 from plugwright.kube.access import ClusterAccess
@@ -49,13 +50,20 @@ T = TypeVar("T")
 
 
 def run(
-    flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None], explain: PodsExplainer | None = None
+    flags: JoinFlags,
+    nodes: NodePlans,
+    ready: Callable[[JoinInfo], None],
+    explain: PodsExplainer | None = None,
+    progress: StartProgress | None = None,
 ) -> None:
-    """Runs until a signal, a request or the timeout; calls `ready` once, `explain` for pods that wait."""
+    """Runs until a signal, a request or the timeout.
+
+    Calls `ready` once, `explain` for pods that wait, and `progress` while nodes start.
+    """
     access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
-        _run_loop(_Program(flags, state, owner, access, nodes, explain).run(ready))
+        _run_loop(_Program(flags, state, owner, access, nodes, explain, progress).run(ready))
 
 
 def leave(flags: JoinFlags) -> list[str]:
@@ -108,6 +116,7 @@ class _Program:
     access: ClusterAccess
     nodes: NodePlans
     explain: PodsExplainer | None = None
+    progress: StartProgress | None = None
 
     async def run(self, ready: Callable[[JoinInfo], None]) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
@@ -140,6 +149,7 @@ class _Program:
             address=self.flags.kubelet_address,
             ports={name: listening.getsockname()[1] for name, listening in listeners.items()},
             drivers=partial(_driver, api, watches) if self.nodes.serves_claims else None,
+            progress=self.progress,
         )
 
     @asynccontextmanager
