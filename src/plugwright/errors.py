@@ -15,6 +15,7 @@
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are not the expected message
+    │       ├── AnswerTooLarge          an answer has more bytes or values than its caller accepts
     │       └── UnknownKind             an object of a kind that has no protobuf message
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
@@ -57,7 +58,8 @@ from plugwright.text import described, line_of, quoted
 
 # fmt: off
 __all__ = [
-    "AllocationAborted", "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut", "CallUnfinished",
+    "AllocationAborted", "AllocationFailed", "AlreadyExists", "AnswerTooLarge", "CallNotStarted", "CallTimedOut",
+    "CallUnfinished",
     "CheckpointCorrupt", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
     "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
     "HardwareMissing", "HoldersUnknown",
@@ -218,6 +220,10 @@ class RepeatedDevice(_DeviceError):
 
 class MalformedMessage(ProtocolError):
     """Bytes arrived that are not the message of the method."""
+
+
+class AnswerTooLarge(MalformedMessage):
+    """An answer has more bytes or values than its caller accepts."""
 
 
 class UnknownKind(MalformedMessage):
