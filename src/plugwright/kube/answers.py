@@ -48,6 +48,7 @@ LARGE = AnswerLimits(answer=64 * 2**20, change=16 * 2**20, values=2**63)
 SMALL = AnswerLimits(answer=3 * 2**20, change=3 * 2**19, values=100_000)
 _REFUSAL_LIMIT = 2**16  # bytes that are read of a refusal
 _CHUNK = 2**16
+_FEWER = 8  # times as few objects in a page, if one is too large
 _MOST_PAGES = 2000  # of one list: a million objects
 _MOST_SHORT_PAGES = 50  # pages before the last that have fewer objects than requested
 _CHANGES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
@@ -137,6 +138,17 @@ class ListPages:
         self._path, self.limit = path, limit
         self._tokens: set[str] = set()
         self._short = 0
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query parameters of the next page."""
+        return {"limit": str(self.limit), **self.more}
+
+    def shrink(self) -> bool:
+        """After a page that was too large: False if the pages have one object already."""
+        has_room = self.limit > 1
+        self.limit = max(1, self.limit // _FEWER)
+        return has_room
 
     def take(self, page: Any) -> tuple[list[Document], str]:
         """The objects of a page and the resource version; raises `MalformedMessage`."""

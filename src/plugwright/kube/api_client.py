@@ -28,7 +28,6 @@ _LOGIN_LIMIT = 310.0  # a credential plugin has a lower limit itself
 _MOST_WATCHES = 64  # that are ending
 _KEPT = 15.0  # seconds that a connection waits for the next request
 _CHUNK = 500
-_FEWER = 8  # times; four requests until a page has one object
 
 
 def segment(name: str) -> str:
@@ -86,12 +85,11 @@ class ApiClient:
         pages = ListPages(path, _CHUNK)
         while True:
             try:
-                page = await self._request("GET", path, query={**query, "limit": str(pages.limit), **pages.more})
+                page = await self._request("GET", path, query={**query, **pages.query})
             except AnswerTooLarge:
-                if pages.limit == 1:
-                    raise
-                pages.limit = max(1, pages.limit // _FEWER)
-                continue
+                if pages.shrink():
+                    continue
+                raise
             found, version = pages.take(page)
             items += found
             if not pages.more:
