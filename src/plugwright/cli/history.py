@@ -15,9 +15,10 @@ from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, Dumper, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.daemons import CONTROL_SOCKET
+from plugwright.fleet.device_events import event_text
 from plugwright.text import clean
 
-__all__ = ["event_text", "history"]
+__all__ = ["history"]
 
 _COLUMNS = ["TIME", "NODE", "RESOURCE", "DEVICE", "EVENT"]
 _WIDE = ["CLAIM", "API", "BY"]
@@ -85,22 +86,3 @@ def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
         for event in events
     ]
     yield from table_lines(columns, rows)
-
-
-def event_text(event: Mapping[str, Any]) -> str:
-    """`allocated to team-a/train-7`, `Unhealthy: Xid 79 (xid-79)`."""
-    pod = f"{event.get('namespace')}/{event['pod']}" if event.get("pod") else ""
-    claim = f"claim {event.get('namespace')}/{event['claim']}" if event.get("claim") else ""
-    holder = pod or claim or "a pod that is not known"
-    reason = f": {event['reason']}" if event.get("reason") else ""
-    match event.get("kind"):
-        case "allocated":
-            return f"allocated to {holder}"
-        case "released":
-            return f"released by {holder}"
-        case "health":
-            code = f" ({event['code']})" if event.get("code") else ""
-            return f"{event.get('health')}{reason}{code}"
-        case "cordoned":
-            return f"cordoned{reason}" + (f" (by {event['by']})" if event.get("by") else "")
-    return str(event.get("kind"))

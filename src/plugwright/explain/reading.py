@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from plugwright.errors import PeerRefused
 from plugwright.explain.world import ApiObject, World
 
-__all__ = ["Lister", "read_world"]
+__all__ = ["PATHS", "RULE_PATHS", "UNREADABLE", "Lister", "read_world"]
 
 _RESOURCE = "/apis/resource.k8s.io/v1"
-_PATHS = {
+PATHS = {
     "nodes": "/api/v1/nodes",
     "pods": "/api/v1/pods",
     "namespaces": "/api/v1/namespaces",
@@ -19,8 +19,8 @@ _PATHS = {
     "classes": f"{_RESOURCE}/deviceclasses",
     "claims": f"{_RESOURCE}/resourceclaims",
 }
-_RULES = ("/apis/resource.k8s.io/v1beta2/devicetaintrules", "/apis/resource.k8s.io/v1alpha3/devicetaintrules")
-_NAMED = {
+RULE_PATHS = ("/apis/resource.k8s.io/v1beta2/devicetaintrules", "/apis/resource.k8s.io/v1alpha3/devicetaintrules")
+UNREADABLE = {
     "claims": "claims of other namespaces cannot be read: devices that they hold count as free",
     "pods": "pods of other namespaces cannot be read: what they hold counts as free",
     "namespaces": "namespaces cannot be read: rules about other pods may be judged wrongly",
@@ -48,11 +48,11 @@ def read_world(
     or claim.
     """
     unseen: dict[str, str] = {}
-    found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in _PATHS.items()}
+    found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in PATHS.items()}
     scope = f"/namespaces/{namespace}" if namespace else ""
     templates = _listed(client, "templates", f"{_RESOURCE}{scope}/resourceclaimtemplates", "", unseen)
     quotas = _optional(client, f"/api/v1{scope}/resourcequotas")
-    rules = next((rules for path in _RULES if (rules := _optional(client, path))), ())
+    rules = next((rules for path in RULE_PATHS if (rules := _optional(client, path))), ())
     uid = str(((subject or {}).get("metadata") or {}).get("uid") or "")
     path = f"/api/v1/namespaces/{namespace}/events"
     events = _optional(client, path, fieldSelector=f"involvedObject.uid={uid}") if uid else ()
@@ -72,7 +72,7 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[s
             return ()
         if error.code != "Forbidden":
             raise
-    unseen[kind] = _NAMED[kind]
+    unseen[kind] = UNREADABLE[kind]
     if kind not in ("pods", "claims") or not namespace:
         return ()
     base, _, plural = path.rpartition("/")

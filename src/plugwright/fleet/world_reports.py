@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from plugwright.errors import PlugwrightError
 from plugwright.explain.world import ApiObject, World, identity, is_device_resource
-from plugwright.fleet.cluster_view import problem_of_report
+from plugwright.fleet.cluster_view import node_source
 from plugwright.fleet.daemons import DaemonChoice, ReachableDaemon, ask_all, find_at
 from plugwright.kube.access import ClusterAccess
 from plugwright.model import natural_order, some
@@ -79,7 +79,7 @@ def _answers(daemons: list[ReachableDaemon]) -> dict[str, tuple[str, ApiObject, 
     """By node: how the daemon was reached, its NodeReport, or why there is none."""
     answers: dict[str, tuple[str, ApiObject, str]] = {}
     for daemon, report, reason in ask_all(daemons, _REQUEST):
-        problem = reason or problem_of_report(report)
+        problem = reason or node_source(daemon.node, str(daemon), report).problem
         answers[daemon.node] = str(daemon), {} if problem else report, problem
     return answers
 

@@ -24,7 +24,7 @@ from plugwright.cluster.cdi_devices import with_node_cdi_devices
 from plugwright.cluster.container_logs import ContainerLogs, LogName
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
 from plugwright.cluster.nodes import node_status
-from plugwright.cluster.nodes.container_commands import run_command
+from plugwright.cluster.nodes.container_commands import attach_to, run_command
 from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_pods import NodePods
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
@@ -137,6 +137,18 @@ class EmulatedNode:
             raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
         launch = await self._pods.command_launch(stored["metadata"]["uid"], options.container)
         return await run_command(launch, str(stored["metadata"]["name"]), options, streams)
+
+    async def attach(self, stored: Object, options: CommandOptions, streams: CommandStreams) -> None:
+        """Connects a client to a running container, from now until it ends."""
+        output = self.read_log(stored, options.container, LogOptions(follow=True, tail=0))
+        given = self._pods.container_input(stored["metadata"]["uid"], options.container) if self._pods else None
+        await attach_to(output, given if options.stdin else None, streams)
+
+    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A port of the pods, which have the network of this machine."""
+        if self._pods is None:
+            raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
+        return await asyncio.open_connection("localhost", port)
 
     def log(self, stored: Object, container: str) -> str:
         """The output of a container's process; of a container that is not run, the options it would have got."""
