@@ -31,8 +31,8 @@ $(READY): pyproject.toml uv.lock
 	  $(UV) UV_PROJECT_ENVIRONMENT=.venv $$uv sync --quiet --frozen --all-extras
 	@touch $@
 
-demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go
-	@$(BIN)/python examples/demo.py
+demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go: [PAGE=1]
+	@$(BIN)/python examples/demo.py $(if $(PAGE),--page)
 
 first-hour: $(READY) ## the first hour of a new user, from a bare clone on a terminal (needs Go)
 	@$(BIN)/python -m tests.kubernetes.first_hour

@@ -20,7 +20,7 @@ from tests.kubernetes.client_programs import ANOTHER_VERSION
 from tests.requirements import unavailable
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
-SHOWN_HOME, SHOWN_PORT, SHOWN_PID = "/home/me", "40123", "4711"
+SHOWN_HOME, SHOWN_PORT, SHOWN_PID, SHOWN_TOKEN = "/home/me", "40123", "4711", "secret"
 BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
 FILE = re.compile(r"```yaml\n# (\S+\.yaml)\n.*?```", re.DOTALL)
 AGE = re.compile(r"\b(\d+[dhms])+( \(x\d+ over (\d+[dhms])+\))?(?=\s|$)", re.MULTILINE)
@@ -86,6 +86,7 @@ class Session:
         output = output.replace(str(self._home), SHOWN_HOME)
         output = re.sub(r"(?<=127\.0\.0\.1:)\d+", SHOWN_PORT, output)
         output = re.sub(r"(?<=process )\d+", SHOWN_PID, output)
+        output = re.sub(r"(?<=token=)[\w-]+", SHOWN_TOKEN, output)
         return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
 
 

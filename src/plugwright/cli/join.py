@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from plugwright.cli import logs
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
+from plugwright.fleet.daemons import DaemonChoice
 
 __all__ = ["join"]
 
@@ -70,6 +72,7 @@ nodes.yaml:
 @click.option(
     "--heartbeat", type=duration, default="10s", metavar="TIME", show_default=True, help="Time between lease renewals."
 )
+@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--print-rbac", is_flag=True, help="Only print the roles that these nodes need, and their bindings.")
 @click.option(
@@ -82,7 +85,14 @@ nodes.yaml:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def join(
-    context: click.Context, /, output: str, leave: bool, print_rbac: bool, service_account: str, **flags: Any
+    context: click.Context,
+    /,
+    output: str,
+    leave: bool,
+    print_rbac: bool,
+    service_account: str,
+    no_page: bool,
+    **flags: Any,
 ) -> None:
     """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
 
@@ -107,7 +117,7 @@ def join(
     elif leave:
         _leave(program, options)
     else:
-        _run(program, options, output)
+        _run(program, options, output, has_page=not no_page)
 
 
 def _plans(options: JoinFlags) -> Any:
@@ -131,7 +141,10 @@ def _leave(program: ModuleType, options: JoinFlags) -> None:
     click.echo(f"{', '.join(gone)}: removed" if gone else "no nodes of this directory are registered")
 
 
-def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
+def _run(program: ModuleType, options: JoinFlags, output: str, *, has_page: bool) -> None:
+    from plugwright.web.page_program import page_of_nodes
+
+    page = partial(page_of_nodes, DaemonChoice(kubeconfig=options.kubeconfig, context=options.context))
     began = time.monotonic()
 
     def show(info: JoinInfo) -> None:
@@ -142,7 +155,7 @@ def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
         sys.stdout.flush()
 
     logs.configure("human", "warning")
-    program.run(options, _plans(options), show)
+    program.run(options, _plans(options), show, page if has_page else None)
 
 
 def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator[str]:
@@ -156,6 +169,8 @@ def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator
     if options.taint:
         yield "Pods need the toleration {key: plugwright.dev/emulated, operator: Exists}."
     kept = f"; the nodes stay registered, `--leave` removes them (--state {options.state})" if options.state else ""
+    if info.page:
+        yield f"In a browser:  {info.page}"
     yield f"Ctrl-C ends it{kept}."
 
 

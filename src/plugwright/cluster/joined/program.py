@@ -8,8 +8,15 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -47,12 +54,15 @@ _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not foun
 T = TypeVar("T")
 
 
-def run(flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None]) -> None:
+PageOfNodes = Callable[[JoinInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
+
+
+def run(flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None], page: PageOfNodes | None = None) -> None:
     """Runs until a signal, a request or the timeout; calls `ready` once."""
     access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
-        _run_loop(_Program(flags, state, owner, access, nodes).run(ready))
+        _run_loop(_Program(flags, state, owner, access, nodes).run(ready, page))
 
 
 def leave(flags: JoinFlags) -> list[str]:
@@ -105,7 +115,7 @@ class _Program:
     access: ClusterAccess
     nodes: NodePlans
 
-    async def run(self, ready: Callable[[JoinInfo], None]) -> None:
+    async def run(self, ready: Callable[[JoinInfo], None], page: PageOfNodes | None) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
         keep_threads(_AT_ONCE)
         with stop_on_signals(stop), ExitStack() as pauses:
@@ -114,10 +124,12 @@ class _Program:
                 watches = await stack.enter_async_context(SliceWatches(api))
                 with _listeners(self.nodes.plans, self.flags.kubelet_address) as listeners:
                     joined = JoinedNodes(api, self._options(api, watches, listeners), self.nodes.plans)
-                    async with joined, self._reachable(api, joined, listeners, stop) as info:
+                    async with joined, self._reachable(api, joined, listeners, stop) as reached:
                         with suppress(TimeoutError):
                             async with asyncio.timeout(_READY_LIMIT):
                                 await joined.outbox.until_sent()
+                        address = await stack.enter_async_context(page(reached)) if page is not None else ""
+                        info = replace(reached, page=address)
                         pauses.enter_context(garbage.short_pauses())
                         self.state.publish(info)
                         ready(info)

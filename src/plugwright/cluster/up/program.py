@@ -9,8 +9,8 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -42,12 +42,13 @@ from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
 from plugwright.system.stop_signals import stop_on_signals
 
-__all__ = ["PluginSource", "run"]
+__all__ = ["Extras", "PluginSource", "run"]
 
 _SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
 ClusterReady = Callable[[ClusterInfo], None]
+PageOfCluster = Callable[[ClusterInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
 
 
 class PluginSource(Protocol):
@@ -65,18 +66,29 @@ class PluginSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What packages above this one add to a cluster: why pods wait, as their events, and a page."""
+
+    explain: PodExplainer | None = None
+    page: PageOfCluster | None = None
+
+
+NO_EXTRAS = Extras()
+
+
 def run(
     options: UpOptions,
     directory: StateDirectory,
     plugins: PluginSource,
     ready: ClusterReady,
-    explain: PodExplainer | None = None,
+    extras: Extras = NO_EXTRAS,
 ) -> None:
-    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once, `explain` for pods that wait."""
+    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once."""
     ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
         try:
-            asyncio.run(_run(options, directory, plugins, ready, explain))
+            asyncio.run(_run(options, directory, plugins, ready, extras))
         except BaseExceptionGroup as group:
             raise single_error(group) from None
 
@@ -129,15 +141,18 @@ async def _run(
     directory: StateDirectory,
     plugins: PluginSource,
     ready: ClusterReady,
-    explain: PodExplainer | None,
+    extras: Extras,
 ) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
-            _cluster(options, directory, plugins, explain) as (cluster, kubeconfig),
-            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as info,
+            _cluster(options, directory, plugins, extras.explain) as (cluster, kubeconfig),
+            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as reached,
+            AsyncExitStack() as stack,
             asyncio.TaskGroup() as tasks,
         ):
+            page = await stack.enter_async_context(extras.page(reached)) if extras.page is not None else ""
+            info = replace(reached, page=page)
             pauses.enter_context(garbage.short_pauses())
             following = tasks.create_task(plugins.follow(cluster))
             directory.publish(info)
