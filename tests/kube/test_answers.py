@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.kube.serving import requests_ended
 
-from plugwright.errors import AnswerTooLarge, MalformedMessage, PeerGone, PeerRefused, PeerSilent
+from plugwright.errors import MalformedMessage, MessageTooLarge, PeerGone, PeerRefused, PeerSilent
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.answers import LARGE, AnswerLimits, object_name
 from plugwright.kube.api_client import ApiClient
@@ -220,11 +220,11 @@ FEW = AnswerLimits(answer=4000, change=4000, values=100)
 
 async def test_an_answer_of_too_many_values_is_not_decoded() -> None:
     async with serving(body({"items": [[]] * 200}), sizes=FEW) as (client, _):
-        with pytest.raises(AnswerTooLarge, match="at most 100 values, got 401"):
+        with pytest.raises(MessageTooLarge, match="at most 100 values, got 401"):
             await client.get(NODE)
     change = {"type": "ADDED", "object": {"metadata": {"name": "n1"}, "spec": [[]] * 200}}
     async with serving(body(json.dumps(change) + "\n"), sizes=FEW) as (client, _):
-        with pytest.raises(AnswerTooLarge, match="at most 100 values"):
+        with pytest.raises(MessageTooLarge, match="at most 100 values"):
             await first_change(client)
 
 
@@ -250,7 +250,7 @@ async def test_a_page_that_is_too_large_is_requested_with_fewer_objects(size: in
 
 async def test_a_list_whose_single_objects_are_too_large_is_refused() -> None:
     async with serving(body({"items": [], "x": "x" * 5000}), sizes=FEW) as (client, server):
-        with pytest.raises(AnswerTooLarge, match=r"at most 4000 bytes, got 50[0-9]+ or more"):
+        with pytest.raises(MessageTooLarge, match=r"at most 4000 bytes, got 50[0-9]+ or more"):
             await client.list(NODES)
         assert server.requests == 4  # 500, 62, 7 and 1 at a time
 

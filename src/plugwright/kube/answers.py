@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from plugwright.errors import AnswerTooLarge, MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import MalformedMessage, MessageTooLarge, PeerGone, PeerRefused
 
 __all__ = [
     "LARGE",
@@ -57,7 +57,7 @@ _DEPTH_LIMIT = 300  # Python's own limit is below 1000
 
 
 def read_answer(answer: http.client.HTTPResponse, limits: AnswerLimits = LARGE) -> bytes:
-    """The body of an answer, and no more than the beginning of a refusal; raises `AnswerTooLarge` beyond a limit."""
+    """The body of an answer, and no more than the beginning of a refusal; raises `MessageTooLarge` beyond a limit."""
     if answer.status >= 300:
         return answer.read(_REFUSAL_LIMIT)
     check_encoding(answer)
@@ -85,7 +85,7 @@ def decoded(text: bytes, limits: AnswerLimits = LARGE) -> Any:
     """The document; a single object in it that is nested too deep must not cost the whole list."""
     values = text.count(b",") + text.count(b"[") + text.count(b"{")
     if values > limits.values:
-        raise AnswerTooLarge(f"an answer must have at most {limits.values} values, got {values}")
+        raise MessageTooLarge(f"an answer must have at most {limits.values} values, got {values}")
     try:
         try:
             return json.loads(text)
@@ -224,8 +224,8 @@ def _described(document: object) -> str:
     return "a list" if isinstance(document, list) else f"{document!r:.40}"
 
 
-def _too_large(subject: str, size: int, limit: int) -> AnswerTooLarge:
-    return AnswerTooLarge(f"{subject} must have at most {limit} bytes, got {size} or more")
+def _too_large(subject: str, size: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(f"{subject} must have at most {limit} bytes, got {size} or more")
 
 
 def _without_depths(text: bytes) -> bytes:

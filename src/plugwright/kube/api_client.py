@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from plugwright.errors import AnswerTooLarge, CallUnfinished, PeerGone, PeerRefused
+from plugwright.errors import CallUnfinished, MessageTooLarge, PeerGone, PeerRefused
 from plugwright.kube.access import SERVICE_ACCOUNT, ClusterAccess
 from plugwright.kube.answers import LARGE, AnswerLimits, Document, ListPages, checked_object, object_name, refusal
 from plugwright.kube.connection import WATCH_LIMIT, ThreadedConnection
@@ -86,7 +86,7 @@ class ApiClient:
         while True:
             try:
                 page = await self._request("GET", path, query={**query, **pages.query})
-            except AnswerTooLarge:
+            except MessageTooLarge:
                 if pages.shrink():
                     continue
                 raise

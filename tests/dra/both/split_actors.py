@@ -12,7 +12,7 @@ from plugwright.dra.both.holders import ClaimHolders, HolderSources, PodHolders
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.operators import OperatedSplit
 from plugwright.dra.both.split_file import SplitFile
-from plugwright.errors import AnswerTooLarge, PeerGone, PeerRefused
+from plugwright.errors import MessageTooLarge, PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
@@ -104,7 +104,7 @@ class Cluster:
         if self.refusal:
             raise PeerRefused(self.refusal, "not allowed")
         if int(query["limit"][0]) > self.largest:
-            raise AnswerTooLarge("an answer must have at most 3145728 bytes")
+            raise MessageTooLarge("an answer must have at most 3145728 bytes")
         if begin and self.expire:
             self.expire -= 1
             raise PeerRefused("Expired", "the continue token is too old")

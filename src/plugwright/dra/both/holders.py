@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from plugwright import quantity
-from plugwright.errors import AnswerTooLarge, HoldersUnknown, PeerRefused, PlugwrightError
+from plugwright.errors import HoldersUnknown, MessageTooLarge, PeerRefused, PlugwrightError
 from plugwright.kube.answers import ListPages
 from plugwright.kube.api_client import segment
 from plugwright.sdk.daemon import ResourceRuntime
@@ -144,7 +144,7 @@ async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
     while True:
         try:
             page = await api.get(f"{_CLAIMS}?{urlencode(pages.query)}")
-        except AnswerTooLarge:
+        except MessageTooLarge:
             if pages.shrink():
                 continue
             raise
