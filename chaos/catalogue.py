@@ -1,7 +1,7 @@
 """Every fault and experiment, in the order of the table."""
 
 from chaos.experiment import Experiment, Fault, experiment
-from chaos.faults import doors, fuzzing, hardware, kubelet_side, limits, processes, writes
+from chaos.faults import doors, fuzzing, hardware, holders, kubelet_side, limits, processes, writes
 
 __all__ = ["EXPERIMENTS", "FAULTS"]
 
@@ -24,4 +24,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *map(experiment, hardware.FAULTS),
     *map(experiment, doors.FAULTS),
     *fuzzing.EXPERIMENTS,
+    *holders.EXPERIMENTS,
 )
