@@ -1,7 +1,7 @@
 """Every fault and experiment, in the order of the table."""
 
 from chaos.experiment import Experiment, Fault, experiment
-from chaos.faults import doors, fuzzing, hardware, kubelet_side, limits, oversized, processes, writes
+from chaos.faults import doors, fuzzing, hardware, holders, kubelet_side, limits, oversized, processes, writes
 
 __all__ = ["EXPERIMENTS", "FAULTS"]
 
@@ -27,4 +27,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *map(experiment, oversized.FAULTS),
     *oversized.EXPERIMENTS,
     *fuzzing.EXPERIMENTS,
+    *holders.EXPERIMENTS,
 )
