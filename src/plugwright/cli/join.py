@@ -20,6 +20,7 @@ from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
 from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
+from plugwright.fleet.daemons import DaemonChoice
 
 __all__ = ["explained", "join"]
 
@@ -73,6 +74,7 @@ nodes.yaml:
 @click.option(
     "--heartbeat", type=duration, default="10s", metavar="TIME", show_default=True, help="Time between lease renewals."
 )
+@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--print-rbac", is_flag=True, help="Only print the roles that these nodes need, and their bindings.")
 @click.option(
@@ -85,7 +87,14 @@ nodes.yaml:
 @output_option()
 @click.pass_context
 def join(
-    context: click.Context, /, output: str, leave: bool, print_rbac: bool, service_account: str, **flags: Any
+    context: click.Context,
+    /,
+    output: str,
+    leave: bool,
+    print_rbac: bool,
+    service_account: str,
+    no_page: bool,
+    **flags: Any,
 ) -> None:
     """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
 
@@ -110,7 +119,7 @@ def join(
     elif leave:
         _leave(program, options)
     else:
-        _run(program, options, output)
+        _run(program, options, output, has_page=not no_page)
 
 
 def _plans(options: JoinFlags) -> Any:
@@ -134,7 +143,10 @@ def _leave(program: ModuleType, options: JoinFlags) -> None:
     click.echo(f"{', '.join(gone)}: removed" if gone else "no nodes of this directory are registered")
 
 
-def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
+def _run(program: ModuleType, options: JoinFlags, output: str, *, has_page: bool) -> None:
+    from plugwright.web.page_program import page_of_nodes
+
+    page = partial(page_of_nodes, DaemonChoice(kubeconfig=options.kubeconfig, context=options.context))
     began = time.monotonic()
 
     plans = _plans(options)
@@ -147,8 +159,11 @@ def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
         sys.stdout.flush()
 
     logs.configure("human", "warning")
+    calls = program.JoinCalls(
+        show, partial(explained, options), page if has_page else None, lambda count, _: line.show(count)
+    )
     with line:
-        program.run(options, plans, show, partial(explained, options), lambda count, _: line.show(count))
+        program.run(options, plans, calls)
 
 
 def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
@@ -173,6 +188,8 @@ def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator
     if options.taint:
         yield "Pods need the toleration {key: plugwright.dev/emulated, operator: Exists}."
     kept = f"; the nodes stay registered, `--leave` removes them (--state {options.state})" if options.state else ""
+    if info.page:
+        yield f"In a browser:  {info.page}"
     yield f"Ctrl-C ends it{kept}."
 
 

@@ -82,6 +82,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     metavar="IMAGE=COMMAND",
     help="With --run, the entrypoint of an image: npu=plugwright. May be repeated.",
 )
+@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
 @click.option(
@@ -96,7 +97,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 @_time_option("--plugin-grace", "5m", "Time a resource stays on a node after its plugin has gone.")
 @output_option()
 @click.pass_context
-def up(context: click.Context, /, state: Path | None, output: str, **values: Any) -> None:
+def up(context: click.Context, /, state: Path | None, output: str, no_page: bool, **values: Any) -> None:
     """Start a cluster on this machine: API server, scheduler and nodes in one process, in about a second.
 
     kubectl works on it, with the kubeconfig that it writes. It listens on 127.0.0.1 alone, over TLS and with a token of
@@ -106,15 +107,16 @@ def up(context: click.Context, /, state: Path | None, output: str, **values: Any
         return
     if values["bare"] and values["config"]:
         raise click.UsageError("--bare and --config exclude each other")
-    _start(UpOptions(**values), state_directory(state, os.environ), output)
+    _start(UpOptions(**values), state_directory(state, os.environ), output, has_page=not no_page)
 
 
-def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
+def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_page: bool) -> None:
     began = time.monotonic()
     logs.configure("human", "warning")
     check_installed("plugwright up")
     from plugwright.cluster.up.program import UpCalls, run  # the whole cluster
     from plugwright.config.node_plugins import NodePlugins
+    from plugwright.web.page_program import page_of_cluster
 
     if options.kubeconfig is not None and not options.force:
         check_not_foreign(options.kubeconfig)
@@ -128,15 +130,19 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
         sys.stdout.flush()
 
     plugins = NodePlugins(options.config, bare=options.bare)
+    page = page_of_cluster if has_page else None
     if not options.detach:
+        calls = UpCalls(show, first_line_of, page, lambda count, _: line.show(count))
         with line:
-            run(options, directory, plugins, UpCalls(show, first_line_of, lambda count, _: line.show(count)))
+            run(options, directory, plugins, calls)
         return
     directory.create()
     if not directory.is_free():
         raise directory.in_use_error()
     document = daemonize(
-        lambda ready: run(options, directory, plugins, UpCalls(lambda info: ready(info.document()), first_line_of)),
+        lambda ready: run(
+            options, directory, plugins, UpCalls(lambda info: ready(info.document()), first_line_of, page)
+        ),
         directory.log,
     )
     assert isinstance(document, dict)
@@ -166,6 +172,8 @@ def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float, p
     yield from (f"    {line}" for line in _suggested_commands(info, program, processes))
     yield ""
     yield f"A node stops and comes back:  {program} up stop-node node-1{directory.flag}, start-node"
+    if info.page:
+        yield f"In a browser:  {info.page}"
     if info.log:
         yield f"To end it:  {program} down{directory.flag}    (process {info.pid}, its log is {info.log})"
     else:
@@ -223,6 +231,8 @@ def status(state: Path | None, output: str) -> None:
 
 def _status_lines(status: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[str]:
     yield f"{info['server']}, process {info['pid']}, kubeconfig {info['kubeconfig']}"
+    if info.get("page"):
+        yield f"in a browser: {info['page']}"
     for node in status["nodes"].values():
         ready = "Ready" if node["ready"] else "NotReady"
         stopped = "" if node["running"] else ", stopped"

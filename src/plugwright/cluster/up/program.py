@@ -9,8 +9,8 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +49,7 @@ _SPARE_FILES = 200  # of the API server and its clients, and of nodes that start
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
 ClusterReady = Callable[[ClusterInfo], None]
+PageOfCluster = Callable[[ClusterInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
 
 
 class PluginSource(Protocol):
@@ -68,10 +69,11 @@ class PluginSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UpCalls:
-    """What the program calls: `ready` once, `explain` for pods that wait, `progress` while nodes start."""
+    """`ready` is called once, `explain` for pods that wait, `progress` while nodes start; `page` serves the page."""
 
     ready: ClusterReady
     explain: PodExplainer | None = None
+    page: PageOfCluster | None = None
     progress: StartProgress | None = None
 
 
@@ -143,9 +145,12 @@ async def _run(
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
             _cluster(options, directory, plugins, calls) as (cluster, kubeconfig),
-            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as info,
+            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as reached,
+            AsyncExitStack() as stack,
             asyncio.TaskGroup() as tasks,
         ):
+            page = await stack.enter_async_context(calls.page(reached)) if calls.page is not None else ""
+            info = replace(reached, page=page)
             pauses.enter_context(garbage.short_pauses())
             following = tasks.create_task(plugins.follow(cluster))
             directory.publish(info)
