@@ -90,7 +90,7 @@ verify-mutants: $(READY) ## every mutant of the small plugins and driver, in Pyt
 
 # Without them tests are skipped. Built ahead, since a test that has to compile client-go first takes minutes.
 GO_TESTS = $(dir $(filter-out tests/protocol/%,$(wildcard tests/*/*/go.mod))) bench/yardstick/
-go-programs: $(READY) ## helm 3 and 4, and the Go programs of tests with the modules they need (needs Go)
+go-programs: $(READY) ## helm, and the Go programs of tests with the modules they need (needs Go)
 	@$(BIN)/python -m tests.kubernetes.building helm
 	@for directory in $(GO_TESTS); do (cd $$directory && CGO_ENABLED=0 go build -trimpath -o /dev/null .) || exit 1; done
 

@@ -1,9 +1,9 @@
 """The programs of a cluster, built from the Go module proxy and kept in a cache.
 
-    python -m tests.kubernetes.building [helm] [VERSION …]
+    python -m tests.kubernetes.building [helm] [helm4] [VERSION …]
 
-builds helm 3 and 4, or the programs of a cluster of each version, if they are not in the cache. `machine` installs the
-programs that come from the machine's packages.
+builds helm 3, helm 4, or the programs of a cluster of each version, if they are not in the cache. `machine` installs
+the programs that come from the machine's packages.
 """
 
 import fcntl
@@ -78,6 +78,7 @@ CONTAINERD = Recipe(
 ETCD = Recipe("etcd", "go.etcd.io/etcd/server/v3", "3.6.16", {"etcd": "go.etcd.io/etcd/server/v3"})
 HELM = Recipe("helm", "helm.sh/helm/v3", "3.21.4", {"helm": "helm.sh/helm/v3/cmd/helm"})
 HELM_4 = Recipe("helm4", "helm.sh/helm/v4", "4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"})
+_HELMS = {each.name: [each] for each in (HELM, HELM_4)}
 
 
 def kubernetes(version: str) -> Recipe:
@@ -194,7 +195,7 @@ def _go(directory: Path, *arguments: str) -> str:
 def main(names: list[str]) -> None:
     try:
         for name in names or [DEFAULT_VERSION]:
-            for recipe in [HELM, HELM_4] if name == "helm" else [ETCD, CONTAINERD, kubernetes(name)]:
+            for recipe in _HELMS.get(name) or [ETCD, CONTAINERD, kubernetes(name)]:
                 print(build(recipe))
     except BuildFailed as error:
         sys.exit(str(error))

@@ -49,7 +49,8 @@ _REPORTS = (
         help="NodeReport of a node whose daemon cannot be reached (`plugwright status -o json`). May be repeated.",
     ),
     click.option("--no-daemons", is_flag=True, help="Do not ask the nodes' daemons for their NodeReports (by exec)."),
-    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True,
+                 help="Labels of the daemons' pods."),
     click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
 )  # fmt: skip
 

@@ -42,7 +42,7 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",
               help="The kubelet's directory.  [default: as the daemon uses it]")  # fmt: skip
 @click.option("--device-plugins-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_DEVICE_PLUGINS_DIR",
-              help="Its device-plugins directory.  [default: under --kubelet-dir]")  # fmt: skip
+              help="The kubelet's device-plugins directory.  [default: under --kubelet-dir]")  # fmt: skip
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_STATE_DIR",
               default="/var/lib/plugwright", show_default=True, help="State directory of the daemon.")  # fmt: skip
 @click.option("--node-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_NODE_DIR",

@@ -26,7 +26,9 @@ _OPTIONS = (
         "--kubeconfig", type=click.Path(path_type=Path), help="Default: the running `plugwright up`, else as kubectl."
     ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option(
+        "--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemons' pods."
+    ),
     click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
 )
 

@@ -51,7 +51,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 @click.option("--wait", is_flag=True, help="Return when nothing is left to move.")
 @click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="With --wait.")
 @output_option()
-@click.option("--namespace", metavar="NAME", help="Of the daemon's pod on NODE.  [default: any]")
+@click.option("--namespace", metavar="NAME", help="Namespace of the daemon's pod on NODE.  [default: any]")
 @click.option("--selector", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="With NODE.  [default: as kubectl]")
 @click.option("--context", help="Context of the kubeconfig.")

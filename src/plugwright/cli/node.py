@@ -218,8 +218,8 @@ def remove(
     epilog="Example:  plugwright node clean-up --namespace devices --name gone --cluster-role gone --resource mock/gpu",
 )
 @click.option("--namespace", required=True)
-@click.option("--name", required=True, help="Of the CronJob, the ServiceAccount, the Role and its binding.")
-@click.option("--cluster-role", required=True, help="Its name, and that of its binding.")
+@click.option("--name", required=True, help="Name of the CronJob, the ServiceAccount, the Role and its binding.")
+@click.option("--cluster-role", required=True, help="Name of the ClusterRole and of its binding.")
 @click.option("--daemon-set", "daemon_sets", multiple=True, help="One that exists means: the release is there again.")
 @click.option("--resource", "only", type=_resource, multiple=True)
 @click.option("--resource-pattern", "patterns", type=_pattern, multiple=True)
