@@ -84,7 +84,7 @@ else
 endif
 
 # The tests that PLUGWRIGHT_MUTANTS makes larger; `make test` runs the others.
-MUTANT_TESTS = $(addprefix tests/conformance/test_,mutants.py driver_mutants.py small_plugin.py small_driver.py go.py go_driver.py)
+MUTANT_TESTS = $(addprefix tests/conformance/test_,mutants.py driver_mutants.py small_plugin.py small_driver.py tolerated.py go.py go_driver.py)
 verify-mutants: $(READY) ## every mutant of the small plugins and driver, in Python and Go, is caught by its rule; the correct ones keep all
 	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(or $(JOBS),4) --timeout 600 $(MUTANT_TESTS) $(ARGS)
 

@@ -33,6 +33,7 @@ _COLOURS = {
     RuleStatus.ERROR: "red",
     RuleStatus.WARNING: "yellow",
 }
+_FACTS = "(docs/kubelet-behaviour.md in plugwright's source)"
 _EXAMPLE = """\b
 Examples:
   plugwright verify -- ./my-plugin --plugin-dir {dir}         every rule, against the kubelet of 1.36
@@ -360,8 +361,8 @@ def _list_rules(groups: Mapping[str, Sequence[type[Rule]]]) -> None:
 def _explain(rule: type[Rule]) -> None:
     click.echo(f"{click.style(rule.id, bold=True)} ({rule.level}): {rule.title}")
     url = documentation_url()
-    page = f"{url}/kubelet-behaviour.md#" if url else "docs/kubelet-behaviour.md#"
-    facts = ", ".join(f"{page}{fact}" for fact in rule.facts) or "none"
+    numbers = [f"{url}/kubelet-behaviour.md#{fact}" if url else fact for fact in rule.facts]
+    facts = (", ".join(numbers) + ("" if url else f" {_FACTS}")) if numbers else "none"
     for name, text in (("why", rule.why), ("fix", rule.fix), ("versions", rule.versions()), ("facts", facts)):
         click.echo(f"  {name:<9} {text}")
     if url:

@@ -107,10 +107,16 @@ def prerequisite(rule: type[Rule]) -> str:
 
 
 def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
-    """The rules that an error may belong to: a restarted driver with other devices cannot prepare earlier claims."""
-    if not cause:
-        return ()
-    return (cause, "SLC-16") if rule.alone and cause == "PRP-01" else (cause,)
+    """The rules that an error may belong to.
+
+    A restarted driver with other devices cannot prepare earlier claims, and one that remembers a refusal repeats it. A
+    device that has failed once may not be watched any more.
+    """
+    if cause == "HOT-01":
+        return (cause, "HOT-10")
+    if rule.alone and cause == "PRP-01":
+        return (cause, "SLC-16", "API-07")
+    return (cause,) if cause else ()
 
 
 def restarts(rule: type[Rule]) -> str:
