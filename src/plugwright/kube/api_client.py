@@ -2,7 +2,7 @@
 
 Each request is made in a thread, within a limit: a server that does not answer costs its callers a `PeerGone`, and
 neither the event loop nor a thread for longer than the limit. Connections are kept for the next request for some
-seconds. A watch has a connection and, while it waits, a thread of its own.
+seconds. A watch has a connection and, while it waits, its own thread.
 """
 
 import asyncio

@@ -236,6 +236,6 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[tuple[str, bool]
 
 
 async def _finish(reader: asyncio.Task[None]) -> None:
-    """Reads the last lines; a process that left the group may keep the pipe open for ever."""
+    """Reads the last lines; a process that left the group may keep the pipe open indefinitely."""
     await asyncio.wait([reader], timeout=STOP_GRACE)
     reader.cancel()

@@ -54,7 +54,7 @@ class KubeletSettings:
 
     `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
     let minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine;
-    None where nobody is to look, because a test has no hardware. `allowed` are the facts whose findings are expected:
+    None to skip the check, because a test has no hardware. `allowed` are the facts whose findings are expected:
     strict mode, and the test kit, let no others pass. `on_register` is called with every Register before it is checked;
     it may wait, and refuse it by raising `PeerRefused`. `on_host` translates an endpoint that a plugin announces from
     plugins_registry, for plugins that see other directories than this process.

@@ -49,7 +49,7 @@ class TopologyScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyHint:
-    """A set of NUMA nodes; `nodes` is None where there is no mask at all."""
+    """A set of NUMA nodes; `nodes` is None if there is no mask at all."""
 
     nodes: frozenset[int] | None
     preferred: bool

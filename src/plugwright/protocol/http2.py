@@ -343,7 +343,7 @@ class Http2Connection(Http2Sender):
             self.pump(stream)
 
     def _known(self, stream_id: int, is_headers: bool = False) -> Stream | None:
-        """The open stream; None where frames may still be on their way to one that was reset by us."""
+        """The open stream; None if frames may still be on their way to one that was reset by us."""
         stream = self.streams.get(stream_id)
         if stream is not None:
             if stream.remote_ended:

@@ -43,7 +43,7 @@ _KEPT = 1024  # mounts and nodes: those of a driver's libraries, a hundred, are 
 
 
 class ListedDevice(NamedTuple):
-    """A device of a plugin's list, unchecked; `nodes` is None where it has no topology at all."""
+    """A device of a plugin's list, unchecked; `nodes` is None if it has no topology at all."""
 
     id: str
     health: str
@@ -78,7 +78,7 @@ def encode_devices(resource: str, devices: Sequence[Device]) -> bytes:
     message = b"".join(
         [write(1, write(1, device.id.encode()) + rests[device.health, device.numa]) for device in devices]
     )
-    # "Unhealthy" is the longer word: a list that is accepted must be able to say so of every device.
+    # "Unhealthy" is the longer word: an accepted list must still fit when every device is Unhealthy.
     size = len(message) + 3 * sum(device.healthy for device in devices)
     if size > MESSAGE_LIMIT:
         raise ListTooLarge(resource, len(devices), size, MESSAGE_LIMIT)

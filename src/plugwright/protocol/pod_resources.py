@@ -70,7 +70,7 @@ class HeldClaimDevice(msgspec.Struct, frozen=True, order=True):
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
+    """One device on one NUMA node; a device on two is two of these, `numa` is None if it is on none."""
 
     resource: str
     device_id: str
@@ -108,7 +108,7 @@ class PodResources(msgspec.Struct, frozen=True):
 
 
 class AllocatableDevice(msgspec.Struct, frozen=True):
-    """A healthy device, in use or not; `nodes` is None where its plugin sent no topology."""
+    """A healthy device, in use or not; `nodes` is None if its plugin sent no topology."""
 
     resource: str
     device_id: str

@@ -1,6 +1,6 @@
 """gRPC over unix sockets: servers, connections, and their end.
 
-The services are in `device_plugin`, `registration` and `pod_resources`. A kubelet keeps its connections open for ever:
+The services are in `device_plugin`, `registration` and `pod_resources`. A kubelet never closes its connections:
 so they are ended here.
 """
 

@@ -119,7 +119,7 @@ def messages(fields: Fields, number: int) -> list[Fields]:
 
 
 def message(fields: Fields, number: int) -> Fields | None:
-    """None where there is none; several are one, with the fields of all."""
+    """None if there is none; several are one, with the fields of all."""
     parts = messages(fields, number)
     for part in parts[1:]:
         for inner, values in part.items():

@@ -58,7 +58,7 @@ def _raise(error: BaseException) -> Any:
 
 
 class HungCall(msgspec.Struct, eq=False):
-    """A call that no caller waits for any more, because of its limit or a cancellation, and that has not returned."""
+    """A call that no caller waits for any longer, because of its limit or a cancellation, and that has not returned."""
 
     name: str
     since: float  # time.monotonic() when the call started

@@ -97,7 +97,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:
-    """The result of `function`, called in a thread of its own."""
+    """The result of `function`, called in its own thread."""
     return await begin_in_thread(name, function)
 
 

@@ -11,7 +11,7 @@ __all__ = ["EarlyHangup", "handle_early_signals"]
 
 
 class EarlyHangup:
-    """The handler of SIGHUP: remembers it for whoever takes over."""
+    """The handler of SIGHUP: remembers it for the handler that replaces it."""
 
     def __init__(self) -> None:
         self.received = False

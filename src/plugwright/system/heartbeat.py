@@ -1,4 +1,4 @@
-"""Whether the event loop still runs, for whoever asks from another thread, and what blocks it if it does not.
+"""Whether the event loop still runs, for callers in other threads, and the code that blocks it if it does not.
 
 Whatever blocks the loop is seen: plugin code, a task that it started by itself, a library, our own code. Nothing wakes
 up while nobody asks.

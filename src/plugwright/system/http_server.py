@@ -66,7 +66,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def serving(self, host: str, port: int) -> Iterator[tuple[str, int]]:
-        """Serves while inside; OSError where the address cannot be listened on."""
+        """Serves while inside; OSError if the address cannot be listened on."""
         with _listen(host, port) as listening:
             thread = _HttpThread(self, listening)
             try:

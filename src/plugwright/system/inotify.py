@@ -51,7 +51,7 @@ class Directory:
         self._polling: asyncio.TimerHandle | None = None
 
     def identity(self, name: str) -> Identity | None:
-        """Differs once the file was created again, even with the same inode number; None where there is no file."""
+        """Differs once the file was created again, even with the same inode number; None if there is no file."""
         self._created.setdefault(name, 0)
         if self._instance is not None:
             self._instance.read_pending()  # else a creation that `stat` sees already would be counted later
@@ -90,7 +90,7 @@ class Directory:
             self._stop_following()
 
     def _begin(self) -> None:
-        """Raises OSError where the kernel has no instance or no watch left."""
+        """Raises OSError if the kernel has no instance or no watch left."""
         self._instance = _shared_instance()
         try:
             self._follow(self._instance)
@@ -213,7 +213,7 @@ class WatchedDirectories:
             try:
                 self._subscriptions[path] = instance.subscribe(path, self._mask, lambda _: self._changed())
             except (FileNotFoundError, NotADirectoryError):
-                continue  # there is no such directory any more
+                continue  # there is no such directory any longer
             except OSError as error:
                 self.problem = str(error)
         return not added.isdisjoint(self._subscriptions)
@@ -326,7 +326,7 @@ _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, _Instance] = WeakKeyDic
 
 
 def _shared_instance() -> _Instance:
-    """The instance of the running loop, with one user more; OSError where the kernel has none left."""
+    """The instance of the running loop, with one user more; OSError if the kernel has none left."""
     loop = asyncio.get_running_loop()
     instance = _instances.get(loop)
     if instance is None:

@@ -40,7 +40,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Inotify:
-    """OSError where the kernel has no instance or no watch left."""
+    """OSError if the kernel has no instance or no watch left."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)

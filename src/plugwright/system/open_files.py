@@ -8,7 +8,7 @@ __all__ = ["ensure_open_files"]
 
 
 def ensure_open_files(needed: int, purpose: str) -> None:
-    """Raises the soft limit where it is lower; ConfigError where even the hard one is: `purpose` needs that many."""
+    """Raises the soft limit if it is lower; ConfigError if even the hard one is: `purpose` needs that many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         text = f"{purpose} need about {needed:,} open files, and this process may have {hard:,}"

@@ -14,7 +14,7 @@ _KEPT = 4096  # bytes of output that are kept, the last ones
 async def run(
     command: Sequence[str], *, standard_input: bytes = b"", environment: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """The exit status and the end of the output. OSError where the command cannot be started.
+    """The exit status and the end of the output. OSError if the command cannot be started.
 
     Returns when the process ends, and kills the processes that it has left in its session. A caller that is cancelled,
     by a time limit for example, kills the process and its whole session.
@@ -37,7 +37,7 @@ async def run(
             status = await process.wait()
         finally:
             await end(process)
-        # Not until the pipe's end: a child of the process may write for ever.
+        # Not until the pipe's end: a child of the process may write indefinitely.
         for _ in range(_KEPT):
             if not tail.read(reading):
                 break
