@@ -1,7 +1,6 @@
-"""A command in a container, by the API server's exec: WebSocket frames with a channel number each, as kubectl has them.
+"""A command in a container, by the API server's exec: WebSocket frames, each with a channel number, as kubectl uses.
 
-All of it blocks. The command gets no standard input. Its output is read line by line within limits, whatever the
-container writes.
+All functions block. The command gets no standard input. Its output is read line by line with limits.
 """
 
 import base64
@@ -42,7 +41,7 @@ class ExecTarget(msgspec.Struct, frozen=True):
 def exec_lines(
     access: ClusterAccess, container: ExecTarget, command: Sequence[str], timeout: float | None
 ) -> Iterator[bytes]:
-    """The lines that the command writes, while it runs; `PeerRefused` if it fails, with what it wrote as its error.
+    """The lines that the command writes, while it runs; `PeerRefused` with its error output if it fails.
 
     `timeout` is the longest silence in seconds; None for a command that runs until the caller closes the iterator.
     """
@@ -78,7 +77,7 @@ class _Session:
         expected = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest()).decode()
         if answer.headers.get("Sec-WebSocket-Accept", "") != expected:
             raise MalformedMessage("the API server did not accept the WebSocket as RFC 6455 says")
-        assert answer.fp is not None  # which may have read the first frames already
+        assert answer.fp is not None  # which can have read the first frames already
         return answer.fp
 
     def close(self) -> None:
@@ -117,7 +116,7 @@ class _Session:
             raise PeerRefused(str(status.get("reason") or ""), clean(errors or message or "the command failed"))
 
     def _messages(self) -> Iterator[tuple[int, bytes]]:
-        """Channel and content, until the server closes the connection; a message may have several frames."""
+        """Channel and content, until the server closes the connection; a message can have several frames."""
         message = bytearray()
         while True:
             is_last, opcode, content = self._frame()

@@ -1,6 +1,6 @@
 """The kernel's inotify(7), through the C library: one instance, its watches and its events.
 
-Python has none of its own. `inotify` shares an instance among everything that watches directories.
+Python has no module for it. `inotify` shares an instance among everything that watches directories.
 """
 
 import ctypes

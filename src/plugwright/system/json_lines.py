@@ -1,6 +1,6 @@
 """Control sockets: one JSON object per line in, `{"ok": …}` or `{"error": "…"}` per line out.
 
-The socket's mode (0600) is the access control: a process that may open it may send every request.
+The socket's mode (0600) is the access control: a process that can open it can send every request.
 """
 
 import asyncio
