@@ -56,8 +56,9 @@ build/interop: $(wildcard tests/protocol/interop/*)
 	  CGO_ENABLED=0 go build -trimpath -o ../../../$@/new . && touch ../../../$@
 
 # Upstream's cases are recorded from its module, which the module proxy has.
-test-allocator: $(READY) ## claims allocated beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000]
-	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py $(ARGS)
+test-allocator: $(READY) ## claims allocated and explained beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000]
+	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py \
+	  tests/explain/test_random_worlds_upstream.py $(ARGS)
 
 build/allocator-oracle/1.37: $(wildcard tests/allocator/oracle/*)
 	@cd tests/allocator/oracle && CGO_ENABLED=0 go build -trimpath -o ../../../$@ .

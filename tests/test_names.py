@@ -119,6 +119,10 @@ SMALL_MODULES: Mapping[str, str] = {
     "sdk.socket_directory": _FULL,
     "system.inotify_api": "the system calls, apart from their use",
     "system.systemd": "of another package than its importer",
+    "web.access_guard": "security alone, apart from what is served",
+    "web.claims_page": _ONE_OF_MANY,
+    "web.waiting_page": _ONE_OF_MANY,
+    "web.page_program": "of another package than its importer, which only prints",
     "testing.pods": "the package's names come from several modules",
 }
 

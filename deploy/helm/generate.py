@@ -127,6 +127,12 @@ class Metrics(_Strict):
     dashboard: Dashboard
 
 
+class Events(_Strict):
+    enabled: bool
+    admission_policies: bool
+    resources: Free
+
+
 class Security(_Strict):
     privileged: bool
     add_capabilities: list[str]
@@ -207,6 +213,7 @@ class Values(_Strict):
     probes: Probes
     network_policy: NetworkPolicy
     metrics: Metrics
+    events: Events
     security: Security
     host_paths: list[HostPath]
     extra_env: list[Free]

@@ -15,6 +15,7 @@
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are not the expected message
+    │       ├── MessageTooLong          more bytes than this side reads
     │       └── UnknownKind             an object of a kind that has no protobuf message
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
@@ -62,7 +63,8 @@ __all__ = [
     "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
     "HardwareMissing", "HoldersUnknown",
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
-    "MalformedMessage", "NotFound", "NotVisible", "PatchFailed", "PathTooLong", "PeerGone", "PeerRefused", "PeerSilent",
+    "MalformedMessage", "MessageTooLong", "NotFound", "NotVisible", "PatchFailed", "PathTooLong", "PeerGone",
+    "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
     "PrerequisiteBroken",
     "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleViolated", "StateFileDamaged", "StateFileLocked",
@@ -218,6 +220,10 @@ class RepeatedDevice(_DeviceError):
 
 class MalformedMessage(ProtocolError):
     """Bytes arrived that are not the message of the method."""
+
+
+class MessageTooLong(MalformedMessage):
+    """A message is longer than this side reads."""
 
 
 class UnknownKind(MalformedMessage):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.explain.worlds import CLASS, claim, device, node, pod, published
 
 from plugwright.errors import PeerRefused
@@ -126,3 +127,24 @@ def test_an_account_with_few_rights_is_told_what_was_not_seen() -> None:
         "namespaces cannot be read: rules about other pods may be judged wrongly",
     ]
     assert any(entry.startswith("claims of other namespaces") for entry in found.unseen)
+
+
+class Blind(Restricted):
+    """An account that may not read what claims need."""
+
+    def list(self, path: str, **query: str) -> list[ApiObject]:
+        if "resource.k8s.io" in path:
+            raise PeerRefused("Forbidden", "no")
+        return super().list(path, **query)
+
+
+def test_an_object_that_may_not_be_read_is_not_called_missing() -> None:
+    waiting = pod("w", claim="c")
+    assert "ResourceClaim c cannot be read" in explain_pod(read_world(Blind(), "default"), waiting).answer
+    seen = replace(read_world(Blind(), "default"), claims=(claim("c"),))
+    assert "cannot be judged: DeviceClasses cannot be read" in explain_pod(seen, waiting).answer
+    template = {
+        **waiting,
+        "spec": {**waiting["spec"], "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]},
+    }
+    assert "ResourceClaimTemplate t cannot be read" in explain_pod(seen, template).answer

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, device_id
 from plugwright.cli.fleet_options import document_printed
 from plugwright.cli.options import duration, moment
@@ -29,8 +30,8 @@ _by = click.option(
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("resource", required=False)
-@click.argument("device_id", metavar="[ID]", required=False)
+@click.argument("resource", required=False, shell_complete=complete_resource)
+@click.argument("device_id", metavar="[ID]", required=False, shell_complete=complete_device_id)
 @click.option("--reason", help="Reason, shown by `status`.  [required]")
 @click.option("--for", "seconds", type=duration, metavar="TIME", help="End it after this time, such as 90m, 2h or 3d.")
 @click.option(
@@ -81,8 +82,8 @@ def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: A
 
 
 @click.command(epilog="Example:  plugwright uncordon nvidia.com/gpu GPU-1c2d")
-@click.argument("resource")
-@click.argument("given_id", metavar="ID")
+@click.argument("resource", shell_complete=complete_resource)
+@click.argument("given_id", metavar="ID", shell_complete=complete_device_id)
 @_by
 @daemon_options()
 def uncordon(resource: str, given_id: str, by: str | None, daemon: ChosenDaemon) -> None:

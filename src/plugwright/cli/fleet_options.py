@@ -10,14 +10,21 @@ import click
 import msgspec
 import yaml
 
+from plugwright.cli.completing import complete_namespace
 from plugwright.cli.output import Dumper
 from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.fleet.fleet_devices import Fleet
 from plugwright.text import clean
 
-__all__ = ["cluster_options", "document_printed", "echo_unseen", "output_option"]
+__all__ = ["cluster_options", "document_printed", "echo_unseen", "output_option", "pod_namespace"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_NAMESPACE = click.option(
+    "-n", "--namespace", default="", help="Namespace of POD.  [default: any]", shell_complete=complete_namespace
+)
+_ALL_NAMESPACES = click.option(
+    "-A", "--all-namespaces", is_flag=True, help="A pod of any namespace, which is the default."
+)
 output_option = click.option(
     "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
 )
@@ -46,6 +53,18 @@ def cluster_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
+
+
+def pod_namespace(command: F) -> F:
+    """The command gets the namespace of its pod, which is empty for any."""
+
+    @wraps(command)
+    def call(*arguments: Any, namespace: str, all_namespaces: bool, **values: Any) -> Any:
+        if namespace and all_namespaces:
+            raise click.UsageError("give --namespace or --all-namespaces, not both")
+        return command(*arguments, namespace=namespace, **values)
+
+    return _NAMESPACE(_ALL_NAMESPACES(call))  # type: ignore[return-value]
 
 
 def document_printed(value: object, output: str) -> bool:

@@ -4,6 +4,7 @@ from typing import get_args
 
 import click
 
+from plugwright.cli.completing import complete_node
 from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option
 from plugwright.cli.output import Cell, table_lines
 from plugwright.fleet.cluster_view import read_fleet
@@ -16,7 +17,7 @@ _NUMBERS = ("total", "free", "held", "unhealthy", "unknown")
 
 
 @click.command(epilog="Example:  kubectl plugwright free --by node")
-@click.argument("node", default="", metavar="[NODE]")
+@click.argument("node", default="", metavar="[NODE]", shell_complete=complete_node)
 @click.option(
     "--by",
     type=click.Choice(get_args(Grouping)),

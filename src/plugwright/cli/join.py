@@ -4,7 +4,8 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from plugwright.cli.control import ask
 from plugwright.cli.options import duration
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
 
-__all__ = ["join"]
+__all__ = ["explained", "join"]
 
 _PATH = click.Path(path_type=Path)
 _STATE = click.Path(path_type=Path, file_okay=False)
@@ -142,7 +143,18 @@ def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
         sys.stdout.flush()
 
     logs.configure("human", "warning")
-    program.run(options, _plans(options), show)
+    program.run(options, _plans(options), show, partial(explained, options))
+
+
+def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Why pods wait, by their uid, for their events; loaded for the first pod that waits."""
+    from plugwright.explain import read_world
+    from plugwright.explain.waiting import first_lines
+    from plugwright.kube.access import ClusterAccess
+    from plugwright.kube.api_client import BlockingClient
+
+    with BlockingClient(ClusterAccess.choose(options.kubeconfig, options.context)) as client:
+        return first_lines(read_world(client, ""), pods)
 
 
 def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator[str]:

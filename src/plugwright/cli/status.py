@@ -11,11 +11,11 @@ import click
 
 from plugwright.cli.control import ChosenDaemon, daemon_options
 from plugwright.cli.devices_table import age_of
-from plugwright.cli.history import event_text
 from plugwright.cli.output import Cell, table_lines
 from plugwright.cli.output import age as _age
 from plugwright.errors import PeerGone
 from plugwright.fleet.daemons import LocalDaemon
+from plugwright.fleet.device_events import event_text
 from plugwright.model import natural_order
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean

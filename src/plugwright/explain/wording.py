@@ -75,7 +75,7 @@ def _count_text(failure: DeviceFailure) -> str:
     used = failure.allocatable - failure.free
     parts = [f"{used} in use"] if used else []
     unhealthy = failure.capacity - failure.allocatable
-    parts += [f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
+    parts += [failure.message or f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
     detail = f": {', '.join(parts)}" if parts else ""
     return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
 

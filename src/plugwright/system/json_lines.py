@@ -10,7 +10,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import cancel
 from plugwright.system.sockets import SocketFile
 
-__all__ = ["Blocked", "Peer", "Request", "ask", "follow", "listen", "serving"]
+__all__ = ["Blocked", "Peer", "Request", "ask", "follow", "listen", "serving", "stream"]
 
 Handler = Callable[["Request"], Awaitable[object]]  # an async iterator as the result is sent item by item
 
 _LINE_LIMIT = 64 * 1024
+_ANSWER_LIMIT = 16 * 2**20  # bytes of one answer to `stream`
 _TIMEOUT = 15.0
 _BLOCKED_TIMEOUT = 0.5
 _ACCEPT_RETRY = 1.0
@@ -245,6 +246,18 @@ def ask(path: Path, request: Mapping[str, object], timeout: float = _TIMEOUT) ->
 def follow(path: Path, request: Mapping[str, object]) -> Iterator[Any]:
     """Answers for as long as the server sends them."""
     return _answers(path, request, None)
+
+
+async def stream(path: Path, request: Mapping[str, object]) -> AsyncGenerator[Any, None]:
+    """As `follow`, for programs with an event loop; to be closed by `contextlib.aclosing`."""
+    reader, writer = await asyncio.open_unix_connection(path, limit=_ANSWER_LIMIT)
+    try:
+        writer.write(json.dumps(request).encode() + b"\n")
+        async for line in _lines(reader):
+            yield _answer(line)
+    finally:
+        writer.transport.abort()
+    raise PeerGone(f"the daemon on {path} closed the connection")
 
 
 def _answers(path: Path, request: Mapping[str, object], timeout: float | None) -> Iterator[Any]:

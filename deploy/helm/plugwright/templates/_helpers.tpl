@@ -99,6 +99,10 @@ sys.exit({{ ternary "0" "not answer.startswith(b'{\"ok\"')" (eq . "startup") }})
 {{- define "plugwright.instances" -}}
 {{- $name := include "plugwright.fullname" . -}}
 {{- $shared := pick .Values "nodeSelector" "affinity" "tolerations" "stateDir" "runDir" -}}
+{{- /* A pod of its own reads the control socket. */ -}}
+{{- if and .Values.events.enabled (not .Values.runDir) -}}
+{{- $_ := set $shared "runDir" (printf "/run/plugwright/%s" (include "plugwright.clusterName" .)) -}}
+{{- end -}}
 {{- $release := printf "%s/%s" .Release.Namespace .Release.Name -}}
 {{- include "plugwright.checkPools" . -}}
 {{- $instances := list -}}

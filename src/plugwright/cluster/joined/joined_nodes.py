@@ -109,8 +109,8 @@ class JoinedNodes:
         self._running = RunningNodes(options.drivers)
         self.mirror = Mirror()
         self.outbox = Outbox(api, self.mirror)
-        self._client = RemoteClient(self.mirror, self.outbox, options.now)
-        self._limits = PodLimits(self._client)
+        self.client = RemoteClient(self.mirror, self.outbox, options.now)
+        self._limits = PodLimits(self.client)
         self.left: list[str] = []  # nodes that could not be deleted at the end
         self.version = ""
         self._registration = NodeRegistration(api, options.owner)
@@ -223,7 +223,7 @@ class JoinedNodes:
         runtime = RuntimeSettings(options.processes, options.retry, references=options.processes)
         settings = NodeSettings(kubelet, runtime, options.heartbeat)
         sources = NodeSources(RemoteKubeClient(self._api, plan.name), RemoteConfigSource(self._api))
-        return EmulatedNode(self._client, identity, root / _directory_name(plan.name), settings, sources)
+        return EmulatedNode(self.client, identity, root / _directory_name(plan.name), settings, sources)
 
     async def _flush(self) -> None:
         """The last statuses and deletions; a server that is away does not keep the program from ending."""

@@ -23,6 +23,7 @@ from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, Nod
 from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_authority
 from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
+from plugwright.cluster.joined.pods_for_nodes import PodsExplainer, RemoteWaitingPods
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
@@ -33,7 +34,7 @@ from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.serve import needs_driver
 from plugwright.system import directories, garbage, json_lines
-from plugwright.system.concurrency import keep_threads, single_error
+from plugwright.system.concurrency import cancel, keep_threads, single_error
 from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
 from plugwright.system.stop_signals import stop_on_signals
@@ -47,12 +48,14 @@ _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not foun
 T = TypeVar("T")
 
 
-def run(flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None]) -> None:
-    """Runs until a signal, a request or the timeout; calls `ready` once."""
+def run(
+    flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None], explain: PodsExplainer | None = None
+) -> None:
+    """Runs until a signal, a request or the timeout; calls `ready` once, `explain` for pods that wait."""
     access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
-        _run_loop(_Program(flags, state, owner, access, nodes).run(ready))
+        _run_loop(_Program(flags, state, owner, access, nodes, explain).run(ready))
 
 
 def leave(flags: JoinFlags) -> list[str]:
@@ -104,6 +107,7 @@ class _Program:
     owner: str
     access: ClusterAccess
     nodes: NodePlans
+    explain: PodsExplainer | None = None
 
     async def run(self, ready: Callable[[JoinInfo], None]) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
@@ -157,6 +161,10 @@ class _Program:
                     "control_socket": str(control),
                     "kubelet": f"https://{self.flags.kubelet_address}:{port}",
                 }
+            if self.explain is not None:
+                taints = [plan.shape.taints for plan in self.nodes.plans]
+                waiting = RemoteWaitingPods(api, joined.client, taints, self.explain)
+                stack.push_async_callback(cancel, asyncio.create_task(waiting.run()))
             socket_path = directory / "control.sock"
             handle = _JoinController(joined, stop).handle
             await stack.enter_async_context(json_lines.serving(socket_path, json_lines.listen(socket_path), handle))
