@@ -1,7 +1,7 @@
-"""Answers of an API server: read within limits, checked for their shape, and the meaning of refusals.
+"""Responses of an API server: read with limits, checked for their shape, refusals as exceptions.
 
-A proxy, a wrong address or a server in trouble may answer anything. An answer of the wrong shape is a
-`MalformedMessage` of the call that got it, and no answer costs more memory than its limit.
+A proxy, a wrong address or a failing server can send anything. A response of the wrong shape raises `MalformedMessage`
+in its call, and no response uses more memory than its limit.
 """
 
 import http.client
@@ -75,7 +75,7 @@ def read_answer(answer: http.client.HTTPResponse, limits: AnswerLimits = LARGE) 
 
 
 def check_encoding(answer: http.client.HTTPResponse) -> None:
-    """Refuses a compressed answer, for which we never ask: a small one may be huge."""
+    """Rejects a compressed response, which we never request: a small one can expand to a huge one."""
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise MalformedMessage(f"the answer must not be compressed, got Content-Encoding {encoding!r:.80}")
@@ -107,7 +107,7 @@ def object_name(path: str) -> str:
 
 
 def checked_object(document: Any, name: str = "") -> Document:
-    """The document if it is an object, and the object of that name if there is one."""
+    """The document if it is an object, and its member of that name if there is one."""
     if not isinstance(document, dict):
         raise MalformedMessage(f"the answer must be a JSON object, got {_described(document)}")
     if name and _metadata(document).get("name") != name:
@@ -128,9 +128,9 @@ def checked_page(document: Any) -> tuple[list[Document], str]:
 
 
 class ListPages:
-    """The pages of one list of `path`, which must end: a server that always names another page is refused.
+    """The pages of one list of `path`; a server that never sends the last page is rejected.
 
-    A page before the last may have fewer objects than requested, but a server fills most of them.
+    Pages before the last one can have fewer objects than requested, but a server fills most of them.
     """
 
     def __init__(self, path: str, limit: int) -> None:
@@ -184,7 +184,7 @@ def checked_change(line: bytes, url: str, limits: AnswerLimits = LARGE) -> tuple
 
 
 def refusal(code: int, text: str) -> PeerRefused | PeerGone | MalformedMessage:
-    """The error for a status code: most refusals are a Status with a reason, those of proxies are plain text."""
+    """The error for a status code: most errors are a Status with a reason, those of proxies are plain text."""
     status = _status(text)
     message = str(status.get("message") or "") or text.strip()[:200] or http.client.responses.get(code, str(code))
     if code < 400:
@@ -229,7 +229,7 @@ def _too_large(subject: str, size: int, limit: int) -> MessageTooLarge:
 
 
 def _without_depths(text: bytes) -> bytes:
-    """The document with null in place of what is nested too deep, as the parameters of a claim can be."""
+    """The document, with values that are nested too deeply (such as parameters of a claim) replaced by null."""
     parts, depth, begin, kept = [], 0, 0, 0
     for token in _NESTING.finditer(text):
         match token[0]:

@@ -1,8 +1,8 @@
 """The client of an API server: requests, lists and watches of plain JSON documents.
 
-Each request is made in a thread, within a limit: a server that does not answer costs its callers a `PeerGone`, and
-neither the event loop nor a thread for longer than the limit. Connections are kept for the next request for some
-seconds. A watch has a connection and, while it waits, a thread of its own.
+Each request runs in a thread with a time limit: if a server does not answer, its callers get `PeerGone`, and neither
+the event loop nor a thread is blocked beyond the limit. Connections are kept open for some seconds. A watch has its own
+connection and, while it waits, its own thread.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _CHUNK = 500
 
 
 def segment(name: str) -> str:
-    """A name from elsewhere as one part of a path: whatever it is, it leads to no other object."""
+    """An untrusted name, quoted as one part of a path, so that it cannot lead to another object."""
     if name in ("", ".", ".."):
         raise PeerRefused("BadRequest", f"the name of an object must not be {name!r}")
     return quote(name, safe="")
@@ -136,7 +136,7 @@ class ApiClient:
             await connection.run(self._requests, lambda: connection.begin_watch(target))
             while True:
                 kind, content = await connection.run(self._watches, connection.next_change)
-                if kind != "BOOKMARK":  # not asked for
+                if kind != "BOOKMARK":  # not requested
                     yield kind, content
         finally:
             connection.close()
@@ -167,7 +167,7 @@ class ApiClient:
         return answer
 
     async def _login(self) -> None:
-        """One login for all requests that wait for it; it takes longer than a request may if it asks a person."""
+        """One login for all waiting requests; it can take longer than a request if it prompts the user."""
         if self._access.needs_login:
             try:
                 await self._logins.join(self._access.login)

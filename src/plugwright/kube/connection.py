@@ -59,14 +59,14 @@ class ThreadedConnection:
             raise
 
     def exchange(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
-        """Blocks for the answer to a request: its code, and its document or the text of a refusal."""
+        """Blocks for the response to a request: its code, and its document or the text of the error."""
         is_used = self._http is not None
         try:
             return self._answer(method, target, body, kind)
         except PeerGone:
             if not is_used or self._is_abandoned or method not in _RETRIED:
                 raise
-            # The server may have closed an idle connection.
+            # The server can have closed an idle connection.
             return self._answer(method, target, body, kind)
 
     def _answer(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
@@ -114,7 +114,7 @@ class ThreadedConnection:
         return checked_change(line, self._access.url, self._sizes)
 
     def is_usable(self) -> bool:
-        """Whether the server has neither closed the connection nor sent something unasked."""
+        """Whether the server has neither closed the connection nor sent unrequested data."""
         if self._http is None or self._http.sock is None or self._http.transport is None:
             return False
         poll = select.poll()
@@ -133,7 +133,7 @@ class ThreadedConnection:
                     socket.socket.shutdown(self._http.transport, socket.SHUT_RDWR)
 
     def __del__(self) -> None:
-        self._close()  # the loop may have ended before the thread
+        self._close()  # the loop can have ended before the thread
 
     def _using(self, block: Callable[[], T]) -> T:
         with self._changing:

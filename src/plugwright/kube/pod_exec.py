@@ -1,7 +1,6 @@
-"""A command in a container, by the API server's exec: WebSocket frames with a channel number each, as kubectl has them.
+"""A command in a container, by the API server's exec: WebSocket frames, each with a channel number, as kubectl uses.
 
-All of it blocks. The command gets no standard input. Its output is read line by line within limits, whatever the
-container writes.
+All functions block. The command gets no standard input. Its output is read line by line with limits.
 """
 
 import base64
@@ -40,7 +39,7 @@ class ExecTarget(msgspec.Struct, frozen=True):
 def exec_lines(
     access: ClusterAccess, container: ExecTarget, command: Sequence[str], timeout: float | None
 ) -> Iterator[bytes]:
-    """The lines that the command writes, while it runs; `PeerRefused` if it fails, with what it wrote as its error.
+    """The lines that the command writes, while it runs; `PeerRefused` with its error output if it fails.
 
     `timeout` is the longest silence in seconds; None for a command that runs until the caller closes the iterator.
     """
@@ -75,7 +74,7 @@ class _Session:
             raise refusal(answer.status, read_answer(answer).decode(errors="replace"))
         if answer.headers.get("Sec-WebSocket-Accept", "") != accepted_key(key):
             raise MalformedMessage("the API server did not accept the WebSocket as RFC 6455 says")
-        assert isinstance(answer.fp, BufferedReader)  # which may have read the first frames already
+        assert isinstance(answer.fp, BufferedReader)  # which can have read the first frames already
         return answer.fp
 
     def close(self) -> None:

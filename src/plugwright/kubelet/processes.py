@@ -1,8 +1,8 @@
 """The process runtime: the containers of a pod as local processes, with the options from their devices.
 
 `run` takes a pod from its init containers to the end of its last container, each run once; `ContainerProcess` is one
-run of one container, for a caller that restarts them. Neither leaves a process behind: each container is a process
-group of its own. Mounts and device nodes are `sandbox`, in a mount namespace where the system permits one. There is no
+run of one container, for a caller that restarts them. Neither leaves a process behind: each container is its own
+process group. `sandbox` makes mounts and device nodes, in a mount namespace if the system permits one. There is no
 image: a process sees this machine's files and a minimal environment.
 """
 
@@ -123,7 +123,7 @@ class ContainerProcess:
     grace: float = STOP_GRACE
     apply_cdi: ApplyCdi = without_cdi
     paths: Sequence[sandbox.PathSpec] = ()
-    directory: str = ""  # where the command begins; ours if empty
+    directory: str = ""  # working directory of the command; ours if empty
     stop: Latest[float | None] = field(default_factory=lambda: Latest[float | None](None))
     input: ContainerInput | None = None
 
@@ -199,7 +199,7 @@ class ContainerProcess:
             self.report(Output(self.about, line, is_partial))
 
     async def _problems(self, lines: AsyncIterator[tuple[str, bool]]) -> list[tuple[str, str]]:
-        """What the sandbox could not do; the dynamic linker may write before it, such as of a plugin's LD_PRELOAD."""
+        """The sandbox's report; output of the dynamic linker, such as about LD_PRELOAD, can precede it."""
         async for line, is_partial in lines:
             try:
                 return cast("list[tuple[str, str]]", json.loads(line))
@@ -287,6 +287,6 @@ def _is_whole_text(data: bytes) -> bool:
 
 
 async def _finish(reader: asyncio.Task[None]) -> None:
-    """Reads the last lines; a process that left the group may keep the pipe open for ever."""
+    """Reads the last lines; a process that left the group may keep the pipe open indefinitely."""
     await asyncio.wait([reader], timeout=STOP_GRACE)
     reader.cancel()
