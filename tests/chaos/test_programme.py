@@ -28,7 +28,7 @@ async def only(found: Experiment) -> Row:
     return row
 
 
-@pytest.mark.parametrize("name", ["vanished", "directory", "descriptors"])
+@pytest.mark.parametrize("name", ["vanished", "directory", "descriptors", "huge-pods"])
 async def test_a_fault_is_injected_and_observed(name: str) -> None:
     row = await only(named(name))
     assert not row.skipped

@@ -43,6 +43,7 @@ class SmallDriver:
     name = "part.example.com"
     services: tuple[str, ...] = (*dra.VERSIONS, *dra_health.VERSIONS)
     socket_mode = 0o600
+    takes_parameters = False
 
     def __init__(self, root: Path, cdi: Path, node: str) -> None:
         self.root, self.cdi, self.node = root, cdi, node
@@ -185,7 +186,13 @@ class SmallDriver:
     def check_config(self, document: Document) -> None:
         for config in document["status"]["allocation"]["devices"].get("config") or ():
             if config["opaque"]["driver"] == self.name:
-                raise Refused("this driver takes no parameters")
+                self.check_parameters(config["opaque"]["parameters"])
+
+    def check_parameters(self, parameters: Document) -> None:
+        if not self.takes_parameters:
+            raise Refused("this driver takes no parameters")
+        if parameters != {"apiVersion": f"{self.name}/v1", "kind": "PartConfig"}:
+            raise Refused(f"unknown parameters: {sorted(parameters)}")
 
     def check_known(self, result: Document) -> None:
         if result["device"] not in {device["name"] for device in self.devices()}:
@@ -342,11 +349,13 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--mutant", default="")
     parser.add_argument("--name", default="")
+    parser.add_argument("--takes-parameters", action="store_true", help="take PartConfig as parameters of claims")
     arguments = parser.parse_args()
     kind: type[SmallDriver] = SmallDriver
     if arguments.mutant:
         kind = import_module("tests.conformance.driver_mutants").MUTANTS[arguments.mutant].driver
 
+    kind.takes_parameters = kind.takes_parameters or arguments.takes_parameters
     if arguments.name:
         kind.name = arguments.name
 

@@ -21,18 +21,21 @@ _NOBODY = "no kubelet takes notice of it"
 _FAULT = "the fault is one of an API server or of time, which no test there makes yet"
 _SEVERAL = "no test there plays it yet: its effect is in the container, which lacks a device or is not started"
 DRIVER_REASONS: Mapping[str, str] = {
-    **dict.fromkeys((f"API-0{number}" for number in range(1, 7)), _FAULT),
+    **dict.fromkeys((f"API-0{number}" for number in range(1, 9)), _FAULT),
     **dict.fromkeys(("DRG-12", "PRP-25"), _FAULT),
     **dict.fromkeys((f"DRR-0{number}" for number in range(1, 4)), _LOAD),
-    **dict.fromkeys(("PRP-23", "PRP-24", "UNP-05", "UNP-06", "PAR-01", "PAR-02", "PAR-03", "DST-07"), _SEVERAL),
+    **dict.fromkeys(
+        ("PRP-23", "PRP-24", "PRP-26", "UNP-05", "UNP-06", "UNP-07", "CDI-07", "CDI-08", "DST-07"), _SEVERAL
+    ),
+    **dict.fromkeys((f"PAR-0{number}" for number in range(1, 6)), _SEVERAL),
     **dict.fromkeys(("DRG-08", "DRG-09"), _LINUX),
     "DRE-01": _POD,
     **dict.fromkeys(("RGT-01", "RGT-03", "RGT-04"), _RIGHTS),
     "RGT-02": _LOAD,
 }
 PLUGIN_REASONS: Mapping[str, str] = {
-    **dict.fromkeys(("ALO-14", "ALO-15", "END-10", "END-11"), _SEVERAL),
-    "ALO-16": _FAULT,
+    **dict.fromkeys(("ALO-14", "ALO-15", "ALO-17", "ANS-14", "PST-05", "REG-26", "END-10", "END-11"), _SEVERAL),
+    **dict.fromkeys(("ALO-16", "HOT-09", "HOT-10"), _FAULT),
     **dict.fromkeys(("REG-07", "REG-08"), _LINUX),
     **dict.fromkeys(("REG-02", "END-01", "END-02", "END-04", "END-09"), _POD),
     **dict.fromkeys((f"RES-0{number}" for number in range(1, 10)), _LOAD),

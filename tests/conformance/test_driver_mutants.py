@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.conformance.driver_mutants import MUTANTS
-from tests.conformance.verifying import PATIENT, driver_options, missed_mutants, small_driver, verdict_of
+from tests.conformance.verifying import PARAMETERS, PATIENT, driver_options, missed_mutants, small_driver, verdict_of
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.rule import RuleStatus, Verdict
@@ -27,7 +27,9 @@ async def verdict(name: str, turn: asyncio.Semaphore) -> Verdict:
     async with turn:
         with TemporaryDirectory(prefix="k-", dir="/tmp") as root:
             short = Path(root) if mutant.rule == "DRG-09" else None  # room for a name that is too long for a node
-            return await verdict_of(small_driver(name), mutant.rule, root=short, slow=mutant.slow, dra=True)
+            target = small_driver(name, *(["--takes-parameters"] if mutant.parameters else []))
+            parameters = PARAMETERS if mutant.parameters else None
+            return await verdict_of(target, mutant.rule, root=short, slow=mutant.slow, dra=True, parameters=parameters)
 
 
 @pytest.mark.parametrize("names", BATCHES, ids=lambda names: f"{names[0]}…")

@@ -27,7 +27,7 @@ def when(played: PlayedRule) -> str:
 
 def counts(what: str, rules: list[str], reasons: Mapping[str, str]) -> str:
     played = [rule for rule in rules if rule in PLAYED]
-    return f"Of {len(rules)} rules for {what} {len(played)} are played, {len(reasons)} cannot be asked."
+    return f"Of {len(rules)} rules for {what} {len(played)} are played, {len(reasons)} are not."
 
 
 def rows(rules: list[str], reasons: Mapping[str, str]) -> Iterator[str]:

@@ -5,9 +5,10 @@ need no start of their own, at one version.
 """
 
 import os
+from dataclasses import replace
 
 import pytest
-from tests.conformance.verifying import distinct_versions, driver_options, small_driver
+from tests.conformance.verifying import PARAMETERS, broken_rules, distinct_versions, driver_options, small_driver
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.rule import RuleStatus
@@ -15,6 +16,7 @@ from plugwright.conformance.rule import RuleStatus
 EVERYTHING = bool(os.environ.get("PLUGWRIGHT_MUTANTS"))
 VERSIONS = distinct_versions(catalogue.DRIVER_RULES, oldest=34) if EVERYTHING else ["1.37"]
 RULES = [rule for rule in catalogue.DRIVER_RULES if EVERYTHING or not rule.alone]
+WITH_PARAMETERS = {"PAR-04", "PAR-05"}
 TIMED = {"DRG-06", "PRP-18", "SLC-17"}  # a busy machine decides these as well
 
 
@@ -25,7 +27,15 @@ async def test_the_correct_driver_keeps_every_rule(version: str) -> None:
     broken = [
         f"{verdict.rule.id} {verdict.status}: expected {verdict.expected}, seen {verdict.seen}"
         for verdict in verdicts
-        if verdict.status is not RuleStatus.PASS and verdict.rule.id not in TIMED
+        if verdict.status is not RuleStatus.PASS and verdict.rule.id not in TIMED | WITH_PARAMETERS
     ]
     assert broken == []
     assert len(verdicts) == len(RULES)
+
+
+async def test_the_correct_driver_takes_its_own_parameters_alone() -> None:
+    options = replace(driver_options(), parameters=PARAMETERS)
+    rules = catalogue.select(["PAR", "PRP-01", "PRP-07"], dra=True)
+    verdicts = await runner.verify(small_driver("", "--takes-parameters"), rules, options)
+    assert broken_rules(verdicts, but=()) == []
+    assert {verdict.rule.id for verdict in verdicts if verdict.status is RuleStatus.PASS} >= WITH_PARAMETERS

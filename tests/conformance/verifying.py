@@ -1,7 +1,7 @@
 """What the tests of conformance share: commands of the small plugin and driver, and limits for what must fail."""
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from plugwright.kubelet.versions import profile
 
 __all__ = [
     "FAIL",
+    "PARAMETERS",
     "PATIENT",
     "RECOVER",
     "broken_rules",
@@ -28,6 +29,7 @@ __all__ = [
 
 FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
 PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
+PARAMETERS = {"apiVersion": "part.example.com/v1", "kind": "PartConfig"}  # of the small driver that takes some
 _SLOW_START = 15.0  # where a start must fail
 _BROKEN = (RuleStatus.FAIL, RuleStatus.WARNING)
 _NOT_KEPT = (*_BROKEN, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
@@ -38,9 +40,9 @@ def small_plugin(mutant: str = "", *flags: str) -> Target:
     return Target((sys.executable, program, "--root", "{root}", *(("--mutant", mutant) if mutant else ()), *flags))
 
 
-def small_driver(mutant: str = "") -> Target:
+def small_driver(mutant: str = "", *flags: str) -> Target:
     program = str(Path(__file__).parent / "driver.py")
-    return Target((sys.executable, program, "--root", "{root}", *(("--mutant", mutant) if mutant else ())))
+    return Target((sys.executable, program, "--root", "{root}", *(("--mutant", mutant) if mutant else ()), *flags))
 
 
 def driver_options(version: str = "1.36", limits: TimeLimits = PATIENT) -> VerifyOptions:
@@ -91,6 +93,7 @@ async def verdict_of(
     *,
     slow: bool = False,
     dra: bool = False,
+    parameters: Mapping[str, object] | None = None,
 ) -> Verdict:
     """The verdict on a plugin that breaks the rule: limits are long where it must work, and short where it must not.
 
@@ -99,7 +102,7 @@ async def verdict_of(
     start = _SLOW_START if slow else PATIENT.start
     short = TimeLimits(start=start, register=4, prompt=1, call=4, end=3, republish=4)
     for limits in (short, replace(PATIENT, start=start)):
-        options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, dra=dra)
+        options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, dra=dra, parameters=parameters)
         made = await runner.verify(target, [catalogue.find(rule)], options)
         [verdict] = [verdict for verdict in made if verdict.rule.id == rule]  # another one may be named as its cause
         if verdict.status in _BROKEN:

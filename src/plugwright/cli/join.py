@@ -1,10 +1,9 @@
 """`plugwright join`: emulated nodes in any API server that a kubeconfig reaches."""
 
-import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -15,12 +14,15 @@ import yaml
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
+from plugwright.cli.completing import complete_joined_node
 from plugwright.cli.control import ask
+from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
+from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
 from plugwright.fleet.daemons import DaemonChoice
 
-__all__ = ["join"]
+__all__ = ["explained", "join"]
 
 _PATH = click.Path(path_type=Path)
 _STATE = click.Path(path_type=Path, file_okay=False)
@@ -82,7 +84,7 @@ nodes.yaml:
     show_default=True,
     help="With --print-rbac: whom the roles are bound to.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.pass_context
 def join(
     context: click.Context,
@@ -147,15 +149,32 @@ def _run(program: ModuleType, options: JoinFlags, output: str, *, has_page: bool
     page = partial(page_of_nodes, DaemonChoice(kubeconfig=options.kubeconfig, context=options.context))
     began = time.monotonic()
 
+    plans = _plans(options)
+    line = CountingLine("nodes started", len(plans.plans))
+
     def show(info: JoinInfo) -> None:
-        if output == "json":
-            click.echo(json.dumps(info.document()))
-        else:
+        line.erase()
+        if not document_printed(info.document(), output):
             click.echo("\n".join(_ready_lines(info, options, time.monotonic() - began)))
         sys.stdout.flush()
 
     logs.configure("human", "warning")
-    program.run(options, _plans(options), show, page if has_page else None)
+    calls = program.JoinCalls(
+        show, partial(explained, options), page if has_page else None, lambda count, _: line.show(count)
+    )
+    with line:
+        program.run(options, plans, calls)
+
+
+def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Why pods wait, by their uid, for their events; loaded for the first pod that waits."""
+    from plugwright.explain import read_world
+    from plugwright.explain.waiting import first_lines
+    from plugwright.kube.access import ClusterAccess
+    from plugwright.kube.api_client import BlockingClient
+
+    with BlockingClient(ClusterAccess.choose(options.kubeconfig, options.context)) as client:
+        return first_lines(read_world(client, ""), pods)
 
 
 def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator[str]:
@@ -178,7 +197,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 
 
 @join.command("stop-node", epilog="Example:  plugwright join stop-node gpu-2 --state ./nodes")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
     """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
@@ -187,7 +206,7 @@ def stop_joined_node(node: str, state: Path) -> None:
 
 
 @join.command("start-node", epilog="Example:  plugwright join start-node gpu-2 --state ./nodes")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def start_joined_node(node: str, state: Path) -> None:
     """Start a node's kubelet again: its plugins register again, its pods keep their devices."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import inspect
-from msgspec.inspect import DictType, EnumType, ListType, Metadata, StructType, UnionType
+from msgspec.inspect import DictType, EnumType, ListType, LiteralType, Metadata, StructType, UnionType
 
 __all__ = ["choices_at", "did_you_mean", "keys_at"]
 
@@ -29,8 +29,10 @@ def keys_at(kind: Any, path: str) -> set[str]:
 
 
 def choices_at(kind: Any, path: str) -> list[str]:
-    """The values of the enumeration at `path`."""
-    return [str(member.value) for found in _types_at(kind, path) if isinstance(found, EnumType) for member in found.cls]
+    """The values of the enumeration or the literal at `path`."""
+    types = _types_at(kind, path)
+    values = [str(member.value) for found in types if isinstance(found, EnumType) for member in found.cls]
+    return values + [str(value) for found in types if isinstance(found, LiteralType) for value in found.values]
 
 
 def _types_at(kind: Any, path: str) -> list[inspect.Type]:

@@ -12,14 +12,25 @@ from pathlib import Path
 
 from plugwright.conformance.dra.cdi_specs import cdi_devices
 from plugwright.conformance.program import processor_demand
-from plugwright.conformance.restarting import start_after_end
+from plugwright.conformance.restarting import restart_kubelet, start_after_end
 from plugwright.conformance.session import RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PluginNotRunning, PlugwrightError
+from plugwright.errors import PeerGone, PluginNotRunning, PlugwrightError
+from plugwright.model import Options
 from plugwright.protocol import messages
 from plugwright.system.concurrency import first
 
-__all__ = ["Idleness", "ProgramLife", "Refusals", "idleness", "program_life", "refusals"]
+__all__ = [
+    "FirstRestart",
+    "Idleness",
+    "KubeletView",
+    "ProgramLife",
+    "Refusals",
+    "first_restart",
+    "idleness",
+    "program_life",
+    "refusals",
+]
 
 _FOREIGN = ("foreign.sock", "notes.txt")
 _REFUSED = 8  # registrations, at most
@@ -110,6 +121,48 @@ async def _start_again(verifier: Verifier, session: Session) -> str:
 
 def _ids(session: Session) -> dict[str, set[str]]:
     return {plugin.resource: {device.id for device in plugin.devices} for plugin in session.plugins()}
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletView:
+    """What the kubelet knows of each resource: its ids, those that are healthy, and the options."""
+
+    ids: dict[str, set[str]]
+    healthy: set[tuple[str, str]]  # resource and id
+    options: dict[str, Options]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRestart:
+    """What a program has told before and after its first restart of the kubelet."""
+
+    before: KubeletView
+    after: KubeletView
+
+
+async def first_restart(verifier: Verifier) -> FirstRestart:
+    """Of a new program: some tell the truth only once."""
+    if verifier.target.attached:
+        return await _restarted(verifier, await verifier.running())
+    async with verifier.fresh() as session:
+        await session.start_program()
+        await session.until_registered(verifier.resources, limit=verifier.limits.start)
+        await session.settle()
+        return await _restarted(verifier, session)
+
+
+async def _restarted(verifier: Verifier, session: Session) -> FirstRestart:
+    before = _listing(session)
+    await restart_kubelet(session)
+    with suppress(PeerGone):  # some check their devices again at first
+        await session.kubelet.until(lambda: _listing(session).healthy >= before.healthy, verifier.limits.prompt, "")
+    return FirstRestart(before, _listing(session))
+
+
+def _listing(session: Session) -> KubeletView:
+    plugins = session.plugins()
+    healthy = {(plugin.resource, device_id) for plugin in plugins for device_id in plugin.ids}
+    return KubeletView(_ids(session), healthy, {plugin.resource: plugin.options for plugin in plugins})
 
 
 @dataclass(frozen=True, slots=True)

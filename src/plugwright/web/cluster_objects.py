@@ -56,11 +56,17 @@ class ClusterObjects:
     def world(self, **other: Any) -> World:
         """All objects; `other` replaces fields."""
         fields = {kind: tuple(found.values()) for kind, found in self._objects.items()}
-        return World(**{**fields, "unseen": self.unseen, "version": self.version or "1.37", **other})
+        known = {"unseen": self.unseen, "hidden": self.hidden, "version": self.version or "1.37"}
+        return World(**{**fields, **known, **other})
 
     @property
     def unseen(self) -> tuple[str, ...]:
         return tuple(text for kind in KINDS if (text := self._unseen.get(kind)))
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The kinds whose objects cannot all be listed."""
+        return frozenset(self._unseen)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -101,5 +101,5 @@ class PodAnswers:
             try:
                 found[name] = tuple((await self._fleet.api.list(path))[0])
             except PlugwrightError:  # as for `why`: a cluster may not serve them, or not show them
-                found[name] = ()
+                found |= {name: (), "hidden": self._fleet.objects.hidden | {name}}
         return found

@@ -3,7 +3,16 @@
 What a defect breaks besides, further rules may say; the correct plugin keeps them all.
 """
 
-from tests.conformance.mutants import allocating, answering, faults, lifetime, listing, many_devices, registering
+from tests.conformance.mutants import (
+    allocating,
+    answering,
+    faults,
+    lifetime,
+    listing,
+    many_devices,
+    registering,
+    shipped,
+)
 from tests.conformance.mutants.mutant import MUTANTS, Mutant
 
 __all__ = [
@@ -16,4 +25,5 @@ __all__ = [
     "listing",
     "many_devices",
     "registering",
+    "shipped",
 ]

@@ -19,6 +19,7 @@ __all__ = [
     "Answer",
     "ClaimAllocation",
     "allocated",
+    "create_claim",
     "expect_refused",
     "plain_devices",
     "prepare",
@@ -87,18 +88,23 @@ async def allocated(
         made = []
         for allocation in claims:
             name = f"claim-{next(_numbers)}"
-            document = {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-                "spec": allocation.spec(driver.name),
-                "status": _with_parameters(session, driver.name, allocation).status(driver.name),
-            }
-            session.api.put(document)
+            made.append(create_claim(session, driver, name, allocation))
             stack.callback(session.api.remove, NAMESPACE, name)
-            made.append(Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name)))
         stack.push_async_callback(_give_back, session, driver.name, made)
         yield made
+
+
+def create_claim(session: DriverSession, driver: RegisteredDriver, name: str, allocation: ClaimAllocation) -> Claim:
+    """Puts an allocated claim into the API."""
+    document = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": allocation.spec(driver.name),
+        "status": _with_parameters(session, driver.name, allocation).status(driver.name),
+    }
+    session.api.put(document)
+    return Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name))
 
 
 def _with_parameters(session: DriverSession, driver: str, allocation: ClaimAllocation) -> ClaimAllocation:

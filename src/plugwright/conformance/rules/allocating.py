@@ -18,12 +18,14 @@ from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerRefused, RuleNotApplicable
+from plugwright.model import some
 from plugwright.protocol.messages import AllocateResponse
 
 __all__ = ["RULES"]
 
 _CONCURRENT = 10
 _PRE_START_LIMIT = 30.0  # of the kubelet
+_MOST = 16  # devices of one container
 
 
 class AllocatesEveryDevice(Rule):
@@ -278,6 +280,20 @@ class RefusesUnknownStart(Rule):
             expect(error is not None, "an error", f"{plugin.resource} prepared {UNKNOWN_ID!r}")
 
 
+class StartsWithAllDevices(Rule):
+    id, level, facts = "PST-05", Level.MUST, ("3.48", "8.14")
+    title = "PreStartContainer is answered for all devices of a container at once"
+    why = "The kubelet sends all of them in one call: a container with two devices would never start."
+    fix = "Loop over devices_ids."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "pre_start", 2):
+            for ids in (plugin.ids[:2], plugin.ids[:_MOST]):
+                if not await _refuses_several(verifier, plugin, ids):
+                    error = await outcome(_pre_start(verifier, plugin, ids))
+                    expect(error is None, f"an answer for {some(ids)}", str(error))
+
+
 async def _pre_start(verifier: Verifier, plugin: RegisteredPlugin, ids: list[str]) -> None:
     async with plugin.connect() as client:
         await client.pre_start(ids, _PRE_START_LIMIT)
@@ -343,4 +359,5 @@ RULES: tuple[type[Rule], ...] = (
     StartsContainersAgain,
     StartsContainersInTime,
     RefusesUnknownStart,
+    StartsWithAllDevices,
 )

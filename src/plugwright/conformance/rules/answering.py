@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from plugwright.conformance.asking import answered, answers, expect, with_devices
+from plugwright.conformance.asking import allocate, answered, answers, expect, outcome, with_devices
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PlugwrightError, RuleNotApplicable
@@ -21,7 +21,9 @@ from plugwright.protocol.messages import AllocateResponse
 
 __all__ = ["RULES", "cdi_names"]
 
+CDI_ANNOTATION = "cdi.k8s.io/"
 _LIMIT = 4 * 1024 * 1024
+_TOGETHER = 16  # devices of one container
 _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _ENDINGS = (".json", ".yaml")
 
@@ -177,9 +179,9 @@ class CdiIsNotAlone(Rule):
 
 class PathsDoNotConflict(Rule):
     id, level, facts = "ANS-11", Level.MUST, ("3.54",)
-    title = "No two nodes or mounts of an answer have the same path in the container"
+    title = "No two nodes or mounts of an answer have the same path in the container, with several devices either"
     why = "The kubelet keeps one of them, and the container misses the other."
-    fix = "Give each its own container path."
+    fix = "Give each its own container path; number the paths if a container gets several devices."
 
     async def check(self, verifier: Verifier) -> None:
         def twice(response: AllocateResponse) -> Iterator[str]:
@@ -190,6 +192,13 @@ class PathsDoNotConflict(Rule):
                         yield f"{item.container_path} for two host paths"
 
         await answered(verifier, twice, "different container paths", "nodes", "mounts")
+        for plugin in await verifier.plugins():
+            ids = plugin.ids[:_TOGETHER]
+            if len(ids) > 1 and await outcome(allocate(verifier, plugin, ids)) is None:
+                found = [text for response in await allocate(verifier, plugin, ids) for text in twice(response)]
+                expect(
+                    not found, "different container paths", f"Allocate of {some(ids)} was answered with {some(found)}"
+                )
 
 
 class AnnotationsHaveNames(Rule):
@@ -204,6 +213,25 @@ class AnnotationsHaveNames(Rule):
             return (repr(key) for key, name in names if not _ANNOTATION_NAME.fullmatch(name))
 
         await answered(verifier, odd, "names such as example.com/mode", "annotations")
+
+
+class CdiAnnotationsResolve(Rule):
+    id, level, facts = "ANS-14", Level.MUST, ("3.55",)
+    title = f"CDI devices in {CDI_ANNOTATION} annotations have qualified names, and are in a spec on the host"
+    why = "containerd and CRI-O take such annotations for CDI devices: without the spec the container is not created."
+    fix = "Write the spec before you list the device; leave the annotation out if there is none."
+
+    async def check(self, verifier: Verifier) -> None:
+        def unknown(response: AllocateResponse) -> Iterator[str]:
+            used = {key: value for key, value in response.annotations.items() if key.startswith(CDI_ANNOTATION)}
+            names = [name for value in used.values() for name in value.split(",")]
+            verifier.examine(names, f"{CDI_ANNOTATION} annotation in an answer")
+            return (repr(name) for name in names if name not in known)
+
+        await with_devices(verifier)
+        known = cdi_names(verifier.cdi_dirs)
+        directories = ", ".join(map(str, verifier.options.cdi_dirs))
+        await answered(verifier, unknown, f"a spec in {directories} for each name")
 
 
 class AnswerFits(Rule):
@@ -264,4 +292,5 @@ RULES: tuple[type[Rule], ...] = (
     PathsDoNotConflict,
     AnnotationsHaveNames,
     AnswerFits,
+    CdiAnnotationsResolve,
 )

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 
-from plugwright.conformance.asking import expect, expect_list, with_devices
+from plugwright.conformance.asking import UNKNOWN_ID, expect, expect_list, outcome, with_devices
 from plugwright.conformance.measuring import Growth, Usage, growth, usage
 from plugwright.conformance.observations import idleness
 from plugwright.conformance.restarting import crashed
@@ -142,7 +142,7 @@ class EnduresStreams(Rule):
 
 
 async def call_growth(verifier: Verifier) -> Growth:
-    """What calls for containers leave behind: Allocate, and the others that the plugin announces."""
+    """What calls for containers leave behind: Allocate, answered and refused, and others that the plugin announces."""
     session = await _session(verifier)
     plugin = (await with_devices(verifier))[0]
     ids = itertools.cycle(plugin.ids)
@@ -156,6 +156,7 @@ async def call_growth(verifier: Verifier) -> Growth:
                     await client.pre_start([device_id], verifier.limits.call)
                 if plugin.options.preference:
                     await client.prefer(PreferenceRequest(tuple(plugin.ids), (), 1))
+                await outcome(client.allocate_encoded([UNKNOWN_ID]))  # pods are refused in a loop, too
 
     began = time.monotonic()
     await make_calls(_FEW_CALLS)

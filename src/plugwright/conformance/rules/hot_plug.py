@@ -1,6 +1,7 @@
 """Rules of health, where the operator gives commands that make a device fail and recover."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -9,7 +10,8 @@ from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, RuleNotApplicable, RuleViolated
+from plugwright.errors import PeerGone, PrerequisiteBroken, RuleNotApplicable, RuleViolated
+from plugwright.model import some
 from plugwright.protocol.messages import ListedDevice
 
 __all__ = ["RULES"]
@@ -32,15 +34,23 @@ async def _failed(verifier: Verifier) -> AsyncIterator[tuple[Session, Registered
     session, plugin, device_id = await _chosen(verifier)
     await verifier.run_command(verifier.options.fail, device_id, plugin.resource)
     try:
-        await _until(session, plugin.resource, device_id, "Unhealthy")
+        await _fails(session, plugin.resource, device_id)
         yield session, plugin, device_id
     finally:
         await verifier.run_command(verifier.options.recover, device_id, plugin.resource)
-        await _until(session, plugin.resource, device_id, "Healthy")
+        await _recovers(session, plugin.resource, device_id)
 
 
-async def _until(session: Session, resource: str, device_id: str, health: str) -> None:
-    """Waits until the kubelet's list has the device with this health."""
+async def _fails(session: Session, resource: str, device_id: str) -> None:
+    await _until(session, resource, device_id, "Unhealthy", "HOT-01")
+
+
+async def _recovers(session: Session, resource: str, device_id: str) -> None:
+    await _until(session, resource, device_id, "Healthy", "HOT-03")
+
+
+async def _until(session: Session, resource: str, device_id: str, health: str, rule: str) -> None:
+    """Waits until the kubelet's list has the device with this health; `rule` is about the change itself."""
 
     def is_listed() -> bool:
         return _health(session, resource, device_id) == health
@@ -49,12 +59,14 @@ async def _until(session: Session, resource: str, device_id: str, health: str) -
         await session.kubelet.until(is_listed, session.limits.register, f"{device_id!r} is not {health}")
     except PeerGone as error:
         seen = _health(session, resource, device_id) or "not listed"
-        raise RuleViolated(f"{device_id!r} of {resource} is listed as {health}", f"{error}, but {seen}") from None
+        raise PrerequisiteBroken(rule, f"{device_id!r} of {resource} as {health}", f"{error}, but {seen}") from None
 
 
 def _health(session: Session, resource: str, device_id: str) -> str:
+    """Its health in the last list; that of a device that is listed twice is no better than its worse one."""
     lists = [event for event in session.lists() if event.about == resource]
-    return next((device.health for device in lists[-1].devices if device.id == device_id), "") if lists else ""
+    found = {device.health for device in lists[-1].devices if device.id == device_id} if lists else set()
+    return max(found, key=lambda health: health != "Healthy", default="")
 
 
 class ReportsFailure(Rule):
@@ -86,7 +98,7 @@ class KeepsFailedDevice(Rule):
             raise RuleViolated("a new list", str(error)) from None
         finally:
             await verifier.run_command(verifier.options.recover, device_id, plugin.resource)
-            await _until(session, plugin.resource, device_id, "Healthy")
+            await _recovers(session, plugin.resource, device_id)
 
 
 class ReportsRecovery(Rule):
@@ -170,10 +182,37 @@ class ReportsFailureWhileAway(Rule):
         try:
             await session.kubelet.start()
             await session.until_registered(verifier.resources, mark=mark)
-            await _until(session, plugin.resource, device_id, "Unhealthy")
+            await _fails(session, plugin.resource, device_id)
         finally:
             await verifier.run_command(verifier.options.recover, device_id, plugin.resource)
-            await _until(session, plugin.resource, device_id, "Healthy")
+            await _recovers(session, plugin.resource, device_id)
+
+
+class ListsChangesOnce(Rule):
+    id, level, facts, observation = "HOT-09", Level.MUST, ("2.5", "2.8"), "health"
+    title = "A list after a change has each device once"
+    why = "A device that is listed twice, with two healths, is counted as healthy and as unhealthy."
+    fix = "Change the device in your list, and send the list; do not append what has changed."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with _failed(verifier) as (session, plugin, _):
+            lists = [event for event in session.lists() if event.about == plugin.resource]
+            count = Counter(device.id for device in lists[-1].devices)
+            twice = sorted(device_id for device_id, times in count.items() if times > 1)
+            expect(not twice, "each device once", f"{some(twice)} twice or more often")
+
+
+class ReportsNextFailure(Rule):
+    id, level, facts, observation = "HOT-10", Level.MUST, ("2.5", "2.10"), "health"
+    title = "A device that fails again is listed as Unhealthy again"
+    why = "A device that fails once often fails again, and each pod that gets it then fails."
+    fix = "Watch the device for as long as the program runs, not until its first failure."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with _failed(verifier):
+            pass
+        async with _failed(verifier):
+            pass
 
 
 def _healthy(devices: tuple[ListedDevice, ...]) -> set[str]:
@@ -193,7 +232,8 @@ async def _reads(verifier: Verifier, lists: AsyncIterator[list[ListedDevice]], d
     try:
         async with asyncio.timeout(verifier.limits.call):
             async for devices in lists:
-                if device_id not in _healthy(tuple(devices)):
+                healths = {device.health for device in devices if device.id == device_id}
+                if healths != {"Healthy"}:
                     return True
     except (TimeoutError, PeerGone):
         return False
@@ -209,4 +249,6 @@ RULES: tuple[type[Rule], ...] = (
     UpdatesEveryStream,
     KeepsUpdateFromDeadStream,
     ReportsFailureWhileAway,
+    ListsChangesOnce,
+    ReportsNextFailure,
 )

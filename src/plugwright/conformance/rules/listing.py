@@ -5,10 +5,9 @@ from collections import Counter
 from contextlib import aclosing
 
 from plugwright.conformance.asking import check_devices, expect, expect_list
-from plugwright.conformance.observations import idleness, program_life
-from plugwright.conformance.restarting import restart_kubelet
+from plugwright.conformance.observations import first_restart, idleness, program_life
 from plugwright.conformance.rule import Level, Rule
-from plugwright.conformance.session import RegisteredPlugin, Session
+from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import RuleNotApplicable, RuleViolated
 from plugwright.kubelet.events import StateChange
@@ -19,6 +18,7 @@ __all__ = ["RULES"]
 
 _HEALTH = ("Healthy", "Unhealthy")
 _STREAMS = 3
+_LAST_NODE = 63  # of the kubelet's masks
 _REPEATS = 4  # lists of a resource while nothing changes and nobody asks for one
 
 
@@ -101,18 +101,18 @@ class HealthIsKnown(Rule):
 
 class NumaNodesExist(Rule):
     id, level, facts = "LST-07", Level.MUST, ("5.6", "5.16", "8.16")
-    title = "NUMA nodes are 0 or more"
+    title = f"NUMA nodes are 0 to {_LAST_NODE}"
     why = (
-        "sysfs writes -1 for no node. Sent as it is, no node suits the device: the topology policies restricted and "
-        "single-numa-node refuse every pod that asks for it."
+        "sysfs writes -1 for no node. Sent as it is, or as 255, no node suits the device: the topology policies "
+        "restricted and single-numa-node refuse every pod that asks for it. The kubelet's masks have 64 nodes."
     )
     fix = "Leave the topology out where the node is not known."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
-            return next((f"NUMA node {node}" for node in device.nodes or () if node < 0), "")
+            return next((f"NUMA node {node}" for node in device.nodes or () if not 0 <= node <= _LAST_NODE), "")
 
-        await check_devices(verifier, problem, "NUMA nodes from 0 on")
+        await check_devices(verifier, problem, f"NUMA nodes from 0 to {_LAST_NODE}")
 
 
 class TopologyHasNodes(Rule):
@@ -172,20 +172,20 @@ class ServesAfterDeadStream(Rule):
 
 
 class ListStaysSame(Rule):
-    id, level, facts, waits = "LST-12", Level.MUST, ("2.5", "2.25"), 1
-    title = "The list is complete again after a restart of the kubelet"
+    id, level, facts, alone = "LST-12", Level.MUST, ("2.5", "2.25"), True
+    waits, observation = 1, "first restart"
+    title = "The list is complete again after a restart of the kubelet, and healthy devices are Healthy"
     why = "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them."
-    fix = "Send the same list on every stream, however many there were."
+    fix = "Send the same list on every stream, with the health that each device has, however many streams there were."
 
     async def check(self, verifier: Verifier) -> None:
-        session = await verifier.running()
-        before = _ids(session)
-        verifier.examine((device_id for ids in before.values() for device_id in ids), "device in a list")
-        await restart_kubelet(session)
-        after = _ids(session)
-        for resource, ids in before.items():
-            missing = sorted(ids - after.get(resource, set()))
+        seen = await verifier.remembered(first_restart)
+        verifier.examine((device_id for ids in seen.before.ids.values() for device_id in ids), "device in a list")
+        for resource, ids in seen.before.ids.items():
+            missing = sorted(ids - seen.after.ids.get(resource, set()))
             expect(not missing, f"all {len(ids)} devices of {resource}", f"missing: {some(missing)}")
+        lost = sorted(device_id for _, device_id in seen.before.healthy - seen.after.healthy)
+        expect(not lost, "the devices that were Healthy before", f"not Healthy: {some(lost)}")
 
 
 class ListIsNotRepeated(Rule):
@@ -232,10 +232,6 @@ async def _held_list(verifier: Verifier, plugin: RegisteredPlugin, together: asy
         await together.abort()
         raise RuleViolated(expected, f"not for all {_STREAMS} of {plugin.resource} in {limit:g} s") from None
     raise RuleViolated(expected, f"a stream of {plugin.resource} ended without one")
-
-
-def _ids(session: Session) -> dict[str, set[str]]:
-    return {plugin.resource: {device.id for device in plugin.devices} for plugin in session.plugins()}
 
 
 RULES: tuple[type[Rule], ...] = (

@@ -7,13 +7,26 @@ from plugwright.conformance.asking import expect, outcome, prefer, with_option
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.model import PreferenceRequest
+from plugwright.model import PreferenceRequest, some
 
 __all__ = ["RULES"]
 
 
+_MOST, _LEFT_OUT = 8, 64  # sizes and required devices; devices that are left out
+
+
 def _request(ids: Sequence[str], size: int, required: Sequence[str] = ()) -> PreferenceRequest:
     return PreferenceRequest(tuple(ids), tuple(required), size)
+
+
+def _sizes(count: int) -> list[int]:
+    """How many of so many devices a container asks for: the first sizes, and all."""
+    return sorted({*range(1, min(count, _MOST) + 1), count})
+
+
+def _required(ids: Sequence[str]) -> list[list[str]]:
+    """Sets of devices that a container has already: each of the first ones alone, and several at once."""
+    return [[device_id] for device_id in ids[:_MOST]] + [list(ids[-count:]) for count in (2, 3) if count < len(ids)]
 
 
 async def _preferred(verifier: Verifier, plugin: RegisteredPlugin, request: PreferenceRequest) -> list[str]:
@@ -30,8 +43,9 @@ class AnswersPreference(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):
-            error = await outcome(prefer(verifier, plugin, _request(plugin.ids, 1)))
-            expect(error is None, "an answer", str(error))
+            for size in _sizes(len(plugin.ids)):
+                error = await outcome(prefer(verifier, plugin, _request(plugin.ids, size)))
+                expect(error is None, f"an answer for {size} of {len(plugin.ids)} devices", str(error))
 
 
 class PreferenceHasSize(Rule):
@@ -42,7 +56,7 @@ class PreferenceHasSize(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
-            for size in {1, 2, len(plugin.ids)}:
+            for size in _sizes(len(plugin.ids)):
                 count = len(await _preferred(verifier, plugin, _request(plugin.ids, size)))
                 expect(count == size, f"{size} of {len(plugin.ids)} devices", f"{count}")
 
@@ -55,10 +69,11 @@ class PreferenceIsAvailable(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
-            for left_out in plugin.ids:
+            for left_out in plugin.ids[:_LEFT_OUT]:
                 available = [device_id for device_id in plugin.ids if device_id != left_out]
-                others = set(await _preferred(verifier, plugin, _request(available, 1))) - set(available)
-                expect(not others, f"one of {available}", f"{sorted(others)}")
+                for size in {1, min(2, len(available))}:
+                    others = set(await _preferred(verifier, plugin, _request(available, size))) - set(available)
+                    expect(not others, f"{size} of {some(available)}", some(sorted(others)))
 
 
 class PreferenceIncludesRequired(Rule):
@@ -72,9 +87,9 @@ class PreferenceIncludesRequired(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
-            for required in plugin.ids:
-                chosen = await _preferred(verifier, plugin, _request(plugin.ids, 2, [required]))
-                expect(required in chosen, f"{required!r} and another", f"{chosen}")
+            for required in _required(plugin.ids):
+                chosen = await _preferred(verifier, plugin, _request(plugin.ids, len(required) + 1, required))
+                expect(set(required) <= set(chosen), f"{some(required)} and another", some(chosen) or "no device")
 
 
 class PreferenceIsDistinct(Rule):
@@ -85,8 +100,10 @@ class PreferenceIsDistinct(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
-            chosen = await _preferred(verifier, plugin, _request(plugin.ids, 2))
-            expect(len(set(chosen)) == len(chosen), "different devices", f"{chosen}")
+            for required in ([], plugin.ids[:1], plugin.ids[:2]):
+                size = min(len(required) + 2, len(plugin.ids))
+                chosen = await _preferred(verifier, plugin, _request(plugin.ids, size, required))
+                expect(len(set(chosen)) == len(chosen), "different devices", some(chosen))
 
 
 class PreferenceIsRepeatable(Rule):

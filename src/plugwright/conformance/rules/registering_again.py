@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from plugwright.conformance.asking import check_alive, expect
+from plugwright.conformance.observations import first_restart
 from plugwright.conformance.restarting import restart_kubelet, until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
@@ -149,6 +150,23 @@ class KeepsResourceName(Rule):
         expect(names <= verifier.resources, ", ".join(sorted(verifier.resources)), ", ".join(sorted(names)))
 
 
+class KeepsOptions(Rule):
+    id, level, facts, alone = "REG-26", Level.MUST, ("1.30", "1.33"), True
+    waits, observation = 1, "first restart"
+    title = "The options are the same after a restart of the kubelet"
+    why = (
+        "The kubelet asks again at each registration and forgets what was answered before: without pre_start_required "
+        "containers start on devices that nobody has reset."
+    )
+    fix = "Answer GetDevicePluginOptions from the configuration alone, as often as it is called."
+
+    async def check(self, verifier: Verifier) -> None:
+        seen = await verifier.remembered(first_restart)
+        for resource, options in seen.after.options.items():
+            expected = seen.before.options.get(resource, options)
+            expect(options == expected, f"{expected}", f"{resource} answered {options}")
+
+
 class NoticesLostStream(Rule):
     id, level, facts, note, waits = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6"), True, 1
     title = "The plugin registers again when the kubelet ends its stream"
@@ -233,6 +251,7 @@ RULES: tuple[type[Rule], ...] = (
     RegistersOnce,
     NeverRegistersConnectedSocket,
     KeepsResourceName,
+    KeepsOptions,
     NoticesLostStream,
     OutlivesKubelet,
 )

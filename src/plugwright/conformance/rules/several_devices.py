@@ -1,5 +1,6 @@
 """Rules of Allocate for every device, for several at once, and for many pods together."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from plugwright.conformance.asking import (
@@ -95,6 +96,47 @@ def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateRes
                 yield f"value of {lost} in {name}, which is {value!r}"
 
 
+class AnswersNameTheirDevice(Rule):
+    id, level, facts = "ALO-17", Level.MUST, ("3.36", "8.12")
+    title = "The answer for one device does not name another one"
+    why = "Two containers work on one device, and the device of the second stands idle: nothing reports it."
+    fix = "Map ids to devices by the whole id; part-10 is not part-1."
+
+    async def check(self, verifier: Verifier) -> None:
+        known = await verifier.remembered(answered_devices)
+        for plugin in await with_devices(verifier, 3):
+            fields = {device_id: _fields(answer) for device_id, answer in known.of(plugin.resource).items()}
+            expected, wrong = "what names the device itself", list(_misnamed(fields))
+            expect(not wrong, expected, f"{some(wrong)} of {plugin.resource}")
+
+
+def _fields(answer: AllocateResponse) -> dict[str, str]:
+    """The texts of an answer that can name a device, each under the place where it stands."""
+    found = {f"variable {name}": value for name, value in answer.env.items()}
+    found |= {f"annotation {name}": value for name, value in answer.annotations.items()}
+    found |= {f"CDI device {number}": name for number, name in enumerate(answer.cdi)}
+    for number, node in enumerate(answer.nodes):
+        found |= {f"node {number}": node.host_path, f"node {number} in the container": node.container_path}
+    for number, mount in enumerate(answer.mounts):
+        found |= {f"mount {number}": mount.host_path, f"mount {number} in the container": mount.container_path}
+    return found
+
+
+def _misnamed(fields: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Devices with a text that most devices form with their own id, and they with that of another device.
+
+    Only such texts count: an id may stand in an answer for other reasons, and several ids may mean one device.
+    """
+    for place in dict.fromkeys(place for texts in fields.values() for place in texts):
+        texts = {device_id: found[place] for device_id, found in fields.items() if place in found}
+        forms = Counter(text.replace(device_id, "\0") for device_id, text in texts.items() if device_id in text)
+        for form, count in forms.most_common(1):
+            own = {form.replace("\0", device_id): device_id for device_id in fields}
+            if "\0" in form and 2 * count > len(fields) and len(own) == len(fields):
+                others = ((device_id, own.get(text, device_id)) for device_id, text in texts.items())
+                yield from (f"{place} of {asked} names {named}" for asked, named in others if asked != named)
+
+
 class FailureHoldsNothing(Rule):
     id, level, facts = "ALO-15", Level.MUST, ("3.39", "8.11")
     title = "An Allocate that fails holds none of its devices"
@@ -166,4 +208,4 @@ async def _start(plugin: RegisteredPlugin, device_id: str) -> None:
         await client.pre_start([device_id], WINDOW * 2)
 
 
-RULES: tuple[type[Rule], ...] = (AnswersAllDevices, FailureHoldsNothing, ServesManyPods)
+RULES: tuple[type[Rule], ...] = (AnswersAllDevices, FailureHoldsNothing, ServesManyPods, AnswersNameTheirDevice)

@@ -6,7 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.claim_calls import DEADLINE, ClaimAllocation, allocated, prepared, some_devices
+from plugwright.conformance.dra.claim_calls import (
+    DEADLINE,
+    ClaimAllocation,
+    allocated,
+    prepare,
+    prepared,
+    some_devices,
+    unprepare,
+)
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.slicing import until_back as until_slices_back
@@ -14,6 +22,7 @@ from plugwright.conformance.restarting import until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import PluginNotRunning, PlugwrightError, RuleViolated
 from plugwright.protocol import registration
+from plugwright.protocol.dra import Claim
 
 __all__ = ["RULES"]
 
@@ -21,6 +30,7 @@ _AWAY, _THOROUGH_AWAY = 3.0, 120.0  # seconds
 _REFUSING = 2.0  # seconds
 _HOT = 100  # requests in that time
 _SLOW = 3.0  # seconds
+_ASK_AGAIN = 0.2  # seconds
 _GET_INFO = 1.0  # seconds of the kubelet (1.45)
 
 
@@ -195,6 +205,62 @@ class EnduresSlowApiServer(DriverRule):
         return time.monotonic() - began
 
 
+async def _expect_prepared(
+    verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver, claim: Claim, after: str
+) -> None:
+    """Asks for a claim until it is prepared, as a kubelet does; raises RuleViolated if it never is."""
+    seen = "no answer"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(verifier.limits.register):
+            while True:
+                result = (await prepare(session, driver, claim)).get(claim.uid)
+                if result is not None and not isinstance(result, str):
+                    return
+                seen = f"the error {result!r} again and again"
+                await asyncio.sleep(_ASK_AGAIN)
+    expect(False, f"devices for the claim {after}", seen)
+
+
+class PreparesAfterFailure(DriverRule):
+    id, level, facts = "API-07", Level.MUST, ("11.10", "11.15")
+    title = "A claim that could not be read is prepared when it can be"
+    why = "The kubelet asks again until the pod starts or is deleted; a failure that is remembered keeps it waiting."
+    fix = "Keep nothing of a call that failed."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                with session.api.faults.refusing(500), suppress(PlugwrightError, TimeoutError):
+                    async with asyncio.timeout(_REFUSING):
+                        await prepare(session, driver, claim)
+                await _expect_prepared(verifier, session, driver, claim, "when the API server answers again")
+
+
+class PreparesAfterCut(DriverRule):
+    id, level, facts = "API-08", Level.MUST, ("11.10", "11.17")
+    title = "A claim is prepared after a kubelet was killed while it waited for the claim"
+    why = "The next kubelet asks for the same claim; one that stays under preparation for ever is never prepared."
+    fix = "Clear what marks a claim as under preparation in any case, also when the call is cancelled."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = ClaimAllocation(some_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [claim, other]:
+                with session.api.faults.slow(_SLOW) as delayed:
+                    preparing = asyncio.ensure_future(prepare(session, driver, claim))
+                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                        async with asyncio.timeout(_SLOW / 2):
+                            await delayed.wait()
+                    preparing.cancel()
+                    with suppress(asyncio.CancelledError, PlugwrightError):
+                        await preparing
+                await _expect_prepared(verifier, session, driver, claim, "whose first call was cut")
+                await unprepare(session, driver, claim)
+                await _expect_prepared(verifier, session, driver, other, "that comes next for the device")
+
+
 RULES: tuple[type[Rule], ...] = (
     OutlivesApiServer,
     UnpreparesWithoutApiServer,
@@ -202,4 +268,6 @@ RULES: tuple[type[Rule], ...] = (
     ListsAgainWhenExpired,
     RetriesRefusedRequests,
     EnduresSlowApiServer,
+    PreparesAfterFailure,
+    PreparesAfterCut,
 )

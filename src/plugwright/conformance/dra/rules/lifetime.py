@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+import uuid
 from contextlib import suppress
 
 from plugwright.conformance.asking import expect
@@ -26,6 +27,7 @@ from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerGone, PeerRefused, PluginNotRunning, RuleNotApplicable, RuleViolated
 from plugwright.model import some
+from plugwright.protocol.dra import Claim
 
 __all__ = ["AWAY_RULES", "LEAK_RULES", "UPDATE_RULES"]
 
@@ -35,7 +37,7 @@ _AWAY, _THOROUGH_AWAY = 4.0, 180.0  # seconds
 
 
 async def call_growth(verifier: Verifier) -> Growth:
-    """What claims leave behind that are prepared, prepared again and unprepared."""
+    """What claims leave behind that are prepared, prepared again, unprepared and refused."""
     assert isinstance(verifier, DriverVerifier)
     session, [driver, *_] = await verifier.drivers()
     if verifier.target.attached:
@@ -48,6 +50,8 @@ async def call_growth(verifier: Verifier) -> Growth:
                 await prepare(session, driver, claim)
                 await prepare(session, driver, claim)
                 await unprepare(session, driver, claim)
+            with suppress(PeerRefused):  # as for a pod whose claim is gone
+                await prepare(session, driver, Claim("default", "no-such-claim", str(uuid.uuid4())))
 
     began = time.monotonic()
     await make_calls(_FEW_CALLS)

@@ -3,12 +3,20 @@
 from collections.abc import Mapping, Sequence
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepare, prepared, some_devices
+from plugwright.conformance.dra.claim_calls import (
+    REQUEST,
+    ClaimAllocation,
+    allocated,
+    prepare,
+    prepared,
+    some_devices,
+)
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerGone, PeerRefused, RuleNotApplicable
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -118,4 +126,48 @@ class ReadsParameters(DriverRule):
         expect(any(outcomes.values()), "an error", "devices for a claim with any parameters")
 
 
-RULES: tuple[type[Rule], ...] = (RefusesUnknownParameters, SurvivesHostileParameters, ReadsParameters)
+class TakesValidParameters(DriverRule):
+    id, level = "PAR-04", Level.MUST
+    title = "Valid parameters are taken from a class as well as from a claim, for all requests or for one"
+    why = "Administrators set defaults in a DeviceClass; a driver that reads the claim alone drops them."
+    fix = "Apply all entries for your driver in order; requests is empty for all, and a later entry wins."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        parameters = _given(session)
+        for driver in drivers:
+            own = _config(driver.name, parameters)
+            from_class = _config(driver.name, parameters, "FromClass")
+            for config in ([], [from_class], [{**own, "requests": [REQUEST]}], [from_class, own]):
+                refused = await _outcome(session, driver, config)
+                which = some([f"{one['source']} for {one['requests'] or 'all requests'}" for one in config])
+                expect(not refused, f"devices for a claim with {which or 'its parameters'}", f"the error {refused!r}")
+
+
+class RefusesUnknownFields(DriverRule):
+    id, level = "PAR-05", Level.SHOULD
+    title = "Parameters with a field that the driver does not know are refused"
+    why = "A misspelt field is dropped silently: the pod runs without what its owner asked for."
+    fix = "Decode strictly, and name the field in the error."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        parameters = {**_given(session), "plugwrightVerify": "no such field"}
+        for driver in drivers:
+            refused = await _outcome(session, driver, [_config(driver.name, parameters)])
+            expect(refused, "an error that names the field plugwrightVerify", "devices for the claim")
+
+
+def _given(session: DriverSession) -> Parameters:
+    if session.parameters is None:
+        raise RuleNotApplicable("needs --parameters, with parameters of this driver")
+    return session.parameters
+
+
+RULES: tuple[type[Rule], ...] = (
+    RefusesUnknownParameters,
+    SurvivesHostileParameters,
+    ReadsParameters,
+    TakesValidParameters,
+    RefusesUnknownFields,
+)

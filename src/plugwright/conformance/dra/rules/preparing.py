@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.cdi_specs import cdi_devices
 from plugwright.conformance.dra.claim_calls import (
     REQUEST,
     Answer,
@@ -23,9 +24,11 @@ from plugwright.conformance.dra.claim_calls import (
 )
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.unpreparing import spec_directories
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerRefused, RuleViolated
+from plugwright.grammars import CDI_NAME
 from plugwright.model import some
 from plugwright.protocol.dra import Claim
 
@@ -283,17 +286,23 @@ class FreesDevice(DriverRule):
 
 class AllowsAdminAccess(DriverRule):
     id, level = "PRP-15", Level.SHOULD
-    title = "A claim with admin access is prepared beside the holder of the device"
+    title = "A claim with admin access is prepared beside the holder of the device, which stays its holder"
     why = "It is for monitoring of devices in use; a refusal leaves the monitoring pod waiting."
     fix = "Do not count results with adminAccess, neither as holders nor as new ones."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
+        exclusive = await verifier.remembered(refuses_held)
         for driver in drivers:
             wanted = ClaimAllocation(plain_devices(session, driver))
-            async with allocated(session, driver, wanted, replace(wanted, admin_access=True)) as [one, admin]:
+            allocations = (wanted, wanted, replace(wanted, admin_access=True))
+            async with allocated(session, driver, *allocations) as [one, other, admin]:
                 await prepared(session, driver, one)
                 await prepared(session, driver, admin)
+                if exclusive:  # PRP-13 otherwise
+                    await unprepare(session, driver, admin)
+                    held = "a device whose holder stays, when a claim with admin access has ended"
+                    await expect_refused(session, driver, other, held)
 
 
 class FailsOneClaimAlone(DriverRule):
@@ -314,7 +323,10 @@ class FailsOneClaimAlone(DriverRule):
                     answer = await prepare(session, driver, unknown, claim)
                 except PeerRefused:
                     answer = await self._prepare(session, driver, other, claim)
-                devices_in(answer, claim)
+                names = [name for device in devices_in(answer, claim) for name in device.cdi_devices]
+                known = cdi_devices(spec_directories(verifier, session))
+                missing = [name for name in names if CDI_NAME.fullmatch(name) and name not in known]
+                expect(not missing, "the CDI specs of the claim that did not fail", f"none for {some(missing)}")
 
     @staticmethod
     async def _prepare(session: DriverSession, driver: RegisteredDriver, *claims: Claim) -> Answer:

@@ -246,5 +246,32 @@ class UnpreparesAllClaims(DriverRule):
                 await _expect_free(verifier, session, driver, devices)
 
 
+class LeavesOtherClaims(DriverRule):
+    id, level, facts = "UNP-07", Level.MUST, ("11.16", "11.19")
+    title = "NodeUnprepareResources leaves other claims prepared, with their CDI specs and devices"
+    why = (
+        "Pods run on when another one ends: their containers do not start again, or their devices are given out twice."
+    )
+    fix = "Remove what belongs to the uid of the claim, and nothing else."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        exclusive = await verifier.remembered(refuses_held)
+        for driver in drivers:
+            one, two = (ClaimAllocation([device]) for device in separate_devices(session, driver, 2)[:2])
+            async with allocated(session, driver, one, two, two) as [ended, kept, other]:
+                await prepared(session, driver, ended)
+                before = await prepared(session, driver, kept)
+                names = {name for device in before for name in device.cdi_devices}
+                names &= set(cdi_devices(spec_directories(verifier, session)))
+                await unprepare(session, driver, ended)
+                gone = sorted(names - set(cdi_devices(spec_directories(verifier, session))))
+                expect(not gone, "the CDI specs of a claim that stays", f"none for {some(gone)}")
+                if exclusive:  # PRP-13 otherwise
+                    await expect_refused(session, driver, other, "a device of a claim that stays")
+                after = await prepared(session, driver, kept)
+                expect(before == after, f"the same answer as before, {before}", f"{after}")
+
+
 PREPARE_RULES: tuple[type[Rule], ...] = (PreparesSeveral, PartialFailureHoldsNothing, PreparesManyPods)
-UNPREPARE_RULES: tuple[type[Rule], ...] = (UnpreparesAllDevices, UnpreparesAllClaims)
+UNPREPARE_RULES: tuple[type[Rule], ...] = (UnpreparesAllDevices, UnpreparesAllClaims, LeavesOtherClaims)

@@ -7,6 +7,7 @@ from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.claim_calls import (
     ClaimAllocation,
     allocated,
+    create_claim,
     devices_in,
     expect_refused,
     plain_devices,
@@ -14,10 +15,12 @@ from plugwright.conformance.dra.claim_calls import (
     prepared,
     shared_device,
     some_devices,
+    unprepare,
 )
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.preparing import refuses_held
 from plugwright.conformance.rule import Level, Rule
+from plugwright.model import some
 
 __all__ = ["RULES"]
 
@@ -93,4 +96,33 @@ class PreparesForTwoPods(DriverRule):
                 expect(first == second, f"{first}", f"{second}")
 
 
-RULES: tuple[type[Rule], ...] = (AllowsCallsAtOnce, SharesDevice, NamesShare, PreparesForTwoPods)
+class ReadsClaimOfSameName(DriverRule):
+    id, level, facts = "PRP-26", Level.MUST, ("11.10",)
+    title = "A claim gets its own devices if another claim had its name before"
+    why = "Claims of StatefulSets and of jobs are created again under one name, with other devices."
+    fix = "Know claims by their uid; read a claim again if the uid in your cache is another one."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            first, second = (ClaimAllocation([device]) for device in some_devices(session, driver, 2))
+            async with allocated(session, driver, first) as [old]:
+                await prepared(session, driver, old)
+                await unprepare(session, driver, old)
+                session.api.remove(old.namespace, old.name)
+                new = create_claim(session, driver, old.name, second)
+                try:
+                    names = {device.name for device in await prepared(session, driver, new)}
+                finally:
+                    await unprepare(session, driver, new)
+                wanted = second.devices[0].name
+                expect(names <= {wanted}, f"{wanted} for the second claim {new.name}", some(sorted(names)))
+
+
+RULES: tuple[type[Rule], ...] = (
+    AllowsCallsAtOnce,
+    SharesDevice,
+    NamesShare,
+    PreparesForTwoPods,
+    ReadsClaimOfSameName,
+)

@@ -215,7 +215,10 @@ def _content(session: DriverSession, driver: str) -> list[str]:
 async def until_back(
     verifier: DriverVerifier, session: DriverSession, before: dict[str, list[str]], times: int = 1
 ) -> None:
-    """Waits for the devices of before, so many times as long as Go's library takes; raises RuleViolated then."""
+    """Waits for the devices of before, so many times as long as Go's library takes; raises RuleViolated then.
+
+    They must stay: a driver that publishes too much has whole pools for a moment.
+    """
     limit = verifier.limits.republish * times
 
     def back() -> bool:
@@ -224,8 +227,14 @@ async def until_back(
         )
 
     restored = await session.api.until(back, limit)
+    if restored and await session.api.until(lambda: not back(), verifier.limits.idle):
+        restored = await session.api.until(back, verifier.limits.prompt)
     seen = {name: len(_content(session, name)) for name in before}
     shown = ", ".join(f"{count} of {len(before[name])} devices of {name}" for name, count in seen.items())
+    broken = [
+        text for name in before for specs in session.pools(name).values() if (text := pools.incompleteness(specs))
+    ]
+    shown += "".join(f"; {text}" for text in broken)
     expect(restored, f"the same devices in whole pools within {limit:g} s", shown)
 
 

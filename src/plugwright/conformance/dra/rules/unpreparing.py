@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices, spec_files
+from plugwright.conformance.dra.cdi_specs import cdi_devices, refused_specs, spec_files
 from plugwright.conformance.dra.claim_calls import (
     ClaimAllocation,
     allocated,
@@ -14,7 +14,7 @@ from plugwright.conformance.dra.claim_calls import (
     some_devices,
     unprepare,
 )
-from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import RuleNotApplicable
@@ -23,6 +23,8 @@ from plugwright.model import some
 from plugwright.protocol.dra import Claim
 
 __all__ = ["CDI_RULES", "UNPREPARE_RULES", "prepared_names", "spec_directories"]
+
+_MOST = 32  # devices from each end of the list
 
 
 async def _expect_success(session: DriverSession, driver: RegisteredDriver, claim: Claim, which: str) -> None:
@@ -166,16 +168,30 @@ class CdiNodesExist(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
-                names = await prepared_names(session, driver, claim)
-                known = cdi_devices(spec_directories(verifier, session))
-                nodes = [
-                    str(node.get("hostPath") or node["path"])
-                    for name in names
-                    for node in (known.get(name, {}).get("containerEdits") or {}).get("deviceNodes") or ()
-                ]
-                gone = [node for node in nodes if not (verifier.options.host_root / node.lstrip("/")).exists()]
-                expect(not gone, "device nodes of this machine", f"no {some(gone)}")
+            for device in _each_device(session, driver):
+                async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
+                    gone = [
+                        node
+                        for node in _nodes(verifier, session, await prepared_names(session, driver, claim))
+                        if not (verifier.options.host_root / node.lstrip("/")).exists()
+                    ]
+                    expect(not gone, f"device nodes of this machine for {device.name}", f"no {some(gone)}")
+
+
+def _each_device(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
+    """Every device that a claim has to itself, at most so many from each end; or one that several claims may have."""
+    devices = [device for device in session.devices(driver.name) if not device.is_shared]
+    return list(dict.fromkeys([*devices[:_MOST], *devices[-_MOST:]])) or some_devices(session, driver)
+
+
+def _nodes(verifier: DriverVerifier, session: DriverSession, names: Sequence[str]) -> list[str]:
+    """The paths on the host of the nodes that these CDI devices bring."""
+    known = cdi_devices(spec_directories(verifier, session))
+    return [
+        str(node.get("hostPath") or node["path"])
+        for name in names
+        for node in (known.get(name, {}).get("containerEdits") or {}).get("deviceNodes") or ()
+    ]
 
 
 class CdiSpecsAreRemoved(DriverRule):
@@ -215,6 +231,41 @@ class CdiNamesAreNew(DriverRule):
                 expect(not twice, "each name in one file", f"{some(twice)} in several")
 
 
+class CdiSpecsAreValid(DriverRule):
+    id, level, facts = "CDI-07", Level.MUST, ("11.20",)
+    title = "Runtimes accept the specs of prepared claims"
+    why = "A runtime leaves out a file that breaks the specification: unresolvable CDI devices."
+    fix = (
+        "Write cdiVersion, kind and edits as the specification has them; its Go library checks a spec before it writes."
+    )
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                names = await prepared_names(session, driver, claim)
+                refused = refused_specs(spec_directories(verifier, session), names)
+                expect(not refused, "a valid spec", some(refused))
+
+
+class CdiSpecsStay(DriverRule):
+    id, level, facts = "CDI-08", Level.MUST, ("11.16",)
+    title = "The spec of a claim stays while other claims are prepared"
+    why = "The kubelet does not ask again for a running pod: its next container cannot be created."
+    fix = "Write a file for each claim, or add the claim to those that the file has."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = [ClaimAllocation([device]) for device in some_devices(session, driver, 2)]
+            async with allocated(session, driver, *wanted) as [claim, other]:
+                names = set(await prepared_names(session, driver, claim))
+                names &= set(cdi_devices(spec_directories(verifier, session)))
+                await prepared(session, driver, other)
+                gone = sorted(names - set(cdi_devices(spec_directories(verifier, session))))
+                expect(not gone, "the spec of the claim that was prepared before", f"none for {some(gone)}")
+
+
 UNPREPARE_RULES: tuple[type[Rule], ...] = (Unprepares, UnpreparesTwice, UnpreparesUnknown, UnpreparesDeleted)
 CDI_RULES: tuple[type[Rule], ...] = (
     ClaimNamesAreQualified,
@@ -223,4 +274,6 @@ CDI_RULES: tuple[type[Rule], ...] = (
     CdiNodesExist,
     CdiSpecsAreRemoved,
     CdiNamesAreNew,
+    CdiSpecsAreValid,
+    CdiSpecsStay,
 )
