@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from html import escape
@@ -28,7 +29,7 @@ from plugwright.text import clean
 from plugwright.web.access_guard import SECURITY_HEADERS, AccessGuard
 from plugwright.web.claims_page import ClaimsPage
 from plugwright.web.device_page import DevicePage
-from plugwright.web.fleet_page import FleetPage
+from plugwright.web.fleet_page import FleetFilter, FleetPage
 from plugwright.web.live_fleet import FleetSource, LiveFleet
 from plugwright.web.markup import Html, text
 from plugwright.web.node_page import NodePage
@@ -41,12 +42,11 @@ __all__ = ["serving_page"]
 
 _NAVIGATION = {"/": "Fleet", "/waiting": "Waiting pods", "/claims": "Claims"}
 _VIEWS: Mapping[str, Callable[[Mapping[str, str]], PageView]] = {
-    "/": FleetPage,
     "/node": NodePage,
     "/device": DevicePage,
     "/claims": ClaimsPage,
 }
-_PATHS = (*_VIEWS, "/waiting")
+_PATHS = ("/", "/waiting", *_VIEWS)
 _LONGEST_FORM = 8192  # bytes
 _FILES = {
     "page.css": "text/css; charset=utf-8",
@@ -55,6 +55,7 @@ _FILES = {
 }
 _READ_LIMIT = 5.0  # seconds that the first view waits for the API server
 _MOST_STREAMS = 64
+_MOST_KEPT = 4  # views of the fleet
 _KEEP_ALIVE = 15.0  # seconds between two signs of life of a stream without changes
 _PAUSE = 0.2  # seconds: a browser gets at most five changes a second
 _MOST_UNSEEN = 50
@@ -83,6 +84,7 @@ class _PageServer:
         self._answers: PodAnswers | None = None
         self._stack = AsyncExitStack()
         self._streams = 0
+        self._fleet_pages: OrderedDict[FleetFilter, FleetPage] = OrderedDict()
         directory = Path(__file__).parent
         self._files = {name: (directory / name).read_bytes() for name in _FILES}
         routes = [Route(path, self._view) for path in _PATHS]
@@ -137,10 +139,21 @@ class _PageServer:
         if path == "/waiting":
             assert self._answers is not None
             return WaitingPage(self._answers)
+        if path == "/":
+            return self._fleet_page(request)
         view = _VIEWS[path](request.query_params)
         if isinstance(view, DevicePage):
             await view.prepare(fleet)
         return view
+
+    def _fleet_page(self, request: Request) -> FleetPage:
+        """One for all who look at the same devices: it keeps the cells of nodes that have not changed."""
+        page = FleetPage(request.query_params)
+        kept = self._fleet_pages.pop(page.filter, page)
+        self._fleet_pages[kept.filter] = kept
+        while len(self._fleet_pages) > _MOST_KEPT:
+            self._fleet_pages.popitem(last=False)
+        return kept
 
     async def _events(self, request: Request) -> Response:
         path = request.path_params["path"]
