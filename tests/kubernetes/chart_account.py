@@ -1,5 +1,7 @@
 """The account that the chart gives a daemon which serves claims: its rights, and a token as its pod has one."""
 
+import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,12 +10,23 @@ from pathlib import Path
 import yaml
 from tests.deploy.rendered import CHART
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.components import NODE
+from tests.kubernetes.components import API, NODE
 from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
-__all__ = ["ChartAccount", "chart_account", "chart_objects"]
+__all__ = ["ChartAccount", "chart_account", "chart_objects", "patched"]
+
+_PATCH = """
+import json, ssl, sys, urllib.error, urllib.request
+address, authority, token, kind = sys.argv[1:]
+headers = {"Authorization": "Bearer " + token, "Content-Type": f"application/{kind}+json"}
+request = urllib.request.Request(address, sys.stdin.buffer.read(), headers, method="PATCH")
+try:
+    print(urllib.request.urlopen(request, context=ssl.create_default_context(cafile=authority)).status)
+except urllib.error.HTTPError as error:
+    print(error.code, json.load(error)["message"])
+"""
 
 _RIGHTS = (
     "ClusterRole",
@@ -41,6 +54,15 @@ def chart_objects(cluster: Cluster, helm: Path, release: str, values: str, more:
     assert done.returncode == 0, done.stderr
     found = [made for made in yaml.safe_load_all(done.stdout) if made and made["kind"] in (*_RIGHTS, *more)]
     return [made for made in found if "helm.sh/hook" not in made["metadata"].get("annotations", {})]
+
+
+def patched(cluster: Cluster, token: str, path: str, body: Object, kind: str = "merge-patch") -> tuple[int, str]:
+    """The answer's code, and the reason of a refusal. kubectl would read a subresource first, by a right more."""
+    arguments = (f"https://{API}{path}", str(cluster.files.keys / "apiserver.crt"), token, kind)
+    done = cluster.run(sys.executable, "-c", _PATCH, *arguments, given=json.dumps(body))
+    assert done.returncode == 0, done.stderr
+    code, _, reason = done.stdout.partition(" ")
+    return int(code), reason.strip()
 
 
 @contextmanager

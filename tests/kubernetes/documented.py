@@ -16,8 +16,8 @@ class Page:
 
     name: str
 
-    def commands(self, heading: str) -> list[str]:
-        """The indented lines of a section, without their comments; a line that ends with a backslash goes on."""
+    def commands(self, heading: str = "") -> list[str]:
+        """The indented lines of a section or the page, without comments; a line that ends with a backslash goes on."""
         text = re.sub(r"^```.*?^```", "", self._section(heading), flags=re.DOTALL | re.MULTILINE)
         lines = [line[4:] for line in text.splitlines() if line.startswith("    ")]
         joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
@@ -36,8 +36,10 @@ class Page:
         return found[1]
 
     def _section(self, heading: str) -> str:
-        """Up to the next heading of any level."""
+        """Up to the next heading of any level; without a heading, the page."""
         text = (_DOCS / self.name).read_text()
-        found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.DOTALL | re.MULTILINE)
+        if not heading:
+            return text
+        found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^##+ |\Z)", text, re.DOTALL | re.MULTILINE)
         assert found, f"docs/{self.name} has no section {heading!r}"
         return found[1]

@@ -5,12 +5,14 @@ every test has its own. That an uninstall leaves nothing after five minutes is p
 """
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kubernetes import runbook
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.components import NODE
 from tests.kubernetes.documented import Page
@@ -47,7 +49,8 @@ class Operator:
 
     def tries(self, command: str, resource: str = GPU) -> tuple[int, str]:
         text = command.replace("registry.example.com", "localhost").replace("mock/gpu", resource)
-        text = text.replace("example.com/widget", resource).replace("spec.nodeName=X", f"spec.nodeName={NODE}")
+        text = text.replace("example.com/widget", resource)
+        text = re.sub(r"(?<=[ =/])X(?=[ ,)]|$)", NODE, text, flags=re.MULTILINE)
         settings = f"export PATH={self._path}; cd {shlex.quote(str(self._home))}; set -o pipefail"
         done = self._cluster.run("bash", "-c", f"{settings}; {text}", limit=180)
         return done.returncode, done.stdout + done.stderr
@@ -55,12 +58,13 @@ class Operator:
     def writes(self, name: str, text: str) -> None:
         (self._home / name).write_text(text)
 
-    def in_pod(self, *commands: str, namespace: str = "plugwright", resource: str = GPU) -> str:
-        """Commands for the daemon of the node, by the page's way to its pod."""
-        pod = OPERATIONS.command("Is it well?", "POD=").replace("-n plugwright", f"-n {namespace}")
-        enter = OPERATIONS.command("Is it well?", "kubectl exec -n plugwright $POD").removesuffix("plugwright status")
-        enter = enter.replace("-n plugwright", f"-n {namespace}")
-        return self.plays(*(f"{pod}\n{enter}{command}" for command in commands), resource=resource)
+    def asks(self, *commands: str, namespace: str = "plugwright", resource: str = GPU) -> str:
+        """Commands for the daemon of the node, by the page's way to it."""
+        flags = f"--daemon-namespace {namespace}"
+        return self.plays(
+            *(f"{each} {flags}" if "node" in each else f"{each} --node X {flags}" for each in commands),
+            resource=resource,
+        )
 
     def hurries(self, namespace: str = "plugwright") -> None:
         """A change of the pod's object makes the kubelet look at its ConfigMap now, and not within its minute."""
@@ -85,6 +89,7 @@ def test_the_day_by_helm(operator: Operator, cluster: Cluster, node: Node, pods:
     _installs(operator, node)
     holder = _starts_the_pod_of_the_page(operator, cluster, pods)
     untouched = holder.containers(), holder.devices()
+    _plays_the_runbook(operator)
     _sees_a_device_fail(operator, node, holder)
     _cordons(operator, node)
     daemons = _daemons(operator)
@@ -92,14 +97,26 @@ def test_the_day_by_helm(operator: Operator, cluster: Cluster, node: Node, pods:
     assert _daemons(operator) == daemons
     _meets_a_refused_file(operator, node)
     _upgrades_the_image(operator, cluster, node)
-    operator.in_pod(OPERATIONS.command("Cordons", "plugwright uncordon").replace("mock-3-4b09369e", _third(operator)))
+    operator.asks(OPERATIONS.command("Cordons", "plugwright uncordon").replace("mock-3-4b09369e", _third(operator)))
     node.shows(GPU, capacity=12, allocatable=12)
     assert (holder.containers(), holder.devices()) == untouched
 
-    operator.plays(INSTALL.command("Uninstalling", "helm uninstall"))
+    operator.plays(OPERATIONS.command("Uninstalling", "helm uninstall"))
     node.shows(GPU, capacity=12, allocatable=0)
     assert (holder.containers(), holder.devices()) == untouched
-    operator.plays("kubectl delete pod two-gpus --now")  # its shell does not hear SIGTERM
+    drain = OPERATIONS.command("Draining a node", "kubectl drain")
+    operator.plays(f"{drain} --grace-period=1")  # its shell does not hear SIGTERM
+    operator.plays(OPERATIONS.command("Draining a node", "kubectl uncordon"))
+    assert "two-gpus" not in operator.plays("kubectl get pods -o name")
+
+
+def _plays_the_runbook(operator: Operator) -> None:
+    """Every command of the page that no other part of the day plays: each must end well on a healthy node."""
+    for command in runbook.commands():
+        text = f"{runbook.POD}\n{command}" if "$POD" in command else command
+        code, printed = operator.tries(text)
+        is_empty = "| grep" in command and not printed  # nothing of the kind in the log
+        assert code == 0 or is_empty, f"$ {command}\n{printed}"
 
 
 def _installs(operator: Operator, node: Node) -> None:
@@ -112,10 +129,10 @@ def _installs(operator: Operator, node: Node) -> None:
 
 
 def _starts_the_pod_of_the_page(operator: Operator, cluster: Cluster, pods: Pods) -> Pod:
-    operator.writes("pod.yaml", OPERATIONS.yaml("Is it well?").replace("busybox", BUSYBOX).replace("mock/gpu", GPU))
+    operator.writes("pod.yaml", OPERATIONS.yaml("Checking health").replace("busybox", BUSYBOX).replace("mock/gpu", GPU))
     operator.plays("kubectl apply -f pod.yaml")
     holder = Pod("two-gpus", cluster.kubectl).runs()
-    assert "default/two-gpus" in operator.plays(OPERATIONS.command("Is it well?", "kubectl exec -n plugwright ds/"))
+    assert "default/two-gpus" in operator.plays("plugwright status --node X")
     audit = OPERATIONS.command("Who had the device?", "kubectl logs")
     until("the pod is in the log", lambda: "two-gpus" in operator.tries(audit)[1], limit=20)
     lines = [json.loads(line) for line in operator.plays(audit).splitlines()]
@@ -128,24 +145,24 @@ def _sees_a_device_fail(operator: Operator, node: Node, holder: Pod) -> None:
     device = holder.devices()[0]
     fail = MOCK.command("Rehearsing", "plugwright mock fail ID --reason")
     recover = MOCK.command("Rehearsing", "plugwright mock recover ID")
-    operator.in_pod(fail.replace("ID", device))
+    operator.asks(fail.replace("ID", device))
     node.shows(GPU, capacity=10, allocatable=9)
     holder.shows({device: "Unhealthy"})
-    assert "fell off the bus" in operator.in_pod("plugwright status")
-    operator.in_pod(recover.replace("ID", device))
+    assert "fell off the bus" in operator.asks("plugwright status")
+    operator.asks(recover.replace("ID", device))
     node.shows(GPU, capacity=10, allocatable=10)
 
 
 def _cordons(operator: Operator, node: Node) -> None:
     cordon = OPERATIONS.command("Cordons", "plugwright cordon mock/gpu").replace("mock-3-4b09369e", _third(operator))
-    assert "is cordoned until 20" in operator.in_pod(cordon)
+    assert "is cordoned until 20" in operator.asks(cordon)
     node.shows(GPU, capacity=10, allocatable=9)
-    listed = operator.in_pod(OPERATIONS.command("Cordons", "plugwright cordon list"))
+    listed = operator.asks(OPERATIONS.command("Cordons", "plugwright cordon list"))
     assert all(text in listed for text in (_third(operator), "alice, as root (uid 0, pid ", "fan replaced on Monday"))
     log = operator.plays("kubectl logs -n plugwright ds/plugwright | grep '\"device cordoned\"'")
     assert json.loads(log)["by"].startswith("alice, as root")
-    operator.in_pod(OPERATIONS.command("More in the log, for a while", "plugwright log-level"))
-    assert operator.in_pod("plugwright log-level").startswith("debug, and info again in")
+    operator.asks(OPERATIONS.command("More in the log, for a while", "plugwright log-level"))
+    assert operator.asks("plugwright log-level").startswith("debug, and info again in")
 
 
 def _reloads(operator: Operator, node: Node) -> None:
@@ -164,17 +181,19 @@ def _meets_a_refused_file(operator: Operator, node: Node) -> None:
     node.shows(GPU, capacity=12, allocatable=11)
     _until_status_has(operator, "refused")
     ready = "kubectl get ds plugwright -n plugwright -o jsonpath='{.status.numberReady}'"
-    assert operator.plays(ready).strip() == "0"  # so that a rollout stops here
+    assert operator.plays(ready).strip() == "0"
+    code, printed = operator.tries(OPERATIONS.command("PlugwrightRolloutStuck", "kubectl rollout status"))
+    assert (code, "timed out waiting for the condition" in printed) == (1, True), printed  # a rollout stops here
     operator.plays(INSTALL.command("Upgrading", "helm upgrade"))
     operator.hurries()
-    until("the file is good again", lambda: "refused" not in operator.in_pod("plugwright status"), limit=150)
+    until("the file is good again", lambda: "refused" not in operator.asks("plugwright status"), limit=150)
 
 
 def _until_status_has(operator: Operator, text: str) -> None:
     shown = [""]
 
     def is_shown() -> bool:
-        shown[0] = operator.in_pod("plugwright status")
+        shown[0] = operator.asks("plugwright status")
         return text in shown[0]
 
     until(f"status has {text!r}", is_shown, limit=150, last=lambda: shown[0])
@@ -188,7 +207,7 @@ def _upgrades_the_image(operator: Operator, cluster: Cluster, node: Node) -> Non
     images = "kubectl get pods -n plugwright -l app.kubernetes.io/component=daemon -o jsonpath='{..image}'"
     assert "localhost/plugwright:next" in operator.plays(images)
     node.shows(GPU, capacity=12, allocatable=11)
-    assert "alice" in operator.in_pod("plugwright cordon list")
+    assert "alice" in operator.asks("plugwright cordon list")
 
 
 def _daemons(operator: Operator) -> str:
@@ -197,7 +216,7 @@ def _daemons(operator: Operator) -> str:
 
 def _third(operator: Operator) -> str:
     """The device with index 3, whose name comes from that of the resource."""
-    report = json.loads(operator.in_pod("plugwright status -o json"))
+    report = json.loads(operator.asks("plugwright status -o json"))
     [resource] = report["resources"]
     [device] = [device["id"] for device in resource["devices"] if device["attributes"]["index"] == 3]
     return str(device)
@@ -218,7 +237,7 @@ def test_the_day_by_manifest(operator: Operator, node: Node, pods: Pods) -> None
     operator.plays(print_manifest, apply, resource=WIDGET)
     operator.hurries("devices")
     until("the cordon arrives", lambda: node.resource(WIDGET) == (4, 3), limit=150)
-    listed = operator.in_pod("plugwright cordon list", namespace="devices", resource=WIDGET)
+    listed = operator.asks("plugwright cordon list", namespace="devices", resource=WIDGET)
     assert "recalled by the vendor" in listed
 
     operator.writes("plugwright.yaml", BAD)

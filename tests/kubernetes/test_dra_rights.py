@@ -1,16 +1,15 @@
 """What the account of a daemon that serves claims may do in a real API server: its node's part, and nothing else."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.deploy.rendered import GOLDEN
-from tests.kubernetes.chart_account import chart_account, chart_objects
+from tests.kubernetes.chart_account import chart_account, chart_objects, patched
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.components import API, NODE
+from tests.kubernetes.components import NODE
 from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
@@ -18,16 +17,6 @@ pytestmark = pytest.mark.essential
 
 RELEASE = "rights"
 DRIVER = "tape.example.com"
-_PATCH = """
-import json, ssl, sys, urllib.error, urllib.request
-address, authority, token = sys.argv[1:]
-headers = {"Authorization": "Bearer " + token, "Content-Type": "application/merge-patch+json"}
-request = urllib.request.Request(address, sys.stdin.buffer.read(), headers, method="PATCH")
-try:
-    print(urllib.request.urlopen(request, context=ssl.create_default_context(cafile=authority)).status)
-except urllib.error.HTTPError as error:
-    print(error.code, json.load(error)["message"])
-"""
 UNBOUND = "the token is not bound to a pod on a node"
 
 
@@ -44,13 +33,9 @@ class Account:
         return self.cluster.kubectl(f"--token={token or self.bound}", *arguments, given=text)
 
     def patch(self, claim: str, status: Object, token: str = "") -> tuple[int, str]:
-        """The answer's code, and the reason of a refusal. kubectl would read the subresource first, by a right more."""
+        """The answer's code, and the reason of a refusal."""
         path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{claim}/status"
-        arguments = (f"https://{API}{path}", str(self.cluster.files.keys / "apiserver.crt"), token or self.bound)
-        done = self.cluster.run(sys.executable, "-c", _PATCH, *arguments, given=json.dumps({"status": status}))
-        assert done.returncode == 0, done.stderr
-        code, _, reason = done.stdout.partition(" ")
-        return int(code), reason.strip()
+        return patched(self.cluster, token or self.bound, path, {"status": status})
 
     def refused(self, *arguments: str, given: Object | None = None, token: str = "") -> str:
         """What the API server says; the call must not succeed."""
