@@ -15,10 +15,10 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto proto bench bench-joined cdi-hook vgpu image chart docs pictures dist smoke prometheus first-hour clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants mutants-random verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto actionlint proto bench bench-joined cdi-hook vgpu arm64 test-arm64 image chart chart-readme docs pictures dist smoke prometheus chromium test-page first-hour clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the environment, from uv.lock
 
@@ -31,8 +31,8 @@ $(READY): pyproject.toml uv.lock
 	  $(UV) UV_PROJECT_ENVIRONMENT=.venv $$uv sync --quiet --frozen --all-extras
 	@touch $@
 
-demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go
-	@$(BIN)/python examples/demo.py
+demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go: [PAGE=1]
+	@$(BIN)/python examples/demo.py $(if $(PAGE),--page)
 
 first-hour: $(READY) ## the first hour of a new user, from a bare clone on a terminal (needs Go)
 	@$(BIN)/python -m tests.kubernetes.first_hour
@@ -56,8 +56,9 @@ build/interop: $(wildcard tests/protocol/interop/*)
 	  CGO_ENABLED=0 go build -trimpath -o ../../../$@/new . && touch ../../../$@
 
 # Upstream's cases are recorded from its module, which the module proxy has.
-test-allocator: $(READY) ## claims allocated beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000]
-	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py $(ARGS)
+test-allocator: $(READY) ## claims allocated and explained beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000]
+	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py \
+	  tests/explain/test_random_worlds_upstream.py $(ARGS)
 
 build/allocator-oracle/1.37: $(wildcard tests/allocator/oracle/*)
 	@cd tests/allocator/oracle && CGO_ENABLED=0 go build -trimpath -o ../../../$@ .
@@ -70,6 +71,9 @@ search: $(READY) ## 2,000,000 steps of a model of the node, looking for a device
 
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
 	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),4) $(ARGS)
+
+mutants-random: $(READY) ## mistakes by rule in the daemon's code, which tests must notice: SEED=7 [COUNT=200] [JOBS=2] [ARGS='--package dra']
+	@$(BIN)/python -m tests.random_mutants --seed $(or $(SEED),$(error set SEED, for example SEED=7)) --count $(or $(COUNT),200) --jobs $(or $(JOBS),2) $(ARGS)
 
 # Without PEER our own plugins and DRA drivers. PEER is a command with {dir}, {root} or {socket}.
 verify: $(READY) ## the contract test on our own plugins and drivers, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
@@ -92,6 +96,14 @@ go-programs: $(READY) ## helm, and the Go programs of tests with the modules the
 
 prometheus: ## Prometheus and promtool of the distribution, for the tests of alerts (Debian or Ubuntu; root)
 	@command -v promtool >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends prometheus >/dev/null; }
+
+# `make setup` takes selenium away again when uv.lock has changed.
+chromium: $(READY) ## Chromium, its driver and selenium, for the tests of the page (Debian or Ubuntu; root)
+	@command -v chromedriver >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium chromium-driver >/dev/null; }
+	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras --group browser
+
+test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, hostile texts, other origins: [ARGS='-k keyboard']
+	@PLUGWRIGHT_REQUIRE=chromium $(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 kubernetes-programs: $(READY) ## the programs that `make test-kubernetes` runs, which builds them itself if need be (needs Go)
 	@$(BIN)/python -m tests.kubernetes.passes --build $(if $(VERSION),--version $(VERSION))
@@ -129,6 +141,12 @@ check-proto: $(READY)
 	@$(PROTOC) --python_out=build/proto --mypy_out=quiet:build/proto $(PROTOS)
 	@cd build/proto && find . -type f | sort | while read -r file; do \
 	  cmp "$$file" "../../$$file" || { echo "generated code is not what 'make proto' makes" >&2; exit 1; }; done
+
+actionlint: build/actionlint ## the workflows' expressions, inputs and shell scripts (needs Go)
+	@build/actionlint
+
+build/actionlint:
+	@GOBIN=$(CURDIR)/build GOFLAGS=-mod=mod go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.8
 
 proto: $(READY) ## the protobuf code of the tests again, after a change to a .proto
 	@$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
@@ -176,6 +194,13 @@ cdi-hook: ## our CDI hook program, in build/cdi-hook (needs a C compiler and a s
 vgpu: ## the vGPU limiter's libraries, in build/vgpu (needs a C compiler)
 	@$(MAKE) --no-print-directory -s -C native/vgpu OUT=$(CURDIR)/build/vgpu
 
+arm64: ## both for arm64 in build/arm64, compiled here (Debian: gcc-aarch64-linux-gnu)
+	@$(MAKE) --no-print-directory -s -C native/cdi-hook CC=aarch64-linux-gnu-gcc OUT=$(CURDIR)/build/arm64/cdi-hook
+	@$(MAKE) --no-print-directory -s -C native/vgpu CC=aarch64-linux-gnu-gcc OUT=$(CURDIR)/build/arm64/vgpu
+
+test-arm64: $(READY) ## the same under qemu-user (Debian: qemu-user)
+	@PLUGWRIGHT_CROSS=aarch64-linux-gnu $(BIN)/python -m pytest -rs tests/plugins/nvidia/test_hook_program.py tests/plugins/nvidia/test_vgpu_cross.py $(ARGS)
+
 image: ## both images, without a Docker engine or a registry (needs root, buildah, mmdebstrap and a C compiler)
 	@deploy/build-image.sh --base debian
 
@@ -183,7 +208,11 @@ chart: $(READY) ## generate the chart's values.schema.json, families.json and da
 	@$(BIN)/python deploy/helm/generate.py
 	@$(BIN)/python deploy/helm/dashboard.py
 
+chart-readme: $(READY) ## the chart's README.md, from its values
+	@$(BIN)/python deploy/helm/readme.py
+
 docs: $(READY) ## the documentation site, in build/site; a broken link or anchor is an error
+	@$(BIN)/python deploy/site/reference.py reference
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/docs-environment $(BIN)/uv sync --quiet --frozen --only-group docs
 	@build/docs-environment/bin/sphinx-build -q -W --keep-going -n -b html -c docs . build/site
 	@echo "build/site/docs/index.html"
@@ -192,17 +221,18 @@ pictures: $(READY) ## the pictures of the documentation, from a real session (ne
 	@$(BIN)/python examples/pictures.py
 
 # helm: from HELM, from the PATH, or built (needs Go).
-dist: $(READY) ## what a release publishes, in dist/: wheel, sdist, the chart's package
+dist: $(READY) chart-readme ## what a release publishes, in dist/: wheel, sdist, the chart's package, SBOMs of the packages and images
 	@rm -rf dist
 	@$(UV) $(BIN)/uv build --quiet --out-dir dist --build-constraints deploy/image/build-requirements.txt --require-hashes
 	@rm -f dist/.gitignore
 	@helm="$${HELM:-$$(command -v helm)}"; if [ -z "$$helm" ]; then $(BIN)/python -m tests.kubernetes.building helm && \
 	  helm=$$($(BIN)/python -c 'from tests.kubernetes import building; print(building.HELM.place / "helm")'); fi; \
 	  "$$helm" package deploy/helm/plugwright --destination dist >/dev/null
+	@$(UV) $(BIN)/python deploy/sbom.py dist
 	@ls dist
 
 smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Python from 3.11 on this machine, sdist, chart
 	@PLUGWRIGHT_DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/dist $(ARGS)
 
 clean: ## everything that was made
-	@rm -rf .venv .cache build dist
+	@rm -rf .venv .cache build dist reference

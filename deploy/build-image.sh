@@ -28,9 +28,9 @@ mkdir -p "$output"; output=$(realpath "$output")
 export STORAGE_DRIVER=${STORAGE_DRIVER:-vfs} BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot}
 
 need() { # need PROGRAM…
-  for program in "$@"; do
-    command -v "$program" >/dev/null || { echo "build-image.sh needs $program (Debian: apt-get install $program)" >&2; exit 1; }
-  done
+  local program missing=()
+  for program in "$@"; do command -v "$program" >/dev/null || missing+=("$program"); done
+  [ ${#missing[@]} -eq 0 ] || { echo "build-image.sh needs ${missing[*]} (Debian: apt-get install ${missing[*]})" >&2; exit 1; }
 }
 
 builder() { buildah --root "$output/storage" --runroot "$output/run" "$@"; }
@@ -46,7 +46,6 @@ debian() { # two bases: one to build in, one to run, which is the same without s
   local name=localhost/plugwright-debian:$suite root=$output/root
   base=$name builder=$name-build
   builder inspect --type image "$base" >/dev/null 2>&1 && return
-  need mmdebstrap dpkg
   echo "making a base of Debian $suite" >&2
   mmdebstrap --quiet --variant=essential --include=python3 --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
@@ -79,15 +78,22 @@ build() { # build IMAGE
   # The network may have a certificate of its own, and a base none at all: this machine's are seen while building.
   local certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
   [ ! -f "$certificates" ] || arguments+=(--volume "$certificates:/run/certificates.crt:ro" --build-arg SSL_CERT_FILE=/run/certificates.crt)
+  echo "building localhost/$1:$version" >&2
   builder bud --quiet --layers=false --format docker --file deploy/Dockerfile --ignorefile deploy/Dockerfile.dockerignore \
     --tag "localhost/$1:$version" "${arguments[@]}" . >/dev/null
+  echo "writing $output/$1.tar" >&2
   rm -f "$output/$1.tar"
   builder push --quiet "localhost/$1:$version" "docker-archive:$output/$1.tar:localhost/$1:$version"
   echo "localhost/$1:$version $output/$1.tar"
 }
 
-need buildah
-case " ${images[*]} " in *" plugwright-tools "*) need make cc; make --no-print-directory -s cdi-hook vgpu ;; esac
+needed=(buildah) tools=
+case " ${images[*]} " in *" plugwright-tools "*) needed+=(make cc) tools=yes ;; esac
+if [ "$base" = debian ] && ! builder inspect --type image "localhost/plugwright-debian:$suite" >/dev/null 2>&1; then
+  needed+=(mmdebstrap dpkg)
+fi
+need "${needed[@]}"
+[ -z "$tools" ] || make --no-print-directory -s cdi-hook vgpu
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/plugwright/version.py)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 [ "$base" != debian ] || debian

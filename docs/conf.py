@@ -11,7 +11,11 @@ project = "plugwright"
 author = "The plugwright authors"
 copyright = "The plugwright authors, Apache-2.0"  # noqa: A001
 extensions = ["myst_parser"]
-include_patterns = ["docs/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns = [
+    "docs/*.md",
+    "reference/*.md",
+    *(f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "MAINTAINERS", "ROADMAP", "SECURITY")),
+]
 root_doc = "docs/index"
 nitpicky = True
 html_theme = "furo"

@@ -7,6 +7,7 @@ its text is no longer in the file exactly once, or if its tests fail without it.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,17 +16,34 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
+from typing import NamedTuple, Protocol
 
-__all__ = ["ROOT", "Mutant", "load", "main"]
+__all__ = ["ROOT", "Mistake", "Mutant", "Outcome", "copies_of_the_tree", "load", "main", "try_mistake"]
 
 ROOT = Path(__file__).parents[1]
 _LIST = ROOT / "tests" / "mutants.toml"
 _TEST_LIMIT = 90  # seconds for one test: many mistakes show as something that never happens
 _LIMIT = 900  # seconds for all tests of one mistake
 _TESTS_FAILED = 1  # pytest's exit code
+
+
+class Mistake(Protocol):
+    @property
+    def file(self) -> str: ...
+
+    def applied(self, text: str) -> str | None:
+        """The text with the mistake; None where it cannot be made."""
+
+
+class Outcome(NamedTuple):
+    """`killed`, `survived`, `stale` where the mistake cannot be made, or `error` where the tests could not be run."""
+
+    name: str
+    noticed_by: str = ""  # the test that failed first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,62 +73,69 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     mutants = [mutant for mutant in load() if not options.ids or mutant.id in options.ids]
-    with _copies(options.jobs) as copies:
-        baseline = _tried(copies, None, sorted({test for mutant in mutants for test in mutant.tests}))
-        if baseline != "survived":
+    with copies_of_the_tree(options.jobs) as copies:
+        baseline = try_mistake(copies, None, sorted({test for mutant in mutants for test in mutant.tests}))
+        if baseline.name != "survived":
             print("the tests must pass without a mistake, and do not", file=sys.stderr)
             return 1
         with ThreadPoolExecutor(options.jobs) as pool:
             outcomes = []
-            for mutant, outcome in zip(
-                mutants, pool.map(lambda mutant: _outcome(copies, mutant), mutants), strict=True
-            ):
-                print(f"{outcome:9} {mutant.id:45} {mutant.promise}", flush=True)
-                outcomes.append(outcome)
+            tried = pool.map(lambda mutant: try_mistake(copies, mutant, mutant.tests), mutants)
+            for mutant, outcome in zip(mutants, tried, strict=True):
+                print(f"{outcome.name:9} {mutant.id:45} {mutant.promise}", flush=True)
+                outcomes.append(outcome.name)
     killed = outcomes.count("killed")
     print(f"{killed} of {len(outcomes)} mistakes found by their tests")
     return 0 if killed == len(outcomes) else 1
 
 
-def _outcome(copies: "SimpleQueue[Path]", mutant: Mutant) -> str:
-    return _tried(copies, mutant, mutant.tests)
-
-
-def _tried(copies: "SimpleQueue[Path]", mutant: Mutant | None, tests: Iterable[str]) -> str:
-    """`killed`, `survived`, `stale` where the mistake cannot be made, or `error` where the tests could not be run."""
+def try_mistake(copies: "SimpleQueue[Path]", mistake: Mistake | None, tests: Iterable[str]) -> Outcome:
+    """Runs the tests in a copy with this mistake, or without any."""
     copy = copies.get()
-    file = copy / (mutant.file if mutant is not None else "pyproject.toml")
+    file = copy / (mistake.file if mistake is not None else "pyproject.toml")
     text = file.read_text()
     try:
-        changed = mutant.applied(text) if mutant is not None else text
+        changed = mistake.applied(text) if mistake is not None else text
         if changed is None:
-            return "stale"
+            return Outcome("stale")
         file.write_text(changed)
-        code = _pytest(copy, tests)
+        return _pytest(copy, tests)
     finally:
         file.write_text(text)
         copies.put(copy)
-    return {0: "survived", _TESTS_FAILED: "killed"}.get(code, "error")
 
 
-def _pytest(copy: Path, tests: Iterable[str]) -> int:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT)]
+def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
+    command = [*_own_processes(), sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT), *tests]
     # The copy's code comes before the installed one, which is the work tree's; without .pyc files, which have whole
     # seconds: a mistake may be made and taken back within one.
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            [*command, *tests], cwd=copy, env=environment, timeout=_LIMIT, check=False, capture_output=True, text=True
+            command, cwd=copy, env=environment, timeout=_LIMIT, check=False, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
-        return _TESTS_FAILED
-    if done.returncode not in (0, _TESTS_FAILED):
-        print(done.stdout, done.stderr, file=sys.stderr)
-    return done.returncode
+        return Outcome("killed", "the limit for all tests")
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    if done.returncode in (0, _TESTS_FAILED):
+        return Outcome("killed", failed[1] if failed else "") if done.returncode else Outcome("survived")
+    print(done.stdout, done.stderr, file=sys.stderr)
+    return Outcome("error")
+
+
+@cache
+def _own_processes() -> tuple[str, ...]:
+    """As root, a command in front: a mistake may signal a process by a wrong id, and ends with all that it started."""
+    command = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    try:
+        done = subprocess.run([*command, "true"], check=False, capture_output=True)
+    except OSError:
+        return ()
+    return command if done.returncode == 0 else ()
 
 
 @contextmanager
-def _copies(count: int) -> Iterator["SimpleQueue[Path]"]:
+def copies_of_the_tree(count: int) -> Iterator["SimpleQueue[Path]"]:
     """Copies of the tree as git sees it, files that are not committed yet included."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RELEASE = (GITHUB / "workflows" / "release.yml").read_text()
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+PINNED = [*WORKFLOWS, ROOT / "action.yml"]
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 SCHEMAS = {
     "github-workflows": WORKFLOWS,
@@ -66,10 +68,15 @@ def test_workflows_run_all_that_must_pass_before_a_change_lands() -> None:
     assert set(make_targets((ROOT / ".ci" / "run").read_text())) <= run
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_actions_are_pinned_to_a_full_version(path: Path) -> None:
-    actions = [str(step["uses"]) for step in steps(path) if "uses" in step]
-    assert all(re.fullmatch(r"[\w./-]+@(v\d+\.\d+\.\d+|[0-9a-f]{40})", action) for action in actions), actions
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_with_their_version_beside_it(path: Path) -> None:
+    used = re.findall(r"uses: (?!\./)(.*)$", path.read_text(), re.MULTILINE)
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+(; .*)?", action) for action in used), used
+
+
+def test_one_action_is_pinned_to_one_commit() -> None:
+    pins = {pin for path in PINNED for pin in re.findall(r"uses: ([\w./-]+)@([0-9a-f]{40})", path.read_text())}
+    assert len({action for action, _ in pins}) == len(pins)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -81,9 +88,17 @@ def test_a_workflow_may_only_read_and_a_job_says_what_else_it_needs(path: Path) 
         return
     assert granted == {
         "pypi": {"id-token": "write"},
-        "images": {"contents": "read", "packages": "write"},
-        "chart": {"contents": "read", "packages": "write"},
+        "images": {"contents": "read", "packages": "write", "id-token": "write"},
+        "chart": {"contents": "read", "packages": "write", "id-token": "write"},
+        "release": {"contents": "write"},
     }
+
+
+def test_images_and_chart_are_signed_by_digest() -> None:
+    release = dict(jobs(GITHUB / "workflows" / "release.yml"))
+    for name, signed in {"images": '"$IMAGE@$DIGEST"', "chart": '"$charts/plugwright@$digest"'}.items():
+        commands = [str(step.get("run")) for step in cast("list[Yaml]", release[name]["steps"])]
+        assert any(f"cosign sign --yes {signed}" in command for command in commands)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -123,3 +138,18 @@ def test_every_part_of_make_check_is_a_hook() -> None:
     hooks = [hook for repository in repositories for hook in repository["hooks"]]
     assert [hook["id"] for hook in hooks] == parts.split()
     assert all(hook["entry"] == f"make {hook['id']}" and hook["language"] == "system" for hook in hooks)
+
+
+def test_a_release_has_the_address_of_its_repository(tmp_path: Path) -> None:
+    address, chart = "https://github.com/example/plugwright", Path("deploy/helm/plugwright/Chart.yaml")
+    (tmp_path / chart).parent.mkdir(parents=True)
+    for path in (Path("pyproject.toml"), chart):
+        (tmp_path / path).write_text((ROOT / path).read_text())
+    script = str(ROOT / "deploy" / "repository_urls.py")
+    subprocess.run([sys.executable, script, address, str(tmp_path)], check=True)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Homepage"] == address
+    assert PROJECT | {"urls": project["urls"]} == project
+    released = loaded(tmp_path / chart)
+    assert (released["home"], released["sources"]) == (address, [address])
+    assert f'{script.removeprefix(f"{ROOT}/")} "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY"' in RELEASE

@@ -85,9 +85,16 @@ class Probes(_Strict):
     watchdog: Annotated[int, msgspec.Meta(ge=0)]
 
 
+class ApiServer(_Strict):
+    to: list[Free]
+    ports: Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=65535)]], msgspec.Meta(min_length=1)]
+
+
 class NetworkPolicy(_Strict):
     enabled: bool
     from_: list[Free] = msgspec.field(name="from")
+    api_server: ApiServer
+    egress: list[Free]
 
 
 class Monitor(_Strict):
@@ -120,6 +127,12 @@ class Metrics(_Strict):
     dashboard: Dashboard
 
 
+class Events(_Strict):
+    enabled: bool
+    admission_policies: bool
+    resources: Free
+
+
 class Security(_Strict):
     privileged: bool
     add_capabilities: list[str]
@@ -143,7 +156,7 @@ class Mps(_Strict):
     interval: Annotated[float, msgspec.Meta(gt=0)]
     patience: Annotated[int, msgspec.Meta(ge=1)]
     host_pid: bool = msgspec.field(name="hostPID")
-    privileged: bool
+    privileged: bool | Literal["auto"]
     resources: Free
 
 
@@ -200,6 +213,7 @@ class Values(_Strict):
     probes: Probes
     network_policy: NetworkPolicy
     metrics: Metrics
+    events: Events
     security: Security
     host_paths: list[HostPath]
     extra_env: list[Free]

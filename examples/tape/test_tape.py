@@ -1,4 +1,4 @@
-"""The plugin's tests: no cluster, no root, no tape drive. `pip install plugwright[testing]`, then `pytest`."""
+"""The plugin's tests: no cluster, no root, no tape drive. They need plugwright with the extra `testing`, and pytest."""
 
 import sys
 from pathlib import Path

@@ -57,9 +57,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    from plugwright.deprecation import current_name  # `import plugwright` alone loads no module
+
+    current = current_name(name)
     for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
+        if current in names:
+            return getattr(import_module(home), current)
     raise AttributeError(f"module 'plugwright' has no attribute {name!r}")
 
 

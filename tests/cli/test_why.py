@@ -5,8 +5,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 from tests.cli.processes import Ended, ended
 from tests.cluster.embedding import embedded, served
+from tests.cluster.up.clusters import RuntimeDirectory, pod
+from tests.kube.exec_server import daemon_pod, exec_server
 
 POD = "\n".join(
     (
@@ -61,3 +64,67 @@ async def test_lint_of_a_claim_with_a_missing_class_fails(tmp_path: Path) -> Non
     assert lint.code == 1
     assert lint.out.startswith("ResourceClaim c: error: DeviceClass missing does not exist")
     assert [found["code"] for found in json.loads(document.out)["findings"]] == ["class-missing"]
+
+
+async def test_without_a_name_every_waiting_pod_is_listed(tmp_path: Path) -> None:
+    async with embedded() as lab, served(lab, tmp_path) as kubeconfig:
+        await lab.offered()
+        for name in ("large", "largest"):
+            lab.create(name, {"mock/gpu": "12" if name == "large" else "14"})
+        text, document, elsewhere = await asyncio.gather(
+            asked(kubeconfig, "why", "-A", "-o", "wide"),
+            asked(kubeconfig, "why", "-A", "-o", "json"),
+            asked(kubeconfig, "why", "-n", "kube-system"),
+        )
+    head, large, largest, *_ = text.out.splitlines()
+    assert head.split() == ["NAMESPACE", "POD", "REASON", "WHY"]
+    assert large.split()[:3] == ["default", "large", "count"]
+    assert "no node has 14 free mock/gpu" in largest
+    found = json.loads(document.out)
+    assert (found["kind"], [entry["pod"] for entry in found["pods"]]) == ("WaitingList", ["large", "largest"])
+    assert elsewhere.out.splitlines()[0] == "no pod waits"
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> RuntimeDirectory:
+    runtime = RuntimeDirectory(tmp_path)
+    runtime.environment |= {"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "kubeconfig")}
+    return runtime
+
+
+async def test_the_reports_of_daemons_tell_cordons_from_failures(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "plugwright.yaml"
+    config.write_text("resources: [{name: mock/gpu, mock: {count: 4}}]")
+    async with runtime.up("-c", config, "--kubeconfig", tmp_path / "kubeconfig") as up:
+        assert (await runtime.ask("mock", "fail", "mock-0", "--reason", "Xid 79")).code == 0
+        assert (await runtime.ask("cordon", "mock/gpu", "mock-1", "--reason", "new fan")).code == 0
+        with up.client as api:
+            api.create(pod("train", gpu="4"))
+        why, document, plain = await asyncio.gather(
+            runtime.ask("why", "train"),
+            runtime.ask("why", "train", "-o", "json"),
+            runtime.ask("why", "train", "--no-daemons"),
+        )
+        # The same daemon behind the exec of another API server, which lists neither its pod nor others to this account.
+        with exec_server([daemon_pod("p")], {"p": Path(up.socket())}) as server:
+            server.lists["/api/v1/nodes"] = [{"metadata": {"name": "worker-1"}, "status": _status()}]
+            server.lists["/api/v1/pods"] = [daemon_pod("p")]
+            kubeconfig = str(server.kubeconfig(tmp_path / "other"))
+            (tmp_path / "train.yaml").write_text(POD)
+            fit = await runtime.ask("fit", "-f", str(tmp_path / "train.yaml"), "--kubeconfig", kubeconfig)
+    wanted = "2 of 4 mock/gpu free: 1 cordoned (new fan), 1 unhealthy (Xid 79)"
+    assert wanted in why.out.splitlines()[0], why
+    assert "read: NodeReports of node-1" in why.out.splitlines()
+    found = json.loads(document.out)
+    assert found["sources"]["node-1"].startswith("control socket ")
+    assert found["cures"][0]["kinds"] == ["recovery"], found
+    assert any(line.startswith("    plugwright uncordon mock/gpu mock-1-") for line in why.out.splitlines()), why
+    assert "2 unhealthy or cordoned" in plain.out.splitlines()[0], plain
+    assert "read:" not in plain.out
+    assert "1 cordoned (new fan), 1 unhealthy (Xid 79)" in fit.out, fit
+
+
+def _status() -> dict[str, object]:
+    ready = [{"type": "Ready", "status": "True"}]
+    counts = {"cpu": "8", "memory": "8Gi", "pods": "110"}
+    return {"capacity": counts | {"mock/gpu": "4"}, "allocatable": counts | {"mock/gpu": "2"}, "conditions": ready}

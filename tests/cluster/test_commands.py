@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.embedding import Lab, embedded
-from tests.cluster.web_sockets import CommandClient, commanding, frame
+from tests.cluster.web_sockets import CommandClient, WebSocketClient, commanding, frame
 
 SLEEP = [{"name": "main", "image": "demo", "command": ["sleep", "600"], "env": [{"name": "WORD", "value": "here"}]}]
 
@@ -117,7 +117,55 @@ async def test_without_processes_a_command_is_refused_with_what_to_do(tmp_path: 
         assert "use `plugwright up --run`, or `plugwright join`" in json.loads(body)["message"]
 
 
-async def test_attach_shows_output_and_takes_no_input(tmp_path: Path) -> None:
+async def attached(client: CommandClient, connection: WebSocketClient, tty: bool = False) -> None:
+    flags = {"stdin": "true", "stdout": "true", **({"tty": "true"} if tty else {})}
+    path = client.path("p", subresource="attach", **flags)
+    assert (await connection.upgrade(path, client.token, "v5.channel.k8s.io"))[0] == 101
+
+
+async def test_attached_input_reaches_the_container_and_ends_with_its_first_client(tmp_path: Path) -> None:
+    cat = {**SLEEP[0], "command": ["cat"], "stdin": True, "stdinOnce": True}
+    async with embedded(processes=True) as lab, commanding(lab, tmp_path) as client:
+        lab.create("p", containers=[cat], restartPolicy="Never")
+        await lab.container("p", lambda status: "running" in status["state"])
+        async with client.connected() as connection:
+            await attached(client, connection)
+            connection.writer.write(frame(b"\0one\n") + frame(b"\0two\n") + frame(b"\xff\0"))
+            assert await everything(connection) == b"one\ntwo\n"
+        await lab.phase("p", "Succeeded")
+
+
+async def test_attached_terminal_shows_prompts_and_has_the_size_of_the_client(tmp_path: Path) -> None:
+    script = 'printf "name? "; read name; stty size; echo "hello $name"; exit 5'
+    shell = {**SLEEP[0], "command": ["sh", "-c", f"read start; {script}"], "stdin": True, "tty": True}
+    async with embedded(processes=True) as lab, commanding(lab, tmp_path) as client:
+        lab.create("p", containers=[shell], restartPolicy="Never")
+        await lab.container("p", lambda status: "running" in status["state"])
+        async with client.connected() as connection:
+            await attached(client, connection, tty=True)
+            size = b"\x04" + json.dumps({"Width": 91, "Height": 33}).encode()
+            connection.writer.write(frame(size) + frame(b"\0\r"))
+            shown = b""
+            async with asyncio.timeout(30):
+                while b"name? " not in shown:  # a prompt is no whole line
+                    shown += (await connection.receive())[1][1:]
+            connection.writer.write(frame("\0Zoë\r".encode()))
+            shown += await everything(connection)
+            assert "33 91\r\nhello Zoë\r\n".encode() in shown
+        await lab.phase("p", "Failed")
+        assert "hello Zoë" in lab.cluster.nodes["node-1"].log(lab.pod("p") or {}, "main")
+
+
+async def everything(connection: WebSocketClient) -> bytes:
+    """What the container writes until it ends."""
+    shown = b""
+    async with asyncio.timeout(30):
+        while (received := await connection.receive())[0] != 8:
+            shown += received[1][1:] if received[1][:1] == b"\x01" else b""
+    return shown
+
+
+async def test_attach_shows_output_and_gives_no_input_to_a_container_without_stdin(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, client):
         async with client.connected() as connection:
             path = client.path("p", subresource="attach", stdin="true", stdout="true")

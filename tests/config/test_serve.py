@@ -71,7 +71,10 @@ def test_specs_of_claims_are_written_where_the_host_has_them() -> None:
         ("{api: both, split: {dra: -1}}", "serve.split.dra"),
         ("{api: dra, driver: gpu.nvidia.com}", "NVIDIA's own DRA driver"),
         ("{api: dra, driver: ../x}", "driver must be a DNS name"),
-        ("{api: dra, taints: {effect: Never}}", "serve.taints.effect"),
+        (
+            "{api: dra, taints: {effect: noexecute}}",
+            "serve.taints.effect: must be one of NoExecute, NoSchedule, None, got 'noexecute'",
+        ),
         ("{api: dra, taints: {grace: -1}}", "serve.taints.grace"),
     ],
 )

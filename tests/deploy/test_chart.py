@@ -291,6 +291,55 @@ def test_only_nodes_of_the_configuration_with_mps_have_daemons() -> None:
     assert {each["containers"][0]["image"] for each in (*pods("mps"), daemons)} == {f"plugwright-tools:{__version__}"}
 
 
+def mps_pod(tmp_path: Path, *, mode: str = "leave", mps: Object | None = None, **values: object) -> Object:
+    """The MPS pod of a release with one shared resource."""
+    share = {"by": "mps", "replicas": 2, "mps": {"mode": mode}}
+    config = {"resources": [{"name": "nvidia.com/gpu", "nvidia": {"share": share}}]}
+    path = tmp_path / "values.yaml"
+    path.write_text(json.dumps({"config": config, "mps": {"enabled": True, **(mps or {})}, **values}))
+    result = helm("template", "-f", path)
+    assert result.returncode == 0, result.stderr
+    made = {each["metadata"]["name"]: each for each in yaml.safe_load_all(result.stdout) if each}
+    pod: Object = made["plugwright-mps"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_mps_pods_have_no_more_than_they_need(tmp_path: Path) -> None:
+    pod = mps_pod(tmp_path)
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        # A server runs as the user of its client.
+        "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID", "CHOWN", "FOWNER", "KILL"]},
+    }
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert "memory" in container["resources"]["limits"]
+    assert container["readinessProbe"]["exec"]["command"] == ["plugwright", "mps", "status"]
+    assert not {"livenessProbe", "startupProbe"} & container.keys()  # a restart would end the tenants' programs
+
+
+@pytest.mark.parametrize(
+    ("values", "privileged"),
+    [({"mode": "exclusive"}, True), ({"mps": {"privileged": True}}, True),
+     ({"mode": "exclusive", "mps": {"privileged": False}}, False)],
+    ids=["sets compute modes", "asked for", "refused"],
+)  # fmt: skip
+def test_mps_pods_are_privileged_if_they_set_compute_modes_or_if_asked(
+    values: Object, privileged: bool, tmp_path: Path
+) -> None:
+    (container,) = mps_pod(tmp_path, **values)["containers"]
+    assert container["securityContext"]["privileged"] is privileged
+    assert container["securityContext"]["allowPrivilegeEscalation"] is privileged
+
+
+def test_mps_pods_have_the_seccomp_profile_of_the_values(tmp_path: Path) -> None:
+    pod = mps_pod(tmp_path, security={"seccompProfile": "localhost/mps.json"})
+    assert pod["securityContext"]["seccompProfile"] == {"type": "Localhost", "localhostProfile": "mps.json"}
+
+
 MPS_WITHOUT_SENSE = {
     "mps: {enabled: true}\nmock: {enabled: true}": "mps.enabled, but no resource is shared by MPS",
     """
@@ -350,13 +399,46 @@ def test_the_alerts_are_those_of_the_documentation() -> None:
 
 
 def test_a_network_policy_lets_those_in_who_are_named() -> None:
-    spec = one("everything", "NetworkPolicy")["spec"]
+    spec = one("everything", "NetworkPolicy", "plugwright")["spec"]
     selected = spec["podSelector"]["matchLabels"].items()
     for each in daemon_sets("everything"):
         assert selected <= each["spec"]["template"]["metadata"]["labels"].items()
     (rule,) = spec["ingress"]
     assert rule["ports"] == [{"port": "metrics"}]
     assert "NetworkPolicy" not in {each["kind"] for each in objects("mock")}
+
+
+def network_policies(tmp_path: Path, **values: object) -> dict[str, Object]:
+    path = tmp_path / "values.yaml"
+    path.write_text(json.dumps(values))
+    result = helm("template", "-f", path)
+    assert result.returncode == 0, result.stderr
+    made = [each for each in yaml.safe_load_all(result.stdout) if each and each["kind"] == "NetworkPolicy"]
+    return {each["metadata"]["name"]: each["spec"] for each in made}
+
+
+def test_with_a_network_policy_the_pods_reach_nothing(tmp_path: Path) -> None:
+    made = network_policies(tmp_path, mock={"enabled": True}, networkPolicy={"enabled": True})
+    (spec,) = made.values()
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert not {"ingress", "egress"} & spec.keys()
+
+
+def test_daemons_with_claims_reach_the_api_server_and_the_others_do_not(tmp_path: Path) -> None:
+    tape = {"name": "example.com/tape", "mock": {"count": 1}, "serve": "dra"}
+    widget = {"name": "example.com/widget", "mock": {"count": 1}}
+    server = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    made = network_policies(
+        tmp_path,
+        config={"resources": [tape]},
+        configs={"plain": {"config": {"resources": [widget]}, "nodeSelector": {"example.com/pool": "plain"}}},
+        networkPolicy={"enabled": True, "apiServer": {"to": server, "ports": [6443]}},
+    )
+    assert set(made) == {"plugwright", "plugwright-egress"}
+    spec = made["plugwright-egress"]
+    assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "daemon"  # not daemon-plain
+    assert spec["policyTypes"] == ["Egress"]
+    assert spec["egress"] == [{"ports": [{"port": 6443}], "to": server}]
 
 
 def test_a_service_monitor_finds_the_port_of_every_daemon(tmp_path: Path) -> None:

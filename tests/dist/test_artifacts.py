@@ -1,5 +1,6 @@
 """The files of `make dist`, as their users get them: `make smoke` installs and runs these, never the checkout."""
 
+import json
 import os
 import re
 import signal
@@ -123,6 +124,26 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
         ["git", "ls-files", "src/plugwright"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name.removeprefix("src/") for name in listed} <= set(files(artifact("*.whl")))
+
+
+def test_the_sbom_of_the_packages_has_every_installed_distribution(tmp_path: Path) -> None:
+    installed(f"{sys.version_info.major}.{sys.version_info.minor}", "[cluster,nvidia]", tmp_path)
+    python = tmp_path / "environment" / "bin" / "python"
+    listed = json.loads(output(UV, "pip", "list", "--format", "json", "--python", python, cwd=tmp_path))
+    document = json.loads(artifact(f"plugwright-{__version__}.cdx.json").read_text())
+    assert document["metadata"]["component"]["version"] == __version__
+    components = {component["name"] for component in document["components"]}
+    assert {package["name"] for package in listed} - {"plugwright"} <= components
+    assert all(component["purl"].startswith("pkg:pypi/") for component in document["components"])
+
+
+def test_the_sboms_of_images_differ_by_their_extras() -> None:
+    named = {
+        image: {component["name"] for component in json.loads(path.read_text())["components"]}
+        for image in ("plugwright", "plugwright-tools")
+        for path in [artifact(f"image-{image}-{__version__}.cdx.json")]
+    }
+    assert named["plugwright-tools"] - named["plugwright"] >= {"nvidia-ml-py", "starlette", "uvicorn"}
 
 
 def test_the_chart_renders_from_its_package_as_from_its_directory(tmp_path: Path) -> None:

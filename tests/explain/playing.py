@@ -6,7 +6,7 @@ line (`answer`) and the kinds of the first `cure`. The waiting pod is the last o
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from plugwright.explain.cure_report import CureReport, CureStep
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient, BlockingClient
 
-__all__ = ["CASES", "Case", "Player", "named_case"]
+__all__ = ["CASES", "ONLY_ON_KUBERNETES", "ONLY_WITH_KUBELETS", "Case", "Player", "named_case"]
 
 Object = dict[str, Any]
 _DIRECTORY = Path(__file__).parent / "cases"
@@ -61,7 +61,10 @@ def named_case(name: str) -> Case:
     return Case(name, facts, tuple(yaml.safe_load_all(text)))
 
 
-CASES = sorted(path.stem for path in _DIRECTORY.glob("*.yaml"))
+_ALL = sorted(path.stem for path in _DIRECTORY.glob("*.yaml"))
+ONLY_ON_KUBERNETES = [name for name in _ALL if named_case(name).fact("only") == "kubernetes"]
+ONLY_WITH_KUBELETS = [name for name in _ALL if named_case(name).fact("only") == "kubelets"]
+CASES = [name for name in _ALL if name not in ONLY_ON_KUBERNETES]
 
 
 class Player:
@@ -69,6 +72,7 @@ class Player:
 
     def __init__(self, case: Case, kubeconfig: Path, is_running: Callable[[Object], bool]) -> None:
         self.case, self._kubeconfig, self._is_running = case, kubeconfig, is_running
+        self.reports: Callable[[], Awaitable[Mapping[str, Object]]] | None = None  # NodeReports by node
         self._api = ApiClient.of_kubeconfig(kubeconfig)
         self.waiting: str = case.objects[-1]["metadata"]["name"]
 
@@ -85,32 +89,37 @@ class Player:
         await self._create(self.case.objects[-1])
         await self.settled()
 
+    async def _is_refused(self) -> bool:
+        """By the kubelet, which never tries the pod again."""
+        pod = await self._get("Pod", self.waiting)
+        return pod is not None and pod["status"].get("phase") == "Failed"
+
     async def settled(self) -> None:
-        """Once the scheduler has tried the waiting pod after everything before."""
+        """Once the scheduler has tried the waiting pod after everything before, and the kubelet if it found a node."""
         with suppress(PeerRefused):
             await self._api.delete(f"{_RESOURCES['Pod']}/probe", grace=0)
             await self._until_gone("Pod", "probe")
         await self._api.create(_RESOURCES["Pod"], _PROBE)
         await self._until("Pod", "probe", self._is_bound)
+        if self.case.fact("only") == "kubelets":
+            await self._until("Pod", self.waiting, lambda pod: pod["status"].get("phase") in ("Running", "Failed"))
 
     async def explain(self) -> Explanation:
+        reports = await self.reports() if self.reports is not None else {}
+
         def ask() -> Explanation:
             access = ClusterAccess.of_kubeconfig(self._kubeconfig)
             assert access is not None
             with BlockingClient(access) as client:
                 pod = client.get(f"{_RESOURCES['Pod']}/{self.waiting}")
-                return explain_pod(read_world(client, "default"), pod)
+                return explain_pod(read_world(client, "default", reports), pod)
 
         return await asyncio.to_thread(ask)
 
     async def make(self, cure: CureReport) -> None:
         """Applies exactly the steps of a cure."""
         edits = _by_object(step for step in cure.changes if step.verb == "edit")
-        recreated = dict.fromkeys([*(key for key in edits if key[0] != "Pod"), ("Pod", self.waiting)])
-        made = {}
-        if edits:
-            for kind, name in reversed(recreated):
-                made[kind, name] = await self._removed(kind, name)
+        made = await self._removed_all(edits) if edits or await self._is_refused() else {}
         for step in cure.changes:
             if step.verb == "delete":
                 await self._end(step.kind, step.name)
@@ -122,6 +131,17 @@ class Player:
                 changed = edited(changed, step.path, REMOVED if step.removes else step.value)
             await self._create(changed, waits=False)
 
+    async def restore(self, cure: CureReport) -> None:
+        """Takes the edits of a cure back."""
+        for entry in reversed((await self._removed_all(_by_object(cure.changes))).values()):
+            await self._create(entry, waits=False)
+        await self.settled()
+
+    async def _removed_all(self, edits: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Object]:
+        """The waiting pod and the edited objects, as they were created; they are deleted, the pod first."""
+        recreated = dict.fromkeys([*(key for key in edits if key[0] != "Pod"), ("Pod", self.waiting)])
+        return {(kind, name): await self._removed(kind, name) for kind, name in reversed(recreated)}
+
     async def runs(self) -> None:
         await self._until("Pod", self.waiting, self._is_running)
 
@@ -129,7 +149,7 @@ class Player:
         """Whether the scheduler has found no node for the pod."""
         await self.settled()
         pod = await self._get("Pod", self.waiting)
-        return pod is not None and not self._is_bound(pod)
+        return pod is not None and (not self._is_bound(pod) or pod["status"].get("phase") == "Failed")
 
     @staticmethod
     def _is_bound(pod: Object) -> bool:
@@ -174,8 +194,13 @@ class Player:
         stored = await self._api.get(path)
         if step.kind == "ResourceSlice":
             await self._api.update(path, {**stored, "spec": step.value})
+        elif step.path:  # the configuration of a kubelet
+            return
         elif not self.case.all("setup"):  # otherwise its devices recover
             await self._api.update(path, {**stored, "spec": step.value["spec"]})
+        elif not (stored.get("status") or {}).get("nodeInfo", {}).get("kubeletVersion"):  # a Node without a kubelet
+            status = {"allocatable": step.value["status"]["allocatable"]}
+            await self._api.patch(f"{path}/status", {"status": status}, "merge-patch")
 
     async def _objects(self, kind: str) -> list[Object]:
         return (await self._api.list(_RESOURCES[kind]))[0]

@@ -9,13 +9,18 @@ import msgspec
 import pytest
 from tests.explain.worlds import node, pod
 
-from plugwright.explain import Explanation, World, explain_pod
+from plugwright.explain import Explanation, WaitingList, World, explain_pod
 from plugwright.explain.claim_lint import LintReport
 from plugwright.explain.fitting import FitReport, fit_pod
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "why.md"
-DOCUMENTS = {"explanation": Explanation, "fit-report": FitReport, "lint-report": LintReport}
+DOCUMENTS = {
+    "explanation": Explanation,
+    "fit-report": FitReport,
+    "lint-report": LintReport,
+    "waiting-list": WaitingList,
+}
 
 
 def properties(schema: dict[str, Any]) -> set[str]:

@@ -83,9 +83,6 @@ async def _applies(kubectl: Client, stop: Path) -> None:
     assert await kubectl("replace", "-f", "-", given=document.replace('"d"', '"e"')) == "configmap/settings replaced\n"
 
 
-PODS = "/api/v1/namespaces/default/pods"
-
-
 async def _shows(kubectl: Client) -> None:
     wide = (await kubectl("get", "pods", "-o", "wide")).splitlines()
     assert wide[0].split()[:7] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE"]
@@ -110,7 +107,6 @@ async def _shows(kubectl: Client) -> None:
     for words, what in (
         (("create", "token", "default"), "tokens of service accounts"),
         (("get", "statefulsets"), "StatefulSet objects"),
-        (("create", "--raw", f"{PODS}/talks/portforward", "-f", "/dev/null"), "`kubectl port-forward`"),
     ):
         refused = await kubectl.ended(*words)
         assert refused.code == 1

@@ -4,12 +4,12 @@ The control plane is the real one; the nodes are objects whose heartbeats come f
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.explain.playing import Object, Player, named_case
+from tests.explain.playing import CASES, ONLY_ON_KUBERNETES, ONLY_WITH_KUBELETS, Case, Object, Player, named_case
 from tests.kubernetes.control_plane import control_plane
 from tests.kubernetes.schedulers import lease, node
 
@@ -18,16 +18,18 @@ from plugwright.errors import PeerRefused
 from plugwright.kube.api_client import ApiClient
 
 NODES = [node("node-1", "east"), node("node-2", "west")]
-CASES = [
+# Of the two passes that every change gets; the full run plays all cases, at both versions.
+ESSENTIAL = [
     "claim-all-devices", "claim-count", "claim-counters", "claim-first-available", "claim-held",
-    "claim-incomplete-pool", "claim-match-attribute-held", "claim-missing-class", "claim-selector",
-    "claim-selector-error", "claim-share", "claim-taint", "claim-template-count", "extended-by-claim", "count-held",
-    "count-unknown-resource",
+    "claim-incomplete-pool", "claim-match-attribute-held", "claim-missing-class", "claim-selector-error",
+    "claim-share", "claim-taint", "claim-template-count", "extended-by-claim", "count-held", "count-unknown-resource",
 ]  # fmt: skip
+OTHERS = [name for name in (*CASES, *ONLY_ON_KUBERNETES) if name not in (*ESSENTIAL, *ONLY_WITH_KUBELETS)]
 _GROUP = "/apis/resource.k8s.io/v1"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEFT = (
-    "/api/v1/namespaces/default/pods", f"{_GROUP}/namespaces/default/resourceclaims",
+    "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/resourcequotas",
+    f"{_GROUP}/namespaces/default/resourceclaims",
     f"{_GROUP}/namespaces/default/resourceclaimtemplates", f"{_GROUP}/resourceslices", f"{_GROUP}/deviceclasses",
 )  # fmt: skip
 
@@ -36,52 +38,96 @@ def is_bound(pod: Object) -> bool:
     return bool(pod["spec"].get("nodeName"))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.essential
+@pytest.mark.timeout(900)
 def test_the_first_cure_of_a_waiting_pod_lets_the_real_scheduler_bind_it(tmp_path: Path) -> None:
     with control_plane(tmp_path) as plane:
-        wrong = asyncio.run(play(plane.kubeconfig))
+        wrong = asyncio.run(play(plane.kubeconfig, ESSENTIAL))
     assert wrong == {}
 
 
-async def play(kubeconfig: Path) -> dict[str, str]:
+@pytest.mark.full("every other case, and the rejected changes of all")
+@pytest.mark.timeout(3000)
+def test_the_other_cases_and_every_rejected_change_on_the_real_scheduler(tmp_path: Path) -> None:
+    with control_plane(tmp_path) as plane:
+        wrong = asyncio.run(play(plane.kubeconfig, OTHERS, is_rejecting=True))
+        wrong |= asyncio.run(play(plane.kubeconfig, [*ESSENTIAL, *OTHERS], is_rejecting=True, is_curing=False))
+    assert wrong == {}
+
+
+async def play(
+    kubeconfig: Path, names: Sequence[str], *, is_rejecting: bool = False, is_curing: bool = True
+) -> dict[str, str]:
     wrong: dict[str, str] = {}
     async with alive(kubeconfig):
-        for name in CASES:
-            player = Player(named_case(name), kubeconfig, is_bound)
-            try:
-                async with asyncio.timeout(60):
-                    wrong |= await cured(player)
-            except TimeoutError:
-                wrong[name] = "the pod is not bound"
-            finally:
-                player.close()
-                await clean(kubeconfig)
+        for name in names:
+            case = named_case(name)
+            plays = [cured] if is_curing else [rejected] if case.fact("rejected") else []
+            for each in plays:
+                player = Player(case, kubeconfig, is_bound)
+                try:
+                    async with asyncio.timeout(60), broken(kubeconfig, case):
+                        wrong |= await each(player)
+                except TimeoutError:
+                    wrong[name] = f"not {each.__name__} in time"
+                finally:
+                    player.close()
+                    await clean(kubeconfig)
     return wrong
 
 
 async def cured(player: Player) -> dict[str, str]:
-    """What differs from the facts of the case."""
+    """What differs from the facts of the case, and whether the first cure suffices."""
     case = player.case
     await player.apply()
     explanation = await player.explain()
-    if case.fact("answer") not in explanation.answer or explanation.cures[0].kinds != case.kinds:
+    kinds = explanation.cures[0].kinds if explanation.cures else ()
+    if case.fact("answer") not in explanation.answer or kinds != case.kinds:
         return {case.name: str(explanation)}
-    await player.make(explanation.cures[0])
-    await player.runs()
+    if explanation.cures:
+        await player.make(explanation.cures[0])
+        await player.runs()
     return {}
+
+
+async def rejected(player: Player) -> dict[str, str]:
+    """Whether the pod still waits after the best change that the engine has rejected."""
+    case = player.case
+    await player.apply()
+    explanation = await player.explain()
+    if not explanation.rejected or explanation.rejected[0].kinds != (case.fact("rejected"),):
+        return {case.name: str(explanation)}
+    await player.make(explanation.rejected[0])
+    return {} if await player.waits() else {case.name: f"runs after {explanation.rejected[0].text}"}
+
+
+@asynccontextmanager
+async def broken(kubeconfig: Path, case: Case) -> AsyncIterator[None]:
+    """The devices that a case wants unhealthy or cordoned are not offered, as a kubelet would report it."""
+    setups = [setup.split() for setup in case.all("setup") if not setup.startswith("allocate ")]
+    api = ApiClient.of_kubeconfig(kubeconfig)
+    try:
+        for number, made in enumerate(NODES):
+            name = made["metadata"]["name"]
+            missing = sum(int(count) for _, node_name, count in setups if node_name == name)
+            has = {"mock/gpu": "10"} if number < int(case.fact("nodes")) else {"mock/gpu": None}
+            offered = {"mock/gpu": str(10 - missing)} if number < int(case.fact("nodes")) else has
+            status = {"capacity": has, "allocatable": offered}
+            await api.patch(f"/api/v1/nodes/{name}/status", {"status": status}, "merge-patch")
+        yield
+    finally:
+        api.close()
 
 
 @asynccontextmanager
 async def alive(kubeconfig: Path) -> AsyncIterator[None]:
-    """The nodes exist, are Ready, and have heartbeats meanwhile; the first of them has ten `mock/gpu`."""
+    """The nodes exist, are Ready, and have heartbeats meanwhile."""
     api = ApiClient.of_kubeconfig(kubeconfig)
     try:
-        for number, made in enumerate(NODES):
-            name, offer = made["metadata"]["name"], {**made["status"]["capacity"]}
-            offer |= {"mock/gpu": "10"} if number == 0 else {}
-            status = {**made["status"], "capacity": offer, "allocatable": offer}
-            await api.create("/api/v1/nodes", {**made, "status": status})
-            await api.create(_LEASES, lease(name))
+        for made in NODES:
+            with suppress(PeerRefused):  # they exist since the first cases
+                await api.create("/api/v1/nodes", made)
+                await api.create(_LEASES, lease(made["metadata"]["name"]))
         beating = asyncio.create_task(beat(api))
         while any(found["spec"].get("taints") for found in (await api.list("/api/v1/nodes"))[0]):
             await asyncio.sleep(0.1)
@@ -109,5 +155,9 @@ async def clean(kubeconfig: Path) -> None:
                     with suppress(PeerRefused):
                         await api.delete(f"{path}/{entry['metadata']['name']}", grace=0)
                 await asyncio.sleep(0.1)
+        for made in NODES:
+            spec = {"unschedulable": None, "taints": None}
+            path = f"/api/v1/nodes/{made['metadata']['name']}"
+            await api.patch(path, {"spec": spec, "metadata": {"labels": {"zone": None}}}, "merge-patch")
     finally:
         api.close()

@@ -11,9 +11,9 @@ __all__ = ["AllocatedState"]
 
 
 class AllocatedState:
-    """Which devices are taken. `add` and `remove` follow claims as they are allocated and deallocated.
+    """The allocated devices. `add` and `remove` follow the allocation and deallocation of claims.
 
-    A device with shares is not in `devices`: further claims may share it. Admin access takes nothing.
+    A device with shares is not in `devices`: further claims can share it. Admin access allocates nothing.
     """
 
     __slots__ = ("capacity", "devices", "shares")

@@ -21,7 +21,7 @@ DeviceRejection = tuple[ReasonKind, str]  # with its details
 
 
 class ChosenDevice:
-    """A device for a request, with what has to be undone if the attempt goes another way."""
+    """A device for a request, with the changes to undo on backtracking."""
 
     __slots__ = ("claim", "constraints", "consumed", "counted", "device", "request", "shared")
 
@@ -49,7 +49,7 @@ class AllocationAttempt:
         self.chosen: list[list[ChosenDevice]] = [[] for _ in claims]
 
     def in_use(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | None:
-        """Admin access may have a device that is in use, but each device once per claim."""
+        """Admin access can get a device that is in use, but each device only once per claim."""
         if request.admin_access:
             return ("UsedByOtherRequest", "") if claim in self._users.get(device.id, ()) else None
         if device.id in self._state.devices:
@@ -61,7 +61,7 @@ class AllocationAttempt:
         return self._shortage(claim, request, device, used)
 
     def lacks_capacity_alone(self, claim: int, request: DeviceRequest, device: SliceDevice) -> DeviceRejection | None:
-        """Without what other claims consume."""
+        """Excluding the consumption of other claims."""
         return self._shortage(claim, request, device, ())
 
     def _shortage(

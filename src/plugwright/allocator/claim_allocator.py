@@ -30,15 +30,15 @@ class AllocationOutcome:
 
     @cached_property
     def reasons(self) -> tuple[Reason, ...]:
-        """Computed when asked for; empty if the claims fit."""
+        """Computed on request; empty if the claims fit."""
         return () if self.results else tuple(self._pending.explain(self._search))
 
 
 class ClaimAllocator:
-    """Answers questions about one state of a cluster. All objects are plain dicts as the API has them.
+    """Answers questions about one state of a cluster. All objects are plain dicts as in the API.
 
-    `slices` are ResourceSlices, or a `SliceIndex` that the caller keeps up to date; `allocated` is what allocated
-    claims hold, see `AllocatedState.of_claims`. Both may change between calls. Classes are DeviceClasses.
+    `slices` are ResourceSlices, or a `SliceIndex` that the caller keeps up to date; `allocated` contains the devices of
+    allocated claims, see `AllocatedState.of_claims`. Both can change between calls. Classes are DeviceClasses.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class PendingClaims:
         self._allocator, self._claims = allocator, claims
 
     def allocate(self, node: _Object) -> AllocationOutcome:
-        """Looks for devices that the node can use; changes nothing.
+        """Searches devices that the node can use; changes nothing.
 
-        Raises `AllocationAborted`: with `on_node` another node may fit, without it no node will.
+        Raises `AllocationAborted`: with `on_node` another node can fit, without it no node can.
         """
         features, view = self._allocator.features, NodeView(node)
         pools = gather_pools(self._allocator.slices, view, features)

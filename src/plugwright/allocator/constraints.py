@@ -57,7 +57,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def _allows(self, value: _Attribute) -> bool:
-        """Whether a device with the value may join the others."""
+        """Whether a device with the value can join the others."""
 
     def _keep(self, _request: DeviceRequest, value: _Attribute) -> None:
         self._values.append(value)
@@ -86,7 +86,7 @@ class _DistinctAttribute(Constraint):
 
 
 class _DistinctFromLast(_DistinctAttribute):
-    """As 1.36 compares: with the last device of each request, so that devices of one request may share a value."""
+    """Compares as 1.36 does: with the last device of each request, so that devices of one request can share a value."""
 
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
         super().__init__(attribute, requests)

@@ -1,7 +1,7 @@
 """Capacity that several claims share: how much a request consumes of a device, and whether that much is left. Pure.
 
-Requests are rounded as the driver's request policy says. Upstream computes with 64-bit integers; a request that does
-not fit into them is an error there and here.
+Requests are rounded by the driver's request policy. Upstream computes with 64-bit integers; a request that exceeds them
+is an error there and here.
 """
 
 import functools
@@ -72,7 +72,7 @@ def _capacity(entry: Mapping[str, Any]) -> DeviceCapacity:
 def consumption(
     requested: Mapping[str, Amount], published: Mapping[str, DeviceCapacity], features: Features
 ) -> Mapping[str, Amount]:
-    """What a request consumes of each capacity of a device. Raises `InvalidValue` if that cannot be computed."""
+    """The consumption of each capacity of a device by a request. Raises `InvalidValue` if that cannot be computed."""
     consumed: dict[str, Amount] = {}
     for name, capacity in published.items():
         try:

@@ -1,6 +1,6 @@
 """The requests of claims as the allocator reads them, with their device classes.
 
-A field that the allocator does not know is refused with its path: a request must not be met without it.
+An unsupported field is rejected with its path, because a request must not be satisfied while ignoring it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -66,7 +66,7 @@ class DeviceSearch:
         usable = (slice_ for pool in pools if pool.usable for slice_ in pool.slices)
         self._devices = [device for slice_ in usable for device in slice_.devices]
         self._suffixes: dict[tuple[int, str], list[int]] = {}
-        self._evaluated: dict[tuple[int, str], dict[int, bool]] = {}  # may a device ever be chosen, by place
+        self._evaluated: dict[tuple[int, str], dict[int, bool]] = {}  # whether a device can ever be chosen, by position
         self._all: dict[tuple[int, str], list[SliceDevice]] = {}
         self.rejections: dict[tuple[int, str, DeviceId], DeviceRejection] = {}
         self.most_found: dict[tuple[int, str], int] = {}
@@ -92,7 +92,7 @@ class DeviceSearch:
                 return False
             else:
                 frame = self._stack[-1]
-                # Another choice for an earlier claim may leave this claim alternatives with fewer devices.
+                # Another choice for an earlier claim can leave this claim alternatives with fewer devices.
                 crossed = step is _EXCEEDED and frame.position.claim < self._from
                 step = self._resume(frame, _FAILED if crossed else step)
 
@@ -215,7 +215,7 @@ class DeviceSearch:
         return self._leave(_FAILED)
 
     def _possible_from(self, claim: int, request: DeviceRequest) -> list[int] | None:
-        """How many devices from each place on may ever be chosen, once every device has been evaluated.
+        """The number of devices from each position on that can ever be chosen, once every device has been evaluated.
 
         A search that cannot find enough of them ends early. Not before: upstream would report an error of a selector
         that was not evaluated yet.
@@ -234,7 +234,7 @@ class DeviceSearch:
         return self._suffixes[key]
 
     def _required_device(self, slot: _Slot) -> _Step:
-        """One of all devices: if it is not available, the request fails."""
+        """A device of a request for all devices: if it is unavailable, the request fails."""
         position, request = slot.position, slot.request
         device = self._all[position.claim, request.name][position.device]
         choice = self.attempt.choose(position.claim, request, device)

@@ -33,10 +33,10 @@ _KNOWN = {*_IN_1_36, FRACTIONAL_RANGES, "DRADeviceBindingConditions", "DRAResour
 
 
 class Features(Struct, frozen=True):
-    """Which features an allocation may use. Every default is that of 1.37, with all features off.
+    """The features that an allocation can use. The defaults are those of 1.37 with all features off.
 
     A device with binding conditions is refused when it would be chosen, because the embedded scheduler does not wait
-    for conditions. Without `binding_conditions` such a device is passed over, as upstream does.
+    for conditions. Without `binding_conditions` such a device is skipped, as upstream does.
     """
 
     admin_access: bool = False
@@ -46,7 +46,7 @@ class Features(Struct, frozen=True):
     fractional_ranges: bool = False
     partitionable_devices: bool = False
     prioritized_list: bool = False
-    # A slice with counter sets belongs to its pool on every node, not only where the pool has devices.
+    # A slice with counter sets belongs to its pool on every node, not only on nodes with devices of the pool.
     counters_on_every_node: bool = False
     # distinctAttribute compares with the last device of each request, not with every device.
     distinct_from_last: bool = False

@@ -43,7 +43,7 @@ def device_name(device: DeviceId) -> str:
 
 
 def unknown_field(value: Mapping[str, Any], known: Iterable[str]) -> str:
-    """The first field that the allocator does not know, empty if there is none. A null counts as absent."""
+    """The first field that the allocator does not support, empty if there is none. A null counts as absent."""
     return next((name for name in sorted(value.keys() - set(known)) if value[name] is not None), "")
 
 
@@ -64,7 +64,7 @@ def compiled(expression: str) -> CompiledSelector:
 
 
 class SliceDevice:
-    """A device of a slice. What is expensive to read is read when a request needs it, and kept with the slice."""
+    """A device of a slice. Expensive fields are read when a request needs them, and cached with the slice."""
 
     def __init__(self, slice_: "PublishedSlice", published: Mapping[str, Any]) -> None:
         self.slice = slice_
@@ -80,7 +80,7 @@ class SliceDevice:
 
     @cached_property
     def counters(self) -> Mapping[str, Mapping[str, Decimal]]:
-        """What it consumes, by counter set and counter."""
+        """Its consumption, by counter set and counter."""
         consumed = self.published.get("consumesCounters") or ()
         return {entry["counterSet"]: _counters(entry.get("counters")) for entry in consumed}
 

@@ -1,7 +1,7 @@
 """Questions to the allocator as JSON, for `python -m plugwright.allocator`.
 
 A question has `features` (names; null for none; absent for the defaults of `version`), `node`, `classes`, `slices`,
-`claims`, and what is taken: `allocated` (`driver/pool/device`), `allocatedShared` (with `/shareID`) and
+`claims`, and the allocated devices: `allocated` (`driver/pool/device`), `allocatedShared` (with `/shareID`) and
 `allocatedCapacity` (amounts by device). The answer has `results`, with `reasons` if there are none, or `error`, or
 `unsupported`.
 """
@@ -96,7 +96,7 @@ def _capacities(listed: Any) -> Iterable[tuple[Any, Mapping[str, Any]]]:
 
 
 def _device(entry: Any, known: set[DeviceId]) -> DeviceId:
-    """`driver/pool/device`, where the pool may have slashes; or an object with these keys."""
+    """`driver/pool/device`, in which the pool can contain slashes; or an object with these keys."""
     if isinstance(entry, Mapping):
         return entry["driver"], entry["pool"], entry["device"]
     driver, _, rest = str(entry).partition("/")

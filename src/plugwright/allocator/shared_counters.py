@@ -13,7 +13,7 @@ _Counter = tuple[str, str]  # set, counter
 
 
 class SharedCounters:
-    """What allocated devices leave of a pool's counters, and what the devices of this attempt take of that."""
+    """The counters of a pool that allocated devices leave free, and the consumption of this attempt."""
 
     def __init__(self, pool: SlicePool, state: AllocatedState) -> None:
         self._left: dict[_Counter, Decimal] = {

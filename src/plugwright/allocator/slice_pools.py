@@ -15,7 +15,7 @@ PoolId = tuple[str, str]  # driver, pool
 
 
 class NodeView:
-    """What slices select nodes by: name and labels."""
+    """The name and labels by which slices select a node."""
 
     __slots__ = ("labels", "name")
 
@@ -95,7 +95,7 @@ def _is_relevant(slice_: PublishedSlice, node: NodeView, features: Features) -> 
     if not features.partitionable_devices and (slice_.per_device is not None or slice_.has_counter_sets):
         return False
     if slice_.has_compatibility_groups:
-        return False  # makes its pool incomplete: who may share with whom is not known
+        return False  # makes its pool incomplete: it is unknown which devices share counters
     if features.counters_on_every_node and slice_.has_counter_sets:
         return True
     return node.reaches(slice_)

@@ -13,12 +13,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from plugwright.apiserver import KUBERNETES_VERSION, clock, discovery, remote_commands, requests, responses, schema
+from plugwright.apiserver import (
+    KUBERNETES_VERSION,
+    clock,
+    discovery,
+    port_forward,
+    remote_commands,
+    requests,
+    responses,
+    schema,
+)
 from plugwright.apiserver.clock import Clock
 from plugwright.apiserver.errors import from_cluster_error, method_not_allowed, not_found
 from plugwright.apiserver.handlers import Logs, ResourceHandlers
 from plugwright.apiserver.kinds import KINDS
-from plugwright.apiserver.remote_commands import NO_COMMANDS, CommandRunner
+from plugwright.apiserver.remote_commands import NO_COMMANDS, STREAMED_SUBRESOURCES, CommandRunner
 from plugwright.apiserver.store import Store
 from plugwright.errors import ClusterError, StatusError
 
@@ -26,7 +35,6 @@ __all__ = ["Logs", "RequestRouter", "Server", "application"]
 
 logger = logging.getLogger(__name__)
 _IMPERSONATION = "impersonate-"
-_STREAMED = ("attach", "exec")
 _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
@@ -74,15 +82,16 @@ class RequestRouter:
         await response(scope, receive, send)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`kubectl exec` and `attach`; a request that is refused is answered as one without an upgrade."""
+        """`kubectl exec`, `attach` and `port-forward`; refusals are answers as without an upgrade."""
         request = Request({**scope, "type": "http", "method": "GET", "scheme": "https", "http_version": "1.1"}, receive)
         try:
             self._authenticate(request)
             _refuse_impersonation(request)
             path = requests.resource_path(scope["path"].rstrip("/"), self._release)
-            if path.subresource not in _STREAMED:
+            if path.subresource not in STREAMED_SUBRESOURCES:
                 raise method_not_allowed()
-            await remote_commands.serve(scope, receive, send, path, self._commands)
+            served = port_forward if path.subresource == "portforward" else remote_commands
+            await served.serve(scope, receive, send, path, self._commands)
         except ClusterError as error:
             response = responses.failure(request, from_cluster_error(error))
             headers = response.raw_headers

@@ -28,7 +28,7 @@ from plugwright.apiserver.list_options import Chunk
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.patch import Json, json_patch, merge_patch, strategic_merge_patch
 from plugwright.apiserver.registry import DeleteOptions, ResourcePath, Writer, check_identity
-from plugwright.apiserver.remote_commands import NO_COMMANDS, CommandRunner
+from plugwright.apiserver.remote_commands import NO_COMMANDS, STREAMED_SUBRESOURCES, CommandRunner
 from plugwright.apiserver.responses import ResponseForm
 from plugwright.apiserver.scale import scale_of, scaled
 from plugwright.apiserver.store import DryRun, Object, Store
@@ -44,7 +44,6 @@ _PATCHES: dict[str, Callable[[Json, Json, Kind], Json]] = {
         before, patch, kind.object_type
     ),
 }
-_STREAMED = ("attach", "exec")
 _APPLY = "application/apply-patch+yaml"
 
 
@@ -75,7 +74,7 @@ class ResourceHandlers:
         raise method_not_allowed()
 
     def _read(self, request: Request, path: ResourcePath) -> Response:
-        if path.subresource in _STREAMED:
+        if path.subresource in STREAMED_SUBRESOURCES:
             return self._refuse_stream(request, path)
         if path.subresource == "log":
             return self.log(request, path)
@@ -92,10 +91,10 @@ class ResourceHandlers:
     def _refuse_stream(self, request: Request, path: ResourcePath) -> Response:
         """Of `kubectl exec` and the like without a WebSocket: older clients, and those that were refused one."""
         self._commands.check(path, remote_commands.read_options(request.query_params))
-        raise bad_request("exec and attach need a WebSocket here: use kubectl 1.31 or newer")
+        raise bad_request(f"{path.subresource} needs a WebSocket here: use kubectl 1.31 or newer")
 
     async def _post(self, request: Request, path: ResourcePath) -> Response:
-        if path.subresource in _STREAMED:
+        if path.subresource in STREAMED_SUBRESOURCES:
             return self._refuse_stream(request, path)
         content = await requests.read_body(request)
         if path.subresource == "binding":

@@ -18,12 +18,25 @@ from plugwright.apiserver.registry import ResourcePath
 from plugwright.apiserver.store import Object
 from plugwright.errors import ClusterError, StatusError
 
-__all__ = ["NO_COMMANDS", "CommandOptions", "CommandRunner", "CommandStreams", "read_options", "serve"]
+__all__ = [
+    "NO_COMMANDS",
+    "STREAMED_SUBRESOURCES",
+    "CommandOptions",
+    "CommandRunner",
+    "CommandStreams",
+    "Connection",
+    "read_options",
+    "serve",
+]
 
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSED = 0, 1, 2, 3, 4, 255
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_COMMANDS = {"attach": "attach", "exec": "exec", "portforward": "port-forward"}
 _MOST_WORDS, _LARGEST_SIZE = 4096, 10_000
 _MOST_INPUT = 16  # messages of input that the process has not read
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+STREAMED_SUBRESOURCES = tuple(_COMMANDS)  # which need a WebSocket
 
 
 class CommandOptions(Struct, frozen=True):
@@ -74,13 +87,17 @@ class CommandStreams:
 
 
 class CommandRunner(Protocol):
-    """Runs commands in containers, and attaches to them; both raise `StatusError`."""
+    """Runs commands in containers, attaches to them, and connects to their ports; all raise `StatusError`."""
 
     async def execute(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int:
         """The exit code of a new process in the container."""
         ...
 
     async def attach(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int: ...
+
+    async def connect(self, path: ResourcePath, port: int) -> Connection:
+        """A connection to a TCP port of the pod."""
+        ...
 
     def check(self, path: ResourcePath, options: CommandOptions) -> None:
         """Raises `StatusError` for a container in which nothing can be run."""
@@ -96,12 +113,15 @@ class _NoCommands:
     async def attach(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int:
         raise self._refused(path)
 
+    async def connect(self, path: ResourcePath, port: int) -> Connection:
+        raise self._refused(path)
+
     def check(self, path: ResourcePath, options: CommandOptions) -> None:
         raise self._refused(path)
 
     def _refused(self, path: ResourcePath) -> StatusError:
         text = "no container runs without --run: use `plugwright up --run`, or `plugwright join` with a real API server"
-        return bad_request(f"plugwright does not emulate {path.subresource} here: {text}")
+        return bad_request(f"plugwright does not emulate {_COMMANDS[path.subresource]} here: {text}")
 
 
 NO_COMMANDS = _NoCommands()

@@ -1,4 +1,7 @@
-"""ASGI applications behind TLS: the embedded API server, and the kubelet API of joined nodes. The home of uvicorn."""
+"""ASGI applications behind TLS: the embedded API server and the kubelet API of joined nodes; the page, without TLS.
+
+The home of uvicorn.
+"""
 
 import asyncio
 import socket
@@ -77,9 +80,15 @@ class RestartableServer:
 
 @asynccontextmanager
 async def serving(
-    application: Application, listening: list[socket.socket], certificates: Certificates, clients: Path | None = None
+    application: Application,
+    listening: list[socket.socket],
+    certificates: Certificates | None,
+    clients: Path | None = None,
 ) -> AsyncIterator[None]:
-    """Answers while inside; leaving ends every watch. Certificates of clients must be signed by the file `clients`."""
+    """Answers while inside, without TLS if there are no certificates; leaving ends every watch.
+
+    Certificates of clients must be signed by the file `clients`.
+    """
     config = uvicorn.Config(
         application,
         http=_CertifiedConnection if clients else _Connection,
@@ -89,8 +98,8 @@ async def serving(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_LIMIT,
-        ssl_keyfile=str(certificates.key),
-        ssl_certfile=str(certificates.certificate),
+        ssl_keyfile=str(certificates.key) if certificates else None,
+        ssl_certfile=str(certificates.certificate) if certificates else None,
         ssl_cert_reqs=ssl.CERT_OPTIONAL if clients else ssl.CERT_NONE,
         ssl_ca_certs=str(clients) if clients else None,
     )

@@ -1,34 +1,27 @@
 """WebSockets (RFC 6455) for the API server: uvicorn hands an upgraded connection to this, and it calls the application.
 
-`kubectl exec` and `cp` speak it. Messages are binary, at most 1 MiB each; there are no extensions. A client that sends
+`kubectl exec`, `cp`, `attach` and `port-forward` use it; frames are `kube.websocket_frames`. A client that sends
 faster than the application reads is made to wait.
 """
 
 import asyncio
-import base64
-import hashlib
 import struct
 from collections import deque
 from http import HTTPStatus
-from typing import NamedTuple
 
 from starlette.types import Message, Scope
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from plugwright.errors import MalformedMessage, MessageTooLarge
+from plugwright.kube import websocket_frames
+from plugwright.kube.websocket_frames import BINARY, CLOSE, PONG, WebSocketReader
+
 __all__ = ["WebSocketConnection"]
 
-_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of the RFC, for the answer to a key
-_LARGEST, _MOST_WAITING = 2**20, 64  # octets of a message; messages that the application has not read
+_MOST_WAITING = 64  # messages that the application has not read
 _LARGEST_HEAD = 64 * 1024
-_BINARY, _CLOSE, _PONG = 0x2, 0x8, 0xA
 _PROTOCOL_ERROR, _TOO_BIG, _GONE = 1002, 1009, 1006
-
-
-class _Frame(NamedTuple):
-    is_final: bool
-    opcode: int
-    payload: bytes
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -39,7 +32,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._application, self._server, self._state = config.loaded_app, server_state, app_state
         self._buffer = bytearray()
         self._key = b""
-        self._fragments = bytearray()
+        self._reader = WebSocketReader(of_client=True)
         self._messages: deque[Message] = deque([{"type": "websocket.connect"}])
         self._arrived, self._writable = asyncio.Event(), asyncio.Event()
         self._arrived.set()
@@ -67,11 +60,12 @@ class WebSocketConnection(asyncio.Protocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._key:
+            self._reader.feed(data)
+            self._read_messages()
+            return
         self._buffer += data
-        if not self._key:
-            self._read_request()
-        if self._is_accepted:
-            self._read_frames()
+        self._read_request()
 
     def _read_request(self) -> None:
         """The request, which uvicorn has checked and passes on as it came."""
@@ -82,7 +76,8 @@ class WebSocketConnection(asyncio.Protocol):
             return
         request_line, *lines = head.split(b"\r\n")
         headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
-        self._buffer = bytearray(rest)
+        self._buffer.clear()
+        self._reader.feed(rest)
         self._key = dict(headers).get(b"sec-websocket-key", b"") or b"none"
         raw_path, _, query = request_line.split(b" ")[1].partition(b"?")
         offered = dict(headers).get(b"sec-websocket-protocol", b"").decode("latin-1")
@@ -124,7 +119,7 @@ class WebSocketConnection(asyncio.Protocol):
             case "websocket.accept":
                 self._accept(message.get("subprotocol") or "")
             case "websocket.send":
-                self._write(_BINARY, message["bytes"])
+                self._write(BINARY, message["bytes"])
             case "websocket.http.response.start":
                 self._refuse(message)
             case "websocket.http.response.body":
@@ -134,14 +129,13 @@ class WebSocketConnection(asyncio.Protocol):
                 self._close(message.get("code", 1000))
 
     def _accept(self, subprotocol: str) -> None:
-        accepted = base64.b64encode(hashlib.sha1(self._key + _GUID, usedforsecurity=False).digest())
         lines = [b"HTTP/1.1 101 Switching Protocols", b"Upgrade: websocket", b"Connection: Upgrade"]
-        lines.append(b"Sec-WebSocket-Accept: " + accepted)
+        lines.append(b"Sec-WebSocket-Accept: " + websocket_frames.accepted_key(self._key).encode())
         if subprotocol:
             lines.append(b"Sec-WebSocket-Protocol: " + subprotocol.encode())
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
         self._is_accepted = True
-        self._read_frames()
+        self._read_messages()
 
     def _refuse(self, message: Message) -> None:
         status = HTTPStatus(message["status"])
@@ -149,56 +143,26 @@ class WebSocketConnection(asyncio.Protocol):
         lines += [name + b": " + value for name, value in message.get("headers", ())]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
 
-    def _read_frames(self) -> None:
-        while not self._is_closed and (frame := self._next_frame()) is not None:
-            self._handle(frame)
-
-    def _next_frame(self) -> _Frame | None:
-        """None until there is a whole one."""
-        buffer = self._buffer
-        if len(buffer) < 2:
-            return None
-        first, second = buffer[0], buffer[1]
-        if not second & 0x80 or first & 0x70:  # a client must mask, and no extension was agreed on
-            self._close(_PROTOCOL_ERROR)
-            return None
-        length, offset = second & 0x7F, 2
-        if length == 126:
-            offset = 4
-        elif length == 127:
-            offset = 10
-        if len(buffer) < offset + 4:
-            return None
-        if length > 125:
-            (length,) = struct.unpack(">H" if length == 126 else ">Q", buffer[2:offset])
-        if length > _LARGEST:
+    def _read_messages(self) -> None:
+        if not self._is_accepted or self._is_closed:
+            return
+        try:
+            for message in self._reader.messages():
+                self._handle(message)
+        except MessageTooLarge:
             self._close(_TOO_BIG)
-            return None
-        end = offset + 4 + length
-        if len(buffer) < end:
-            return None
-        mask, payload = buffer[offset : offset + 4], bytes(buffer[offset + 4 : end])
-        del buffer[:end]
-        return _Frame(bool(first & 0x80), first & 0x0F, _unmasked(payload, mask))
+        except MalformedMessage:
+            self._close(_PROTOCOL_ERROR)
 
-    def _handle(self, frame: _Frame) -> None:
-        match frame.opcode:
-            case 0x0 | 0x1 | 0x2:
-                self._fragments += frame.payload
-                if len(self._fragments) > _LARGEST:
-                    self._close(_TOO_BIG)
-                elif frame.is_final:
-                    self._put({"type": "websocket.receive", "bytes": bytes(self._fragments)})
-                    self._fragments.clear()
-            case 0x9:
-                self._write(_PONG, frame.payload[:125])
-            case 0x8:
+    def _handle(self, message: websocket_frames.Message) -> None:
+        match message.opcode:
+            case websocket_frames.BINARY:
+                self._put({"type": "websocket.receive", "bytes": message.content})
+            case websocket_frames.PING:
+                self._write(PONG, message.content)
+            case websocket_frames.CLOSE:
                 self._put({"type": "websocket.disconnect", "code": 1000})
                 self._close(1000)
-            case 0xA:
-                pass
-            case _:
-                self._close(_PROTOCOL_ERROR)
 
     def _put(self, message: Message) -> None:
         if self._is_closed:
@@ -208,30 +172,18 @@ class WebSocketConnection(asyncio.Protocol):
         if len(self._messages) >= _MOST_WAITING:
             self.transport.pause_reading()
 
-    def _write(self, opcode: int, payload: bytes) -> None:
-        length = len(payload)
-        if length < 126:
-            head = bytes((0x80 | opcode, length))
-        elif length < 2**16:
-            head = struct.pack(">BBH", 0x80 | opcode, 126, length)
-        else:
-            head = struct.pack(">BBQ", 0x80 | opcode, 127, length)
-        self.transport.write(head + payload)
+    def _write(self, opcode: int, content: bytes) -> None:
+        if not self._is_closed:
+            self.transport.write(websocket_frames.frame(opcode, content))
 
     def _close(self, code: int) -> None:
         if self._is_closed:
             return
         if self._is_accepted:
-            self._write(_CLOSE, struct.pack(">H", code))
+            self._write(CLOSE, struct.pack(">H", code))
         self._end()
 
     def _end(self) -> None:
         self._put({"type": "websocket.disconnect", "code": _GONE})
         self._is_closed = True
         self.transport.close()
-
-
-def _unmasked(payload: bytes, mask: bytes | bytearray) -> bytes:
-    length = len(payload)
-    key = (bytes(mask) * (length // 4 + 1))[:length]
-    return (int.from_bytes(payload) ^ int.from_bytes(key)).to_bytes(length)

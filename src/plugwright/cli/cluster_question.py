@@ -1,49 +1,131 @@
-"""What `why`, `fit` and `lint` share: how they reach a cluster, read files and NodeReports, and print documents."""
+"""What `why`, `fit` and `lint` share: how they reach a cluster, and read files and NodeReports."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
 import yaml
+from msgspec.structs import replace
 
-from plugwright.cli.output import Dumper
+from plugwright.cli.completing import complete_namespace
+from plugwright.cli.output import output_option
 from plugwright.errors import ConfigError
 from plugwright.explain import World, read_world
 from plugwright.explain.world import ApiObject
+from plugwright.fleet.daemons import SELECTOR, DaemonChoice
+from plugwright.fleet.world_reports import with_node_reports
 from plugwright.kube import kubeconfig as kubeconfigs
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient
 
-__all__ = ["cluster_options", "printed", "read_objects", "read_reports", "wanted_namespace", "world_of"]
+__all__ = [
+    "AskedCluster", "AskedReports", "cluster_options", "read_objects", "report_options", "wanted_namespace",
+    "with_reports",
+]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PATH = click.Path(path_type=Path)
 _MOST_BYTES = 4 << 20  # of a file
 _MOST_OBJECTS = 1000
-_OPTIONS = (
-    click.option("-n", "--namespace", help="Namespace of the objects.  [default: that of the context]"),
-    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl, or in a pod its account."),
-    click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
+_CLUSTER = (
     click.option(
-        "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
+        "-n", "--namespace", shell_complete=complete_namespace,
+        help="Namespace of the objects.  [default: that of the context]",
     ),
-)
+    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl; in a pod, its service account."),
+    click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
+    output_option(),
+)  # fmt: skip
+_ALL_NAMESPACES = click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
+_REPORTS = (
+    click.option(
+        "--report", "reports", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
+        help="NodeReport of a node whose daemon cannot be reached (`plugwright status -o json`). May be repeated.",
+    ),
+    click.option("--no-daemons", is_flag=True, help="Do not ask the nodes' daemons for their NodeReports (by exec)."),
+    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True,
+                 help="Labels of the daemons' pods."),
+    click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
+)  # fmt: skip
 
 
-def cluster_options(command: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+class AskedCluster(msgspec.Struct, frozen=True):
+    """The flags that choose a cluster and a namespace, which is empty for all of them."""
+
+    namespace: str
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    @property
+    def access(self) -> ClusterAccess:
+        return ClusterAccess.choose(self.kubeconfig, self.context)
+
+    def world(self) -> World:
+        with BlockingClient(self.access) as client:
+            return read_world(client, self.namespace)
 
 
-def world_of(
-    kubeconfig: Path | None, context: str | None, namespace: str, reports: Mapping[str, ApiObject] | None = None
-) -> World:
-    with BlockingClient(ClusterAccess.choose(kubeconfig, context)) as client:
-        return read_world(client, namespace, reports)
+class AskedReports(msgspec.Struct, frozen=True):
+    """The flags that choose NodeReports: files, and the daemons that are asked."""
+
+    files: Mapping[str, ApiObject] = {}
+    asks_daemons: bool = True
+    selector: str = SELECTOR
+    daemon_namespace: str | None = None
+
+
+def cluster_options(*, all_namespaces: bool = False) -> Callable[[F], F]:
+    """The command gets its cluster as `cluster`, and `output`."""
+
+    def decorated(command: F) -> F:
+        @wraps(command)
+        def call(
+            *arguments: Any, namespace: str | None, kubeconfig: Path | None, context: str | None,
+            all_namespaces: bool = False, **values: Any,
+        ) -> Any:  # fmt: skip
+            if namespace and all_namespaces:
+                raise click.UsageError("give --namespace or --all-namespaces, not both")
+            wanted = "" if all_namespaces else wanted_namespace(namespace, kubeconfig, context)
+            return command(*arguments, cluster=AskedCluster(wanted, kubeconfig, context), **values)
+
+        decorating: Any = call
+        for option in reversed((*_CLUSTER, *([_ALL_NAMESPACES] if all_namespaces else []))):
+            decorating = option(decorating)
+        return decorating  # type: ignore[no-any-return]
+
+    return decorated
+
+
+def report_options(command: F) -> F:
+    """The command gets the flags that choose NodeReports as `reports`."""
+
+    @wraps(command)
+    def call(
+        *arguments: Any, reports: tuple[Path, ...], no_daemons: bool, selector: str, daemon_namespace: str | None,
+        **values: Any,
+    ) -> Any:  # fmt: skip
+        asked = AskedReports(read_reports(reports), not no_daemons, selector, daemon_namespace)
+        return command(*arguments, reports=asked, **values)
+
+    decorating: Any = call
+    for option in reversed(_REPORTS):
+        decorating = option(decorating)
+    return decorating  # type: ignore[no-any-return]
+
+
+def with_reports(world: World, cluster: AskedCluster, reports: AskedReports, pods: Iterable[ApiObject]) -> World:
+    """The world with the NodeReports of files, and of the daemons on the nodes that could take one of the pods."""
+    world = replace(world, reports=reports.files, sources=dict.fromkeys(reports.files, "file"))
+    if not reports.asks_daemons:
+        return world
+    choice = DaemonChoice(None, "", cluster.kubeconfig, cluster.context, reports.selector, reports.daemon_namespace)
+    return with_node_reports(world, cluster.access, choice, pods)
 
 
 def read_reports(paths: tuple[Path, ...]) -> dict[str, ApiObject]:
@@ -84,15 +166,6 @@ def _content(path: Path) -> bytes:
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"{path} must be at most {_MOST_BYTES} bytes")
     return content
-
-
-def printed(document: msgspec.Struct, output: str) -> bool:
-    """Prints the document if the output is JSON or YAML."""
-    if output not in ("json", "yaml"):
-        return False
-    plain = msgspec.to_builtins(document)
-    click.echo(json.dumps(plain) if output == "json" else yaml.dump(plain, Dumper=Dumper, sort_keys=False).rstrip())
-    return True
 
 
 def wanted_namespace(namespace: str | None, path: Path | None, context: str | None) -> str:

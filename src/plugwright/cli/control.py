@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from plugwright.cli.completing import complete_node
 from plugwright.errors import ConfigError, PeerGone
 from plugwright.fleet.daemons import (
     CONTROL_SOCKET,
@@ -36,10 +37,14 @@ control_socket = click.option(
 )
 _OPTIONS = (
     control_socket,
-    click.option("--node", metavar="NODE", default="", help="The daemon of this node of a cluster."),
+    click.option(
+        "--node", metavar="NODE", default="", help="The daemon of this node of a cluster.", shell_complete=complete_node
+    ),
     click.option("--kubeconfig", type=_PATH, help="With --node.  [default: as kubectl]"),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option(
+        "--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemons' pods."
+    ),
     click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
 )
 _ALL_NODES = click.option("--all-nodes", is_flag=True, help="The daemons of all nodes of the cluster.")

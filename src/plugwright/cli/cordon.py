@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
+from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, device_id
-from plugwright.cli.fleet_options import document_printed
 from plugwright.cli.options import duration, moment
-from plugwright.cli.output import Cell, age, table_lines
+from plugwright.cli.output import Cell, age, document_printed, output_option, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.device_names import NamedDevice, complete_device
 from plugwright.sdk.status import CordonStatus, DaemonStatus
@@ -29,8 +29,8 @@ _by = click.option(
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("resource", required=False)
-@click.argument("device_id", metavar="[ID]", required=False)
+@click.argument("resource", required=False, shell_complete=complete_resource)
+@click.argument("device_id", metavar="[ID]", required=False, shell_complete=complete_device_id)
 @click.option("--reason", help="Reason, shown by `status`.  [required]")
 @click.option("--for", "seconds", type=duration, metavar="TIME", help="End it after this time, such as 90m, 2h or 3d.")
 @click.option(
@@ -38,7 +38,7 @@ _by = click.option(
 )
 @_by
 @click.option("--list", "listing", is_flag=True, hidden=True)  # its earlier name
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="With `list`.  [default: text]")
+@output_option("With `list`.", default=None)
 @daemon_options(all_nodes=True)
 def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: Any) -> None:
     """Take one device out of service: it turns Unhealthy with this reason, and stays so over restarts.
@@ -81,8 +81,8 @@ def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: A
 
 
 @click.command(epilog="Example:  plugwright uncordon nvidia.com/gpu GPU-1c2d")
-@click.argument("resource")
-@click.argument("given_id", metavar="ID")
+@click.argument("resource", shell_complete=complete_resource)
+@click.argument("given_id", metavar="ID", shell_complete=complete_device_id)
 @_by
 @daemon_options()
 def uncordon(resource: str, given_id: str, by: str | None, daemon: ChosenDaemon) -> None:

@@ -7,19 +7,16 @@ from typing import Any
 import click
 
 from plugwright.cli.devices_table import STATE_COLOURS, age_of
-from plugwright.cli.history import event_text
 from plugwright.cli.output import Cell, table_lines
 from plugwright.explain.explanation import explain_pod
 from plugwright.explain.world import World, identity, is_finished
-from plugwright.fleet.fleet_devices import Fleet, FleetDevice
+from plugwright.fleet.device_events import event_text
+from plugwright.fleet.fleet_devices import STATE_LETTERS, Fleet, FleetDevice
 from plugwright.fleet.sums import wants_devices
 from plugwright.text import clean
 
 __all__ = ["fleet_key", "fleet_view"]
 
-_LETTERS = {
-    "free": ".", "held": "H", "shared": "S", "unhealthy": "U", "cordoned": "C", "tainted": "T", "unknown": "?",
-}  # fmt: skip
 _MOST_EVENTS, _MOST_PODS, _MOST_HOLDERS = 5, 5, 20
 
 
@@ -34,14 +31,16 @@ def fleet_view(fleet: Fleet, world: World) -> list[str]:
 
 
 def _cells(fleet: Fleet) -> Iterator[str]:
-    yield "  ".join(click.style(f"{letter} {state}", fg=STATE_COLOURS[state]) for state, letter in _LETTERS.items())
+    yield "  ".join(
+        click.style(f"{letter} {state}", fg=STATE_COLOURS[state]) for state, letter in STATE_LETTERS.items()
+    )
     groups: dict[tuple[str, str], list[FleetDevice]] = {}
     for device in fleet.devices:
         groups.setdefault((device.node, device.resource), []).append(device)
     width = max((len(clean(node)) + len(clean(resource)) + 2 for node, resource in groups), default=0)
     for (node, resource), devices in groups.items():
         cells = "".join(
-            click.style(_LETTERS[device.state], fg=STATE_COLOURS[device.state], bold=device.state != "free")
+            click.style(STATE_LETTERS[device.state], fg=STATE_COLOURS[device.state], bold=device.state != "free")
             for device in devices
         )
         yield f"{f'{clean(node)}  {clean(resource)}'.ljust(width)}  {cells}"

@@ -1,23 +1,25 @@
 """`plugwright history`: what happened to a device, to the devices of a pod, or to all."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-import yaml
 
+from plugwright.cli.completing import complete_held
 from plugwright.cli.control import ChosenDaemon, daemon_options
+from plugwright.cli.fleet_options import pod_namespace
 from plugwright.cli.options import duration
-from plugwright.cli.output import Cell, Dumper, table_lines
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.daemons import CONTROL_SOCKET
+from plugwright.fleet.device_events import event_text
 from plugwright.text import clean
 
-__all__ = ["event_text", "history"]
+__all__ = ["history"]
 
 _COLUMNS = ["TIME", "NODE", "RESOURCE", "DEVICE", "EVENT"]
+_WIDE = ["CLAIM", "API", "BY"]
 
 
 @click.command(
@@ -27,10 +29,10 @@ Examples:
   kubectl plugwright history team-a/train-7 --all-nodes
 """
 )
-@click.argument("what", metavar="[DEVICE|POD]", default="")
+@click.argument("what", metavar="[DEVICE|POD]", default="", shell_complete=complete_held)
 @click.option("--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back.")
-@click.option("-n", "--namespace", default="", help="Namespace of POD.  [default: any]")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@pod_namespace
+@output_option()
 @daemon_options(all_nodes=True)
 def history(what: str, since: float, namespace: str, output: str, daemon: ChosenDaemon) -> None:
     """Show allocations, releases, changes of health and cordons: of DEVICE, of POD's devices, or of all.
@@ -48,10 +50,8 @@ def history(what: str, since: float, namespace: str, output: str, daemon: Chosen
         silent += [f"{clean(node)}: {clean(reason)}"] if reason else []
         found += [{"node": node or choice.node, **event} for event in events or () if _is_about(event, what, namespace)]
     found.sort(key=lambda event: str(event["time"]))
-    if output in ("json", "yaml"):
-        click.echo(json.dumps(found) if output == "json" else yaml.dump(found, Dumper=Dumper, sort_keys=False))
-    else:
-        click.echo("\n".join(_lines(found)))
+    if not document_printed(found, output):
+        click.echo("\n".join(_lines(found, is_wide=output == "wide")))
     if silent:
         raise PeerGone(f"the history of some nodes is unknown: {'; '.join(silent)}")
 
@@ -64,12 +64,12 @@ def _is_about(event: Mapping[str, Any], what: str, namespace: str) -> bool:
     return is_pod or what == event["resource"] or str(event["device"]).startswith(what)
 
 
-def _lines(events: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
     if not events:
         yield "nothing happened"
         return
     has_node = any(event["node"] for event in events)
-    columns = [name for name in _COLUMNS if name != "NODE" or has_node]
+    columns = [name for name in _COLUMNS if name != "NODE" or has_node] + (_WIDE if is_wide else [])
     rows: list[list[Cell]] = [
         [
             str(event["time"]),
@@ -77,26 +77,8 @@ def _lines(events: list[dict[str, Any]]) -> Iterator[str]:
             event["resource"],
             event["device"],
             event_text(event),
+            *([str(event.get(key) or "-") for key in ("claim", "api", "by")] if is_wide else []),
         ]
         for event in events
     ]
     yield from table_lines(columns, rows)
-
-
-def event_text(event: Mapping[str, Any]) -> str:
-    """`allocated to team-a/train-7`, `Unhealthy: Xid 79 (xid-79)`."""
-    pod = f"{event.get('namespace')}/{event['pod']}" if event.get("pod") else ""
-    claim = f"claim {event.get('namespace')}/{event['claim']}" if event.get("claim") else ""
-    holder = pod or claim or "a pod that is not known"
-    reason = f": {event['reason']}" if event.get("reason") else ""
-    match event.get("kind"):
-        case "allocated":
-            return f"allocated to {holder}"
-        case "released":
-            return f"released by {holder}"
-        case "health":
-            code = f" ({event['code']})" if event.get("code") else ""
-            return f"{event.get('health')}{reason}{code}"
-        case "cordoned":
-            return f"cordoned{reason}" + (f" (by {event['by']})" if event.get("by") else "")
-    return str(event.get("kind"))

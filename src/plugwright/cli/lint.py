@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli.cluster_question import cluster_options, printed, read_objects, wanted_namespace, world_of
+from plugwright.cli.cluster_question import AskedCluster, cluster_options, read_objects
+from plugwright.cli.output import document_printed
 from plugwright.explain.claim_lint import LintFinding, LintReport, lint_objects
 from plugwright.explain.fitting import in_namespace, with_objects
 from plugwright.text import clean
@@ -26,40 +27,41 @@ _COLORS = {"error": "red", "warning": "yellow"}
     help="YAML or JSON with ResourceClaims, ResourceClaimTemplates and DeviceClasses; - is the standard input. "
     " [default: the DeviceClasses of the cluster, and the templates of the namespace]",
 )  # fmt: skip
-@cluster_options
+@cluster_options(all_namespaces=True)
 @click.pass_context
-def lint(
-    click_context: click.Context, filename: Path | None, namespace: str | None, kubeconfig: Path | None,
-    context: str | None, output: str,
-) -> None:  # fmt: skip
+def lint(click_context: click.Context, filename: Path | None, cluster: AskedCluster, output: str) -> None:
     """Check claims, templates and classes against the devices that the cluster's drivers publish.
 
     Reported are selectors that fail on any device, which keeps pods waiting on every node, selectors that match no
     device, attributes and capacities that no driver publishes, missing classes, and requests that could never be
     met. Exits with 1 if there is an error.
     """
-    wanted = wanted_namespace(namespace, kubeconfig, context)
+    if filename is not None and not cluster.namespace:
+        raise click.UsageError("--all-namespaces is for the templates of the cluster: not with --filename")
     objects = read_objects(filename) if filename else []
-    world = world_of(kubeconfig, context, wanted)
+    world = cluster.world()
     if filename is None:
         objects = [{"kind": "DeviceClass", **entry} for entry in world.classes]
         objects += [{"kind": "ResourceClaimTemplate", **entry} for entry in world.templates]
-    scoped = [entry if entry["kind"] == "DeviceClass" else in_namespace(entry, wanted) for entry in objects]
-    report = lint_objects(with_objects(world, scoped, wanted), scoped)
-    if not printed(report, output):
-        click.echo("\n".join(_lines(report)))
+    scoped = [entry if entry["kind"] == "DeviceClass" else in_namespace(entry, cluster.namespace) for entry in objects]
+    report = lint_objects(with_objects(world, scoped, cluster.namespace), scoped)
+    if not document_printed(report, output):
+        click.echo("\n".join(_lines(report, is_wide=output == "wide")))
     if any(finding.level == "error" for finding in report.findings):
         click_context.exit(1)
 
 
-def _lines(report: LintReport) -> Iterator[str]:
+def _lines(report: LintReport, is_wide: bool) -> Iterator[str]:
+    has_namespace = is_wide or len({finding.namespace for finding in report.findings if finding.namespace}) > 1
     for finding in report.findings:
-        yield f"{_title(finding)}: {click.style(finding.level, fg=_COLORS[finding.level])}: {finding.text}"
+        level = click.style(finding.level, fg=_COLORS[finding.level])
+        yield f"{_title(finding, has_namespace)}: {level}: {finding.text}"
         yield f"    {clean(finding.path, limit=500)}  [{finding.code}]"
     if not report.findings:
         yield f"{report.checked} objects, nothing found"
     yield from (f"not seen: {entry}" for entry in report.unseen)
 
 
-def _title(finding: LintFinding) -> str:
-    return clean(f"{finding.kind} {finding.name}", limit=300)
+def _title(finding: LintFinding, has_namespace: bool) -> str:
+    namespace = f"{finding.namespace}/" if has_namespace and finding.namespace else ""
+    return clean(f"{finding.kind} {namespace}{finding.name}", limit=300)

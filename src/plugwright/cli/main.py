@@ -22,6 +22,7 @@ _COMMANDS = {
         "check": ("check", "Check a configuration file and print every mistake."),
         "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
+        "node-events": ("node_events", "Write Events and Node conditions for kubectl."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
         "manifest": ("manifest", "Print the manifests that run plugwright on every node."),
         "import": ("import_", "Convert another plugin's configuration to plugwright's."),
@@ -39,6 +40,7 @@ _COMMANDS = {
     },
     "See and explain a cluster": {
         "devices": ("devices", "Show every device of a cluster or a node, with its holder."),
+        "page": ("page", "Serve a page with every device of a cluster, for a browser."),
         "who": ("who", "Show who holds a device, or which devices a pod has."),
         "free": ("free", "Count free, held and unhealthy devices of a cluster."),
         "history": ("history", "Show what happened to devices: pods, health, cordons."),
@@ -48,7 +50,7 @@ _COMMANDS = {
     },
     "Look and repair": {
         "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
-        "status": ("status", "Show resources, their registration, and the health of each device."),
+        "status": ("status", "Show resources, their registration, and each device's health."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),
         "handover": ("handover", "Move a node's devices between the device plugin API and DRA."),

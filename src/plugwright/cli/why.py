@@ -1,20 +1,27 @@
 """`plugwright why`: what keeps a pod or claim waiting, and the smallest change that would let it run."""
 
-from pathlib import Path
-
 import click
 
-from plugwright.cli.cluster_question import cluster_options, printed, read_reports, wanted_namespace
+from plugwright.cli.cluster_question import (
+    AskedCluster,
+    AskedReports,
+    cluster_options,
+    report_options,
+    with_reports,
+)
+from plugwright.cli.completing import complete_why
+from plugwright.cli.output import Cell, document_printed, table_lines
 from plugwright.errors import ConfigError, PeerRefused
-from plugwright.explain import Explanation, World, explain_claim, explain_pod, read_world
-from plugwright.kube.access import ClusterAccess
+from plugwright.explain import Explanation, WaitingList, explain_claim, explain_pod, read_world, waiting_pods
 from plugwright.kube.api_client import BlockingClient, segment
+from plugwright.model import some
 from plugwright.text import clean
 
 __all__ = ["explanation_lines", "why"]
 
 _EXAMPLE = """\b
 Examples:
+  kubectl plugwright why -A                    every waiting pod of the cluster
   kubectl plugwright why -n team-a train-7
   kubectl plugwright why claim/shared-gpu -o json
 """
@@ -23,38 +30,66 @@ _POD_KINDS = ("pod", "pods", "po")
 
 
 @click.command(epilog=_EXAMPLE)
-@click.argument("what", metavar="POD|claim/NAME")
-@click.option(
-    "--report", "reports", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
-    help="NodeReport of a node (`plugwright status -o json`), for NUMA nodes. May be repeated.",
-)  # fmt: skip
-@cluster_options
-def why(
-    what: str, namespace: str | None, kubeconfig: Path | None, context: str | None, reports: tuple[Path, ...],
-    output: str,
-) -> None:  # fmt: skip
+@click.argument("what", metavar="[POD|claim/NAME]", default="", shell_complete=complete_why)
+@report_options
+@cluster_options(all_namespaces=True)
+def why(what: str, reports: AskedReports, cluster: AskedCluster, output: str) -> None:
     """Explain what keeps a pod or claim waiting, and what would have to change.
 
     The first line is the answer. Below it are the nodes by reason, kubectl lines to check it, and at most three
     changes, each confirmed on the state of the cluster. Reads only. A name without a kind is that of a pod, or of a
-    claim if there is no such pod.
+    claim if there is no such pod. Without a name, every waiting pod of the namespace is listed with its first line.
     """
+    if not what:
+        _list(cluster, reports, output)
+        return
+    if not cluster.namespace:
+        raise click.UsageError("--all-namespaces lists the waiting pods: not with a name")
+    explanation = _explained(what, cluster, reports)
+    if not document_printed(explanation, output):
+        click.echo("\n".join(explanation_lines(explanation, is_wide=output == "wide")))
+
+
+def _list(cluster: AskedCluster, reports: AskedReports, output: str) -> None:
+    world = cluster.world()
+    waiting = [pod for pod in world.pods if not (pod.get("spec") or {}).get("nodeName")]
+    found = waiting_pods(with_reports(world, cluster, reports, waiting), cluster.namespace)
+    if not document_printed(found, output):
+        click.echo("\n".join(_table(found, has_namespace=not cluster.namespace, is_wide=output == "wide")))
+
+
+def _table(found: WaitingList, *, has_namespace: bool, is_wide: bool) -> list[str]:
+    columns = [*(["NAMESPACE"] if has_namespace else []), "POD", *(["REASON"] if is_wide else []), "WHY"]
+    rows: list[list[Cell]] = [
+        [
+            *([entry.namespace] if has_namespace else []),
+            entry.pod,
+            *([entry.reason] if is_wide else []),
+            clean(entry.answer, limit=2000),
+        ]
+        for entry in found.pods
+    ]
+    lines = table_lines(columns, rows) if rows else ["no pod waits"]
+    return [*lines, *(f"not seen: {clean(entry, limit=2000)}" for entry in found.unseen)]
+
+
+def _explained(what: str, cluster: AskedCluster, reports: AskedReports) -> Explanation:
     kind, _, name = what.rpartition("/")
     if kind and kind not in (*_CLAIM_KINDS, *_POD_KINDS):
         raise ConfigError(f"the kind must be pod or claim, got {kind!r}")
-    wanted, known = wanted_namespace(namespace, kubeconfig, context), read_reports(reports)
-    with BlockingClient(ClusterAccess.choose(kubeconfig, context)) as client:
-        found = None if kind in _CLAIM_KINDS else _object(client, f"/api/v1/namespaces/{segment(wanted)}/pods", name)
-        claim = None
-        if found is None and kind not in _POD_KINDS:
+    wanted, pod, claim = cluster.namespace, None, None
+    with BlockingClient(cluster.access) as client:
+        if kind not in _CLAIM_KINDS:
+            pod = _object(client, f"/api/v1/namespaces/{segment(wanted)}/pods", name)
+        if pod is None and kind not in _POD_KINDS:
             claim = _object(client, f"/apis/resource.k8s.io/v1/namespaces/{segment(wanted)}/resourceclaims", name)
-        if found is None and claim is None:
+        if pod is None and claim is None:
             kinds = "claim" if kind in _CLAIM_KINDS else "pod" if kind else "pod or claim"
             raise PeerRefused("NotFound", f"namespace {wanted} has no {kinds} {name}")
-        world: World = read_world(client, wanted, known, found or claim)
-    explanation = explain_pod(world, found) if found is not None else explain_claim(world, claim or {})
-    if not printed(explanation, output):
-        click.echo("\n".join(explanation_lines(explanation, is_wide=output == "wide")))
+        world = read_world(client, wanted, subject=pod or claim)
+    if pod is None:
+        return explain_claim(world, claim or {})
+    return explain_pod(with_reports(world, cluster, reports, [pod]), pod)
 
 
 def _object(client: BlockingClient, path: str, name: str) -> dict[str, object] | None:
@@ -87,6 +122,8 @@ def explanation_lines(explanation: Explanation, is_wide: bool = False) -> list[s
             text += [f"  {cure.text}", *(f"    {command}" for command in cure.commands)]
     elif explanation.state in ("waits", "refused") and explanation.evidence:
         text.append("no change of one or two things was found that would let it run")
+    if explanation.sources:
+        text.append(f"read: NodeReports of {some(explanation.sources, 5)}")
     text += [f"not seen: {entry}" for entry in explanation.unseen]
     return [clean(line, limit=2000) if not line.startswith(" ") else _indented(line) for line in text]
 

@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from plugwright.cli.cluster_question import (
+    AskedCluster,
+    AskedReports,
     cluster_options,
-    printed,
     read_objects,
-    read_reports,
-    wanted_namespace,
-    world_of,
+    report_options,
+    with_reports,
 )
+from plugwright.cli.output import document_printed
 from plugwright.cli.why import explanation_lines
 from plugwright.errors import ConfigError
 from plugwright.explain.fitting import FitReport, fit_pod, with_objects, workloads
@@ -35,15 +37,12 @@ _MOST_REPLICAS = 10_000
 @click.option(
     "--replicas", type=click.IntRange(1, _MOST_REPLICAS), help="Number of pods.  [default: that of the workload]"
 )
-@click.option(
-    "--report", "reports", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
-    help="NodeReport of a node (`plugwright status -o json`), for NUMA nodes. May be repeated.",
-)  # fmt: skip
-@cluster_options
+@report_options
+@cluster_options()
 @click.pass_context
 def fit(
-    click_context: click.Context, filename: Path, replicas: int | None, reports: tuple[Path, ...],
-    namespace: str | None, kubeconfig: Path | None, context: str | None, output: str,
+    click_context: click.Context, filename: Path, replicas: int | None, reports: AskedReports, cluster: AskedCluster,
+    output: str,
 ) -> None:  # fmt: skip
     """Tell whether the pod or workload of a file would run now, how many of its pods, and on which nodes.
 
@@ -51,17 +50,17 @@ def fit(
     would wait is explained as by `why`. Exits with 1 then.
     """
     objects = read_objects(filename)
-    wanted = wanted_namespace(namespace, kubeconfig, context)
-    found = list(workloads(objects, wanted))
+    found = list(workloads(objects, cluster.namespace))
     if not found:
         raise ConfigError(f"{filename} must contain a Pod, Deployment, ReplicaSet, StatefulSet, Job or CronJob")
     if len(found) > 1:
         raise ConfigError(f"{filename} must contain one pod or workload, got {len(found)}")
     pod, count = found[0]
     of_pod = str(pod["metadata"]["namespace"])
-    world = with_objects(world_of(kubeconfig, context, of_pod, read_reports(reports)), objects, of_pod)
+    world = with_reports(replace(cluster, namespace=of_pod).world(), cluster, reports, [pod])
+    world = with_objects(world, objects, of_pod)
     report = fit_pod(world, pod, min(replicas or count, _MOST_REPLICAS))
-    if not printed(report, output):
+    if not document_printed(report, output):
         click.echo("\n".join(_lines(report, is_wide=output == "wide")))
     if report.placed < report.wanted:
         click_context.exit(1)

@@ -1,11 +1,10 @@
-"""What the daemon would list and answer on this machine, without a kubelet: `plugwright run --once`.
+"""Lists devices and Allocate responses as the daemon would on this machine, without a kubelet: `plugwright run --once`.
 
-Discovery and Allocate are the daemon's own. Nothing is registered, no socket is made, and files that plugins write go
-below a directory of the caller's, from whose paths the answers are cleaned again: a running container may have the real
-ones mounted. A family that does not say how (`DeviceFamily.redirected`) is not asked to allocate.
+Discovery and Allocate are the daemon's own. Nothing is registered and no socket is created. Files that plugins write
+go below a directory of the caller, whose paths are removed from the answers: a running container can have the real
+files mounted. A family without a way to do so (`DeviceFamily.redirected`) is not called to allocate.
 
-It all runs in a thread with an event loop of its own, so that plugin code which hangs or blocks that loop costs its own
-answer and no more.
+It runs in a thread with its own event loop, so that plugin code that hangs or blocks loses only its own answer.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ _LEAVING = 1.0  # seconds for plugins to end when all is known
 
 @dataclass(frozen=True, slots=True)
 class DryDevice:
-    """A device and the response to Allocate for it alone; `error` is why there is none."""
+    """A device and the response to an Allocate of this device only; `error` is why there is none."""
 
     device: Device
     allocation: Allocation | None = None
@@ -47,9 +46,9 @@ class DryDevice:
 
 @dataclass(slots=True)
 class DryResource:
-    """`error` is why the resource would not be served, or not all of it is known; `idle` why it would be idle.
+    """`error` is why the resource would not be served or is not fully known; `idle` is why it would be idle.
 
-    `empty` is why its list has no device, where the plugin knows.
+    `empty` is why its list has no device, if the plugin knows.
     """
 
     name: str
@@ -60,7 +59,7 @@ class DryResource:
 
     @property
     def succeeded(self) -> bool:
-        """An Unhealthy device is no failure: it would be listed as such."""
+        """An Unhealthy device is not a failure: it would be listed as Unhealthy."""
         return not self.error and not any(device.error for device in self.devices if device.device.healthy)
 
 
@@ -90,7 +89,7 @@ def dry_run(config: Config, directory: Path, limit: float) -> DryReport:
 
 
 class _DryRun:
-    """`known` is set when there is a result for every resource; one that hangs has none until then."""
+    """`known` is set once every resource has a result; a resource that hangs has none until then."""
 
     def __init__(self, config: Config, directory: Path, limit: float) -> None:
         self.known = threading.Event()
@@ -137,7 +136,7 @@ class _DryRun:
                 task.cancel()
 
     async def _expanded_names(self, stack: AsyncExitStack) -> TemplateNames:
-        """With the names of the machine, as soon as there is one for each template."""
+        """The configuration with this machine's names, as soon as each template has matched one."""
         templates = [entry for entry in self._config.file.resources if entry.is_template]
         names, changed = TemplateNames(self._config), Signal()
 
@@ -190,7 +189,7 @@ class _DryRun:
         try:
             [allocation] = await service.allocations([[device.id]])
         except PluginTimeout:
-            raise  # the next device would hang as well
+            raise  # the next device would hang too
         except PlugwrightError as error:
             return DryDevice(device, error=self._cleaned(str(error)))
         return DryDevice(device, self._without_directory(allocation))
@@ -213,7 +212,7 @@ class _DryRun:
 
 
 def _redirected(config: Config, directory: Path) -> tuple[Config, set[str]]:
-    """The file with every path that plugins write to below `directory`; and the resources whose families know which."""
+    """The file with all paths that plugins write to moved below `directory`; the resources whose families can."""
     host = config.file.host
     host = msgspec.structs.replace(host, cdi=f"{directory}{host.cdi}", device_info=f"{directory}{host.device_info}")
     entries, names = [], set()

@@ -1,8 +1,8 @@
 """The registry of device families: the family of each key of the operator's file.
 
 A family is loaded when a file uses its key: all of them together cost a daemon memory and a good part of its start.
-For the same reason the entry points of other packages are looked at only when a key is not one of our own. What a
-family must provide is `sdk.device_family`.
+For the same reason the entry points of other packages are looked at only when a key is not built in.
+`sdk.device_family` defines what a family provides.
 """
 
 from functools import cache
@@ -32,7 +32,7 @@ BUILT_IN = {
 
 
 def load(key: str) -> DeviceFamily[Any]:
-    """The family of this key, which is one of ours or one of `installed`."""
+    """The family of this key: a built-in one or one of `installed`."""
     target = BUILT_IN.get(key) or installed()[key]
     module, _, attribute = target.partition(":")
     try:
@@ -50,7 +50,7 @@ def load(key: str) -> DeviceFamily[Any]:
 
 @cache
 def installed() -> dict[str, str]:
-    """The families that other packages bring, as `module:attribute`; what is in a process does not change."""
+    """The families of other packages, as `module:attribute`; cached, as packages do not change under a process."""
     from importlib.metadata import entry_points  # 2.4 MiB and 30 ms, only for files with such a family
 
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS) if point.name not in BUILT_IN}

@@ -79,7 +79,7 @@ def lookup_directories(path: Path) -> set[LookupDirectory]:
 
 
 class _WatchedLookup:
-    """A changing set of directories; one is polled where there is no inotify."""
+    """A changing set of directories; one is polled if there is no inotify."""
 
     def __init__(self, changed: Callable[[], object]) -> None:
         self._changed = changed
@@ -109,7 +109,7 @@ def _directory(path: Path, entries: bool) -> list[LookupDirectory]:
 
 
 def _mode(path: Path) -> int:
-    """The type of a file, links not followed; 0 where there is none."""
+    """The type of a file, links not followed; 0 if there is none."""
     try:
         return path.lstat().st_mode
     except OSError:
@@ -119,5 +119,5 @@ def _mode(path: Path) -> int:
 def _target(link: Path) -> Path:
     try:
         return link.readlink()
-    except OSError:  # gone meanwhile
+    except OSError:  # removed meanwhile
         return Path()

@@ -1,8 +1,8 @@
-"""The last version of the operator's file that was in force, kept for a start at which the file is bad.
+"""The last valid version of the operator's file, kept for a start at which the file is invalid.
 
 Without it a mistake in the file shows only at the next restart of the node, and takes all its devices out of service.
-It is a file in the state directory, for root alone, with the number of its format: a daemon that cannot read it says
-so, and starts without it.
+It is a file in the state directory, readable by root only, with the number of its format: a daemon that cannot read it
+reports that and starts without it.
 """
 
 import logging
@@ -50,7 +50,7 @@ class LastGoodFile:
         self._problems = LogOnce(logger)
 
     def load(self) -> LastGood | None:
-        """None if there is no copy; ConfigError if there is one that cannot be used, which stays in place."""
+        """None if there is no copy; ConfigError if the copy cannot be used, which then stays in place."""
         try:
             stored = _file(self._directory, set_aside=False).read() if self._directory is not None else None
         except (OSError, StateFileDamaged) as error:

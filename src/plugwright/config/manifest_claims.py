@@ -21,7 +21,8 @@ Manifest = dict[str, Any]
 
 _GROUP = "resource.k8s.io"
 _BOUND_NODE = 'request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")'
-_UNBOUND = "the token is not bound to a pod on a node"
+_TOKEN_NODE = {"name": "tokenNode", "expression": _BOUND_NODE}
+_IS_BOUND = {"expression": 'variables.tokenNode != ""', "message": "the token is not bound to a pod on a node"}
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ def objects(served: Sequence[Served], namespace: str, account: str, labels: dict
     binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     binding["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]
     domains = [one.domain for one in served if not one.driver]
-    policies = {"slices": _slices_policy(user, drivers, domains), "claims": _claims_policy(user)}
+    policies = {"slices": _slices_policy(user, drivers, domains), "claims": _claims_policy(user, drivers, domains)}
     return [
         role,
         binding,
@@ -88,18 +89,16 @@ def _rules(drivers: Sequence[str], has_moves: bool) -> list[Manifest]:
 
 
 def _slices_policy(user: str, drivers: Sequence[str], domains: Sequence[str]) -> Manifest:
-    allowed = [f"variables.slice.driver in {json.dumps(drivers, separators=(',', ':'))}"]
-    allowed += [f'variables.slice.driver.endsWith(".{domain}")' for domain in domains]
     denied = '"node " + variables.tokenNode + " may not change slices of '
     return {
         **_matched(user, ["CREATE", "UPDATE", "DELETE"], "resourceslices"),
         "variables": [
-            {"name": "tokenNode", "expression": _BOUND_NODE},
+            _TOKEN_NODE,
             {"name": "slice", "expression": 'request.operation == "DELETE" ? oldObject.spec : object.spec'},
             {"name": "node", "expression": 'variables.slice.?nodeName.orValue("")'},
         ],
         "validations": [
-            {"expression": 'variables.tokenNode != ""', "message": _UNBOUND},
+            _IS_BOUND,
             {
                 "expression": "variables.tokenNode == variables.node",
                 "messageExpression": f'{denied}node " + variables.node',
@@ -109,25 +108,45 @@ def _slices_policy(user: str, drivers: Sequence[str], domains: Sequence[str]) ->
                 "messageExpression": f'{denied}pool " + variables.slice.pool.name',
             },
             {
-                "expression": " || ".join(allowed),
+                "expression": _is_served("variables.slice.driver", drivers, domains),
                 "messageExpression": '"this account may not change slices of driver " + variables.slice.driver',
             },
         ],
     }
 
 
-def _claims_policy(user: str) -> Manifest:
+def _claims_policy(user: str, drivers: Sequence[str], domains: Sequence[str]) -> Manifest:
     unchanged = (f"object.?status.?{key} == oldObject.?status.?{key}" for key in ("allocation", "reservedFor"))
+    is_own = f"one.pool == variables.tokenNode && ({_is_served('one.driver', drivers, domains)})"
+    kept = (
+        f"variables.{entries}.all(one, {is_own} || variables.{others}.exists(other, other == one))"
+        for entries, others in (("after", "before"), ("before", "after"))
+    )
     return {
         **_matched(user, ["UPDATE"], "resourceclaims/status"),
+        "variables": [
+            _TOKEN_NODE,
+            {"name": "before", "expression": "oldObject.?status.?devices.orValue([])"},
+            {"name": "after", "expression": "object.?status.?devices.orValue([])"},
+        ],
         "validations": [
-            {"expression": f'{_BOUND_NODE} != ""', "message": _UNBOUND},
+            _IS_BOUND,
             {
                 "expression": " && ".join(unchanged),
                 "message": "this account may change nothing of a claim's status but its devices",
             },
+            {
+                "expression": " && ".join(kept),
+                "message": "this account may change only its own node's and drivers' devices of a claim's status",
+            },
         ],
     }
+
+
+def _is_served(driver: str, drivers: Sequence[str], domains: Sequence[str]) -> str:
+    """A CEL expression: whether `driver` belongs to a served resource."""
+    served = [f"{driver} in {json.dumps(drivers, separators=(',', ':'))}"]
+    return " || ".join([*served, *(f'{driver}.endsWith(".{domain}")' for domain in domains)])
 
 
 def _matched(user: str, operations: list[str], resource: str) -> Manifest:

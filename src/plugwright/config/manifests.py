@@ -45,7 +45,7 @@ while True:
 sys.stdout.write(answer.decode())
 sys.exit({failed})
 """
-# A daemon that has to wait must not be restarted: the startup probe ends well in any case.
+# A daemon that has to wait must not be restarted: the startup probe succeeds in any case.
 _PROBES = {
     "startupProbe": (_READY.replace("{failed}", "0"), {"periodSeconds": 1, "failureThreshold": 60}),
     "readinessProbe": (

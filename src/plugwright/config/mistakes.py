@@ -1,7 +1,7 @@
 """All mistakes in the operator's file, not only the first one.
 
-Loaded only when a file has a mistake. A wrong key is left out and the rest is checked again, until nothing is wrong or
-the remaining mistakes may only be consequences of what was left out.
+Loaded only when a file has a mistake. Removes an invalid key and checks the rest again, until no mistake is left or
+the remaining ones can be consequences of the removal.
 """
 
 import copy

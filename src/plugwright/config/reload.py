@@ -1,9 +1,9 @@
 """The configuration in force while its file and the machine change.
 
-A version of the file that is invalid, or that the daemon cannot take, is refused as a whole: the old one stays in
-force, at a start that of `last_good`, and `status`, `/readyz` and the metrics show why. Whatever is raised on the way
-ends here, for the daemon must not end with it. When the file changes is `file_changes`, the names that the machine
-decides are `template_names`.
+An invalid version of the file, or one that the daemon cannot apply, is rejected as a whole: the previous version stays
+in force (at a start, that of `last_good`), and `status`, `/readyz` and the metrics show the reason. All exceptions end
+here, because they must not end the daemon. `file_changes` detects changes of the file, `template_names` finds the names
+that depend on the machine.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ class _Attempt(msgspec.Struct, frozen=True):
 
 
 class CurrentConfig:
-    """`value` is the version of the file in force; `state` says so, and which newer one was refused.
+    """`value` is the version of the file in force; `state` names it, and the newer version that was rejected.
 
-    `state` at first is that of a file which has just been read, unless another is given.
+    `state` starts as that of a file that has just been read, unless another is given.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class CurrentConfig:
         if before is not None and (before.sha256, before.error) == (sha256, text):
             refused = before
         else:
-            # The traceback of an error that is not ours is all there is to find its cause.
+            # For an unexpected error, the traceback is the only way to find its cause.
             cause = None if isinstance(error, PlugwrightError) else error
             logger.error(
                 "new configuration refused, the old one stays",
@@ -134,10 +134,10 @@ class CurrentConfig:
 
 
 class DaemonConfig:
-    """Keeps a daemon at the latest valid version of its file, and at the names that the machine has for it.
+    """Keeps a daemon on the latest valid version of its file and on the names that match this machine.
 
-    `plugins` are those of the start. A file that is refused then is replaced by its last good version in `state_dir`;
-    without one the error is raised.
+    `plugins` are those served at the start. If the file is rejected then, its last good version in `state_dir` is used;
+    if there is none, the error is raised.
     """
 
     def __init__(self, path: Path, state_dir: Path | None = None, read_limit: float = _READ_LIMIT) -> None:
@@ -192,7 +192,7 @@ class DaemonConfig:
 
     @asynccontextmanager
     async def watching(self, daemon: Daemon, request_reload: Callable[[], None]) -> AsyncIterator[None]:
-        """Requests a reload when the file changes, or when there are new names for its templates."""
+        """Requests a reload when the file changes or its templates match new names."""
         self._request_reload = request_reload
         self._current.state.subscribe(lambda: daemon.config.publish(self._current.state.value))
         self._current.reads.hung.subscribe(self._reload_when_read)
@@ -216,7 +216,7 @@ class DaemonConfig:
         apply, state = partial(self._apply, daemon), self._current.state
         try:
             if not await self._current.reload(apply):
-                names = await apply(self._current.value)  # the machine may have new names for it
+                names = await apply(self._current.value)  # its templates can match new names
                 state.publish(replace(state.value, refused_names=names))
             state.publish_if_changed(replace(state.value, unnamed=self._names.current.unnamed))
             await self._names.follow(self._stack, self._request_reload)
@@ -262,7 +262,7 @@ class DaemonConfig:
 
 
 async def replace_plugins(daemon: Daemon, plugins: list[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
-    """Serves `plugins`; what was served before is served again if that fails."""
+    """Serves `plugins`; if that fails, serves the previous plugins again."""
     before, rules = list(daemon.plugins.values()), daemon.cordons.rules
     try:
         await daemon.apply(plugins, cordons)
@@ -294,7 +294,7 @@ def _fingerprint(path: Path, read: Callable[[Path], bytes]) -> str:
 
 
 def _read_at_start(limit: float, path: Path) -> bytes:
-    """Within the limit of a running daemon, although there is no event loop yet."""
+    """Applies the time limit of a running daemon, although there is no event loop yet."""
     try:
         return call_within("read of the configuration", limit, partial(schema.read_bytes, path))
     except CallTimedOut:

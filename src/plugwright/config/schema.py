@@ -4,6 +4,7 @@ Each resource has one key that names its device family. `families` loads the fam
 type of the key's value; this module combines them into the type of a resource.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -18,6 +19,7 @@ from plugwright.config import families
 from plugwright.config.document import Document, parse
 from plugwright.config.expect_entry import ExpectValue, expectation
 from plugwright.config.serve_entry import ServeValue, driver_of, serve_settings, serve_value
+from plugwright.deprecation import ENTRY_KEYS, Former, current_keys
 from plugwright.errors import ConfigError, InvalidSetting, InvalidValue, PluginError
 from plugwright.model import Resource, some
 from plugwright.sdk.cordons import CordonRule
@@ -41,6 +43,8 @@ __all__ = [
     "read_bytes",
     "resources_at",
 ]
+
+logger = logging.getLogger(__name__)
 
 _DIGITS = 12
 _LARGEST = 2**20  # bytes; a ConfigMap cannot have more
@@ -172,17 +176,27 @@ def digest(content: bytes) -> str:
     return sha256(content)[:_DIGITS]
 
 
-def read(name: str, text: str) -> Config:
+def read(name: str, text: str, former: Mapping[str, Former] = ENTRY_KEYS) -> Config:
     document = parse(name, text)
     try:
         outline = document.convert(Outline)
-        file = replace(resources_at(document, "$.resources", outline.resources, outline.host), cordons=outline.cordons)
+        contents = [_current(document, index, content, former) for index, content in enumerate(outline.resources)]
+        file = replace(resources_at(document, "$.resources", contents, outline.host), cordons=outline.cordons)
         check_cordons(document, file)
     except ConfigError as error:
         from plugwright.config import mistakes  # loaded only for a mistake
 
         raise mistakes.with_others(document, error) from error
     return Config(document, file)
+
+
+def _current(document: Document, index: int, content: dict[str, Any], former: Mapping[str, Former]) -> dict[str, Any]:
+    """The entry with the current names of its keys."""
+    current, warnings = current_keys(content, former)
+    for warning in warnings:
+        place = f"{document.name}:{document.line(f'$.resources[{index}]')}"
+        logger.warning("deprecated configuration key", extra={"place": place, "warning": warning})
+    return current
 
 
 def resources_at(

@@ -78,7 +78,7 @@ def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
 
 
 def driver_of(entry: ResourceEntry[Any]) -> str:
-    """The DRA driver of a resource; empty where it has none, or where the machine decides its name."""
+    """The DRA driver of a resource; empty if it has none, or where the machine decides its name."""
     if entry.serve.api is ServeMode.DEVICE_PLUGIN or entry.is_template:
         return ""
     return entry.serve.driver or driver_name(entry.name)

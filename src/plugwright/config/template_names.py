@@ -75,7 +75,7 @@ class TemplateNames:
             templates.join(plugins)
 
     async def follow(self, stack: AsyncExitStack, changed: Callable[[], None]) -> None:
-        """Watches the machine for new names until `stack` ends; once more for every version with other templates."""
+        """Watches the machine for new names until `stack` ends; again for every version with other templates."""
 
         def expand_again() -> None:
             try:

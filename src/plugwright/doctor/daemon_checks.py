@@ -8,6 +8,7 @@ from plugwright.errors import PlugwrightError
 from plugwright.model import some
 from plugwright.sdk.cordons import CORDONS_FILE
 from plugwright.sdk.node_report import DeviceReport, ResourceReport
+from plugwright.sdk.status import PLANNED_CODES
 from plugwright.version import __version__
 
 __all__ = [
@@ -25,8 +26,6 @@ __all__ = [
 ]
 
 _SERVED = ("registered", "idle")
-# Codes of devices that are Unhealthy by plan, or that another check reports.
-_PLANNED = ("held", "cordoned", "gone", "unconfigured", "dra", "holders-unknown")
 _SHOWN = 4
 
 
@@ -187,7 +186,7 @@ def _problems(resource: ResourceReport) -> Iterator[str]:
 
 
 def _is_broken(device: DeviceReport) -> bool:
-    return device.health != "Healthy" and device.code not in _PLANNED and not device.cordoned
+    return device.health != "Healthy" and device.code not in PLANNED_CODES and not device.cordoned
 
 
 def dra_driver(view: ExaminedNode) -> DoctorCheck:

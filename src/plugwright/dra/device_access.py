@@ -5,7 +5,7 @@ from typing import Protocol
 
 from plugwright.dra.device_taints.taint_budget import usual_effect
 from plugwright.dra.device_taints.taints import CORDONED, UNHEALTHY, Taint, TaintController
-from plugwright.errors import InvalidValue
+from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
@@ -66,6 +66,7 @@ class PluginDevices:
         """
         plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
         owned = [device for device in devices if not device.admin_access]
+        await self._confirm([device.id for device in owned])
         # What a pod of the device plugin API had is given back first: its end may not have been noticed there yet.
         await self._runtime.released_devices.release([device.id for device in owned])
         allocation: object = await self._runtime.calls.call("allocate", plugin.allocate, devices, limit=limits.allocate)
@@ -75,6 +76,12 @@ class PluginDevices:
         if started and type(plugin).pre_start is not Plugin.pre_start:
             await self._runtime.calls.call("pre_start", plugin.pre_start, started, limit=limits.pre_start)
         return allocation
+
+    async def _confirm(self, device_ids: Sequence[str]) -> None:
+        """The claim is recorded by now: nobody else is given the hardware, unless somebody has it already."""
+        resource = self._runtime.resource
+        for device_id, reason in (await self._runtime.ledger.confirm(resource, device_ids)).items():
+            raise PluginError(f"device {device_id} of {resource} cannot be given to a claim: {reason}")
 
     async def release(self, devices: Sequence[Device]) -> None:
         plugin, limit = self._runtime.service.plugin, self._runtime.settings.limits.allocate

@@ -8,6 +8,9 @@ the oracle confirmed it.
 from plugwright.explain.claim_answers import explain_claim
 from plugwright.explain.explanation import Explanation, explain_pod, first_line
 from plugwright.explain.reading import read_world
+from plugwright.explain.waiting import WaitingList, waiting_pods
 from plugwright.explain.world import World
 
-__all__ = ["Explanation", "World", "explain_claim", "explain_pod", "first_line", "read_world"]
+__all__ = [
+    "Explanation", "WaitingList", "World", "explain_claim", "explain_pod", "first_line", "read_world", "waiting_pods",
+]  # fmt: skip

@@ -35,8 +35,9 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     freed: frozenset[ObjectId] = frozenset()  # claims
     slices: tuple[ApiObject, ...] = ()  # replace the slices of the same names
     changed_nodes: tuple[ApiObject, ...] = ()  # replace the nodes of the same names
+    reports: tuple[tuple[str, ApiObject], ...] = ()  # node and its NodeReport then
     policies: tuple[tuple[str, str], ...] = ()  # node and its Topology Manager policy
-    quotas: frozenset[tuple[str, str]] = frozenset()  # quotas and their keys that allow enough
+    quotas: frozenset[tuple[str, str, str]] = frozenset()  # quotas and their keys with a value that suffices
     nodes: frozenset[str] | None = None
     commands: tuple[str, ...] = ()
     subject: str = ""  # of equal kinds, only the cheapest for each subject is printed

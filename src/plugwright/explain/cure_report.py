@@ -78,5 +78,5 @@ def _ends(situation: Situation, relaxation: Relaxation) -> Iterable[CureStep]:
     if relaxation.kind == "unused-claim":
         for namespace, name in sorted(relaxation.freed):
             yield CureStep("delete", "ResourceClaim", namespace, name)
-    for quota, key in sorted(relaxation.quotas):
-        yield CureStep("edit", "ResourceQuota", identity(situation.pod)[0], quota, ("spec", "hard", key))
+    for quota, key, value in sorted(relaxation.quotas):
+        yield CureStep("edit", "ResourceQuota", identity(situation.pod)[0], quota, ("spec", "hard", key), value)

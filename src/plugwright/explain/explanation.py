@@ -3,10 +3,11 @@
 `Explanation` is also the document of `-o json` (docs/explanation.schema.json).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.cure_report import CureReport, CureStep, cure_report
@@ -14,17 +15,29 @@ from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
 from plugwright.explain.refusals import REFUSALS, refused_text
 from plugwright.explain.search import Cure, Search
 from plugwright.explain.wording import group_text, reason_name, sentence
-from plugwright.explain.world import ApiObject, World, claim_entries, identity, is_finished
+from plugwright.explain.world import (
+    ApiObject,
+    World,
+    claim_entries,
+    event_time,
+    identity,
+    is_device_resource,
+    is_finished,
+)
 
 # fmt: off
 __all__ = [
-    "API_VERSION", "Explanation", "NodeEvidence", "explain_pod", "explain_situation",
+    "API_VERSION", "Explanation", "NodeEvidence", "brief", "explain_pod", "explain_situation",
     "first_line",
 ]
 # fmt: on
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
+_NAMES = {  # as messages have them
+    "resourceclaimtemplates": "ResourceClaimTemplate ", "resourceclaims": "ResourceClaim ",
+    "deviceclasses": "class ", "resourcequotas": "ResourceQuota ",
+}  # fmt: skip
 
 
 class NodeEvidence(Struct, frozen=True, rename="camel"):
@@ -50,6 +63,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     evidence: tuple[NodeEvidence, ...] = ()
     cures: tuple[CureReport, ...] = ()
     checks: tuple[str, ...] = ()  # kubectl lines
+    sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     unseen: tuple[str, ...] = ()
     # The cheapest changes that do not suffice.
     rejected: tuple[CureReport, ...] = ()
@@ -58,7 +72,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
 def explain_pod(world: World, pod: ApiObject) -> Explanation:
     """Why the pod waits or was refused, and what would let it run."""
     namespace, name = identity(pod)
-    settled = _settled(pod)
+    settled = _settled(pod, world)
     if settled is not None:
         return Explanation(namespace=namespace, pod=name, state=settled[0], answer=settled[1])
     return explain_situation(Oracle(world), Situation(pod, tuple(claim_entries(world, pod))))
@@ -76,7 +90,7 @@ def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
         state, answer, cures = _fits(world, pod, search.fitting, refused)
         return Explanation(
             namespace=namespace, pod=name, state=state, answer=answer, reason=refused or "fits", evidence=evidence,
-            cures=cures, unseen=unseen, checks=(f"kubectl -n {namespace} describe pod {name}",),
+            cures=cures, unseen=unseen, sources=world.sources, checks=(f"kubectl -n {namespace} describe pod {name}",),
         )  # fmt: skip
     found = search.cures()
     dominant = _dominant(search, found)
@@ -85,6 +99,7 @@ def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
     return Explanation(
         namespace=namespace, pod=name, state=verb, answer=f"{verb}: {was}{sentence(dominant)}",
         reason=refused or reason_name(dominant), evidence=evidence, checks=_checks(pod, dominant),
+        sources=world.sources,
         unseen=unseen if search.is_complete else (*unseen, "not every pair of changes was tried"),
         cures=tuple(cure_report(situation, cure.relaxations, cure) for cure in _chosen(found)),
         rejected=tuple(cure_report(situation, (entry,), None) for entry in search.rejected[:5]),
@@ -93,16 +108,26 @@ def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
 
 def first_line(world: World, pod: ApiObject) -> str:
     """The answer alone, without a search for cures: for callers that have little time."""
-    settled = _settled(pod)
+    return brief(Oracle(world), pod)[1]
+
+
+def brief(oracle: Oracle, pod: ApiObject) -> tuple[str, str, str]:
+    """The state, the first line and the reason, without a search for cures."""
+    settled = _settled(pod, oracle.world)
     if settled is not None:
-        return settled[1]
-    search = Search(Oracle(world), Situation(pod, tuple(claim_entries(world, pod))))
+        return *settled, ""
+    search = Search(oracle, Situation(pod, tuple(claim_entries(oracle.world, pod))))
+    refused = str((pod.get("status") or {}).get("reason") or "") if is_finished(pod) else ""
     if search.fitting:
-        return _fits(world, pod, search.fitting, "")[1]
-    return f"waits: {sentence(_dominant(search, ()))}"
+        state, answer, _ = _fits(oracle.world, pod, search.fitting, refused)
+        return state, answer, refused or "fits"
+    dominant = _dominant(search, ())
+    if refused:
+        return "refused", f"refused: {refused_text(pod)}; now {sentence(dominant)}", refused
+    return "waits", f"waits: {sentence(dominant)}", reason_name(dominant)
 
 
-def _settled(pod: ApiObject) -> tuple[str, str] | None:
+def _settled(pod: ApiObject, world: World) -> tuple[str, str] | None:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase")
     if is_finished(pod):
@@ -111,11 +136,37 @@ def _settled(pod: ApiObject) -> tuple[str, str] | None:
         words = status.get("reason") or status.get("message") or phase
         return "ended", f"has ended: {words}"
     if spec.get("nodeName"):
-        return "runs", f"is on node {spec['nodeName']} ({phase or 'Pending'})"
+        return "runs", f"is on node {spec['nodeName']} ({_on_node(pod, world)}){_without(pod, world)}"
     if gates := spec.get("schedulingGates"):
         names = ", ".join(str(gate.get("name")) for gate in gates)
         return "waits", f"waits: its scheduling gates are not removed: {names}"
     return None
+
+
+def _on_node(pod: ApiObject, world: World) -> str:
+    """The phase of a bound pod, and while its containers wait the last warning about it."""
+    status = pod.get("status") or {}
+    phase = str(status.get("phase") or "Pending")
+    waits = any((entry.get("state") or {}).get("waiting") for entry in status.get("containerStatuses") or ())
+    if phase != "Pending" and not waits:
+        return phase
+    warnings = [event for event in world.events if event.get("type") == "Warning"]
+    last = max(warnings, key=event_time, default=None)
+    return phase if last is None else f"{phase}; last warning: {last.get('reason')}: {last.get('message')}"
+
+
+def _without(pod: ApiObject, world: World) -> str:
+    """Facts of the node that a pod which named it itself has not been checked against."""
+    name = str((pod.get("spec") or {}).get("nodeName"))
+    node = world.find("nodes", "", name)
+    if node is None:
+        return "" if "nodes" in world.hidden else ", which does not exist"
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    if (pod.get("status") or {}).get("extendedResourceClaimStatus"):
+        return ""  # a claim has its devices
+    missing = [name for name in PodRequest.of(dict(pod)).requests if is_device_resource(name) and name not in capacity]
+    # A kubelet admits such a pod, without the devices.
+    return f", which offers no {', '.join(missing)}: the pod has none of it" if missing else ""
 
 
 def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
@@ -136,7 +187,7 @@ def _last_message(world: World, pod: ApiObject) -> str:
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or "")
-    return next((str(event.get("message") or "") for event in reversed(world.events)), "")
+    return str((max(world.events, key=event_time, default=None) or {}).get("message") or "")
 
 
 def _unjudged(pod: ApiObject, world: World) -> list[str]:
@@ -145,7 +196,7 @@ def _unjudged(pod: ApiObject, world: World) -> list[str]:
     if any(volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()):
         unjudged.append("volumes are not checked")
     if not any(map(numa.report_policy, world.reports.values())):
-        unjudged.append("no NodeReport with a Topology Manager policy: NUMA nodes are not checked")
+        unjudged.append("no NodeReport names a Topology Manager policy: NUMA nodes are not checked")
     if spec.get("schedulerName") not in (None, "", "default-scheduler"):
         unjudged.append(f"the rules of the scheduler {spec['schedulerName']} are unknown")
     return unjudged
@@ -163,7 +214,8 @@ def _evidence(search: Search) -> Iterable[NodeEvidence]:
 def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
     """The class of nodes that the first cure concerns, otherwise the nearest to running the pod."""
     if not search.base:
-        return NodeVerdict("", failure=DeviceFailure("error", message="the cluster has no nodes"))
+        words = "nodes cannot be read" if "nodes" in search.oracle.world.hidden else "the cluster has no nodes"
+        return NodeVerdict("", failure=DeviceFailure("error", message=words))
     if cures:
         return search.base[cures[0].nodes[0]]
     return search.base[min(search.base, key=search.nearness)]
@@ -173,6 +225,14 @@ def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
     namespace, name = identity(pod)
     lines = [f"kubectl -n {namespace} describe pod {name}"]
     failure = verdict.failure
+    if failure is not None and failure.kind == "error":
+        kinds = ("resourceclaimtemplates", "resourceclaims", "deviceclasses", "resourcequotas")
+        named = [kind for kind in kinds if _NAMES[kind] in failure.message]
+        lines += [
+            f"kubectl get {kind}" if kind == "deviceclasses" else f"kubectl -n {namespace} get {kind}" for kind in named
+        ]
+        lines += ["kubectl get resourceslices -o yaml"] if failure.reasons else []
+        return (*lines, f"kubectl plugwright lint -n {namespace}")
     if failure is not None and failure.kind in ("count", "numa"):
         lines.append(f"kubectl describe node {verdict.node}")
     elif failure is not None and verdict.node:

@@ -5,9 +5,10 @@ hold them, and under `single-numa-node` only if that number is one. Devices with
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import combinations
 
+from plugwright.explain.node_reports import reported_devices
 from plugwright.explain.world import ApiObject, ObjectId
 
 __all__ = ["STRICT", "free_by_numa", "refusal", "report_policy"]
@@ -24,7 +25,7 @@ def refusal(
 ) -> str:
     """Why the kubelet would refuse so many devices, empty if it would not or if it is unknown."""
     policy = report_policy(report) if policy is None else policy
-    devices = _devices(report, resource)
+    devices = reported_devices(report, resource)
     if policy not in STRICT or not devices or any(not device.get("numa") for device in devices):
         return ""
     free = free_by_numa(report, resource, ended)
@@ -41,7 +42,7 @@ def refusal(
 def free_by_numa(report: ApiObject | None, resource: str, ended: Collection[ObjectId] = ()) -> Counter[int]:
     """Devices that the kubelet could give to a container now."""
     free: Counter[int] = Counter()
-    for device in _devices(report, resource):
+    for device in reported_devices(report, resource):
         holders = [
             holder
             for holder in device.get("holders") or ()
@@ -51,11 +52,6 @@ def free_by_numa(report: ApiObject | None, resource: str, ended: Collection[Obje
         if not holders and not blocked and device.get("numa"):
             free[device["numa"][0]] += 1
     return free
-
-
-def _devices(report: ApiObject | None, resource: str) -> list[ApiObject]:
-    resources: Iterable[ApiObject] = (report or {}).get("resources") or ()
-    return [device for entry in resources if entry.get("name") == resource for device in entry.get("devices") or ()]
 
 
 def _holds(devices: Counter[int], size: int, wanted: int) -> bool:

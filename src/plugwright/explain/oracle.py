@@ -30,11 +30,21 @@ from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.device_holders import Holders
+from plugwright.explain.node_reports import unusable_devices, unusable_text
 from plugwright.explain.quotas import QuotaShortage, shortages
-from plugwright.explain.world import ApiObject, World, allocation_of, identity, is_device_resource, with_taint_rules
+from plugwright.explain.world import (
+    ApiObject,
+    ClaimOrigin,
+    World,
+    allocation_of,
+    identity,
+    is_device_resource,
+    with_taint_rules,
+)
 
 __all__ = ["DeviceFailure", "NodeVerdict", "Oracle", "hard_taints", "taint_text"]
 
+_NEEDED = {"classes": "DeviceClasses", "slices": "ResourceSlices"}  # to allocate a claim
 MAX_STEPS = 20_000  # of one search for devices: a question is one of thousands
 
 
@@ -86,6 +96,7 @@ class _Question:
         self.problem: DeviceFailure | None = None
         self.pods: NodeFilter = lambda _node: None
         self.policies = {node: policy for entry in situation.assumed for node, policy in entry.policies}
+        self.reports = {node: report for entry in situation.assumed for node, report in entry.reports}
 
 
 class Oracle:
@@ -134,7 +145,9 @@ class Oracle:
         question = _Question(situation, PodRequest.of(dict(situation.pod)))
         missing = next((source for source in situation.sources if source.claim is None), None)
         if missing is not None:
-            question.problem = DeviceFailure("error", message=f"{missing.kind} {missing.name} does not exist")
+            question.problem = DeviceFailure("error", message=self._missing(missing))
+        elif question.unallocated and (unread := [name for name in _NEEDED if name in self.world.hidden]):
+            question.problem = DeviceFailure("error", message=f"cannot be judged: {_NEEDED[unread[0]]} cannot be read")
         elif short := self.quota_shortages(situation):
             question.problem = DeviceFailure("error", message=short[0].text)
         elif question.unallocated:
@@ -152,14 +165,24 @@ class Oracle:
             )
         return question
 
+    def _missing(self, source: ClaimOrigin) -> str:
+        """That an object that the pod names does not exist in its namespace, or cannot be read."""
+        kind = "claims" if source.kind == "ResourceClaim" else "templates"
+        if ("own claims" if kind == "claims" else kind) in self.world.hidden:
+            return f"{source.kind} {source.name} cannot be read: the account may not list it"
+        found = (identity(entry) for entry in getattr(self.world, kind))
+        others = sorted(namespace for namespace, name in found if name == source.name)
+        text = f"{source.kind} {source.name} does not exist in namespace {source.namespace}"
+        return f"{text}; the one in namespace {others[0]} is only for pods there" if others else text
+
     def quota_shortages(self, situation: Situation) -> list[QuotaShortage]:
         """Limits of quotas that refuse the pod or the claims that are to be made for it."""
         if not self.world.quotas:
             return []
-        lifted = {quota for entry in situation.assumed for quota in entry.quotas}
+        lifted = {(quota, key) for entry in situation.assumed for quota, key, _ in entry.quotas}
         exists = identity(situation.pod) in self.holders.pods
         requests = {} if exists else PodRequest.of(dict(situation.pod)).requests
-        found = shortages(self.world, requests, situation.sources)
+        found = shortages(self.world, identity(situation.pod)[0], requests, situation.sources)
         return [short for short in found if (short.quota, short.key) not in lifted]
 
     def _verdict(self, question: _Question, info: NodeInfo) -> NodeVerdict:
@@ -194,10 +217,12 @@ class Oracle:
                 continue
             free = info.allocatable.get(resource, 0) - info.requested.get(resource, 0)
             facts = info.allocatable.get(resource, 0), self.capacity(info.name, resource)
+            report = question.reports.get(info.name) or self.world.reports.get(info.name)
             if wanted > free:
-                return DeviceFailure("count", resource, wanted, max(0, free), *facts)
+                unusable = unusable_devices(report, resource)
+                text = unusable_text(unusable) if len(unusable) == facts[1] - facts[0] else ""
+                return DeviceFailure("count", resource, wanted, max(0, free), *facts, message=text)
             ended = {pod for entry in question.situation.assumed for pod in entry.ended}
-            report = self.world.reports.get(info.name)
             problem = numa.refusal(report, resource, wanted, ended, question.policies.get(info.name))
             if problem:
                 return DeviceFailure("numa", resource, wanted, max(0, free), *facts, message=problem)

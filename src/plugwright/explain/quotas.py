@@ -31,7 +31,9 @@ class QuotaShortage(Struct, frozen=True):
         return f"{allowed}, {self.used} are in use and {self.wanted} more are needed"
 
 
-def shortages(world: World, requests: Mapping[str, int], sources: Sequence[ClaimOrigin]) -> Iterator[QuotaShortage]:
+def shortages(
+    world: World, namespace: str, requests: Mapping[str, int], sources: Sequence[ClaimOrigin]
+) -> Iterator[QuotaShortage]:
     """`requests` are those of a pod that is not created yet; claims that exist were admitted before."""
     if not world.quotas:
         return
@@ -47,7 +49,8 @@ def shortages(world: World, requests: Mapping[str, int], sources: Sequence[Claim
             key = name + _CLASS_SUFFIX
             wanted[key] = wanted.get(key, 0) + count
     for quota in world.quotas:
-        yield from _of_quota(quota, wanted)
+        if identity(quota)[0] == namespace:
+            yield from _of_quota(quota, wanted)
 
 
 def _of_quota(quota: ApiObject, wanted: Mapping[str, int]) -> Iterator[QuotaShortage]:

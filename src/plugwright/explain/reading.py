@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from plugwright.errors import PeerRefused
 from plugwright.explain.world import ApiObject, World
 
-__all__ = ["Lister", "read_world"]
+__all__ = ["PATHS", "RULE_PATHS", "UNREADABLE", "Lister", "read_world"]
 
 _RESOURCE = "/apis/resource.k8s.io/v1"
-_PATHS = {
+PATHS = {
     "nodes": "/api/v1/nodes",
     "pods": "/api/v1/pods",
     "namespaces": "/api/v1/namespaces",
@@ -17,14 +19,15 @@ _PATHS = {
     "classes": f"{_RESOURCE}/deviceclasses",
     "claims": f"{_RESOURCE}/resourceclaims",
 }
-_RULES = ("/apis/resource.k8s.io/v1beta2/devicetaintrules", "/apis/resource.k8s.io/v1alpha3/devicetaintrules")
-_NAMED = {
+RULE_PATHS = ("/apis/resource.k8s.io/v1beta2/devicetaintrules", "/apis/resource.k8s.io/v1alpha3/devicetaintrules")
+UNREADABLE = {
     "claims": "claims of other namespaces cannot be read: devices that they hold count as free",
     "pods": "pods of other namespaces cannot be read: what they hold counts as free",
     "namespaces": "namespaces cannot be read: rules about other pods may be judged wrongly",
     "nodes": "nodes cannot be read",
     "slices": "ResourceSlices cannot be read",
     "classes": "DeviceClasses cannot be read",
+    "templates": "ResourceClaimTemplates cannot be read",
 }
 
 
@@ -41,24 +44,27 @@ def read_world(
 ) -> World:
     """Everything that the account may read; `unseen` names the rest. Objects of `namespace` are read in any case.
 
-    Events are those of the subject, a pod or claim.
+    Templates and quotas are those of the namespace; without one, those of all. Events are those of the subject, a pod
+    or claim.
     """
-    unseen: list[str] = []
-    found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in _PATHS.items()}
-    templates = _optional(client, f"{_RESOURCE}/namespaces/{namespace}/resourceclaimtemplates")
-    quotas = _optional(client, f"/api/v1/namespaces/{namespace}/resourcequotas")
-    rules = next((rules for path in _RULES if (rules := _optional(client, path))), ())
+    unseen: dict[str, str] = {}
+    found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in PATHS.items()}
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    templates = _listed(client, "templates", f"{_RESOURCE}{scope}/resourceclaimtemplates", "", unseen)
+    quotas = _optional(client, f"/api/v1{scope}/resourcequotas")
+    rules = next((rules for path in RULE_PATHS if (rules := _optional(client, path))), ())
     uid = str(((subject or {}).get("metadata") or {}).get("uid") or "")
     path = f"/api/v1/namespaces/{namespace}/events"
     events = _optional(client, path, fieldSelector=f"involvedObject.uid={uid}") if uid else ()
     version = str(client.get("/version").get("gitVersion") or "1.37")
-    return World(
-        **found, templates=templates, quotas=quotas, taint_rules=rules, events=events, reports=reports or {},
-        version=version, unseen=tuple(unseen),
+    world = World(
+        templates=templates, quotas=quotas, taint_rules=rules, events=events, reports=reports or {}, version=version,
+        unseen=tuple(unseen.values()), hidden=frozenset(unseen),
     )  # fmt: skip
+    return replace(world, **found)
 
 
-def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[str]) -> tuple[ApiObject, ...]:
+def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[str, str]) -> tuple[ApiObject, ...]:
     try:
         return tuple(client.list(path))
     except PeerRefused as error:
@@ -66,11 +72,17 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: list[s
             return ()
         if error.code != "Forbidden":
             raise
-    unseen.append(_NAMED[kind])
-    if kind not in ("pods", "claims"):
+    unseen[kind] = UNREADABLE[kind]
+    if kind not in ("pods", "claims") or not namespace:
         return ()
     base, _, plural = path.rpartition("/")
-    return _optional(client, f"{base}/namespaces/{namespace}/{plural}")
+    try:
+        return tuple(client.list(f"{base}/namespaces/{namespace}/{plural}"))
+    except PeerRefused as error:
+        if error.code != "Forbidden":
+            raise
+    unseen[f"own {kind}"] = f"{kind} of namespace {namespace} cannot be read"
+    return ()
 
 
 def _optional(client: Lister, path: str, **query: str) -> tuple[ApiObject, ...]:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Edit, Relaxation, Situation
+from plugwright.explain.node_reports import Unusable, recovered_report, unusable_devices, unusable_text
 from plugwright.explain.oracle import Oracle, hard_taints, taint_text
 from plugwright.explain.request_relaxations import request_relaxations
 from plugwright.explain.world import ApiObject, ObjectId, identity, is_device_resource
@@ -30,9 +31,10 @@ def of_pod(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterat
     yield from _references(oracle, situation)
     yield from _names(oracle, situation, nodes)
     for short in oracle.quota_shortages(situation):
-        text = f"if {short.key} of ResourceQuota {short.quota} is {short.used + short.wanted} instead of {short.hard}"
+        value = str(short.used + short.wanted)
+        text = f"if {short.key} of ResourceQuota {short.quota} is {value} instead of {short.hard}"
         yield Relaxation(
-            kind="quota", cost=2, text=text, quotas=frozenset({(short.quota, short.key)}), subject=short.key,
+            kind="quota", cost=2, text=text, quotas=frozenset({(short.quota, short.key, value)}), subject=short.key,
             commands=(f"kubectl -n {short.namespace} edit resourcequota {short.quota}",),
         )  # fmt: skip
 
@@ -58,30 +60,35 @@ def of_node(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxat
 
 def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
     """Fewer devices of an extended resource: as many as a node has free, for the container that asks for most."""
-    requests = PodRequest.of(dict(situation.pod)).requests
-    containers = (situation.pod.get("spec") or {}).get("containers") or ()
+    requests, spec = PodRequest.of(dict(situation.pod)).requests, situation.pod.get("spec") or {}
     for resource, wanted in requests.items():
         if not is_device_resource(resource):
             continue
-        asked = [(_asked(container, resource), number) for number, container in enumerate(containers)]
-        most, number = max(asked, default=(0, 0))
+        asked = {
+            (group, number): _asked(container, resource)
+            for group in ("containers", "initContainers")
+            for number, container in enumerate(spec.get(group) or ())
+        }
+        (group, number), most = max(asked.items(), key=lambda item: item[1], default=(("containers", 0), 0))
         free = {
             oracle.info(node).allocatable.get(resource, 0) - oracle.info(node).requested.get(resource, 0)
             for node in nodes
         }
         counts = {amount - (wanted - most) for amount in free if 0 < amount < wanted}
         counts |= set(range(1, min(most, 9))) if numa_matters(oracle) or resource in oracle.backed else set()
+        counts |= {count + 1 for count in counts}  # one more than suffices: the change that comes nearest
         for count in sorted((count for count in counts if 0 < count < most), reverse=True):
-            resources = containers[number].get("resources") or {}
+            resources = spec[group][number].get("resources") or {}
             edits = tuple(
-                Edit(("spec", "containers", number, "resources", part, resource), str(count))
+                Edit(("spec", group, number, "resources", part, resource), str(count))
                 for part in ("limits", "requests")
                 if resource in (resources.get(part) or {})
             )
-            text = f"with {count} instead of {most} {resource}"
+            whose = f" in init container {spec[group][number].get('name')}" if group == "initContainers" else ""
             yield Relaxation(
-                kind="count", cost=3 + (most - count) / most, text=text, edits=edits, subject=f"{resource}/{number}"
-            )
+                kind="count", cost=3 + (most - count) / most, text=f"with {count} instead of {most} {resource}{whose}",
+                edits=edits, subject=f"{resource}/{group}/{number}",
+            )  # fmt: skip
 
 
 def _names(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
@@ -229,20 +236,55 @@ def _holding(oracle: Oracle, node: str, has_claims: bool) -> tuple[set[ObjectId]
 def _recoveries(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxation]:
     """Counted devices that the node has and does not offer: unhealthy or cordoned."""
     changed = oracle.nodes[node]
-    status = changed.get("status") or {}
     for resource in PodRequest.of(dict(situation.pod)).requests:
         capacity, offered = oracle.capacity(node, resource), oracle.info(node).allocatable.get(resource, 0)
         if not is_device_resource(resource) or capacity <= offered:
             continue
-        allocatable = {**(status.get("allocatable") or {}), resource: str(capacity)}
-        recovered = {**changed, "status": {**status, "allocatable": allocatable}}
+        unusable = unusable_devices(oracle.world.reports.get(node), resource)
+        if len(unusable) == capacity - offered:
+            yield from _reported_recoveries(oracle, node, resource, unusable)
+            continue
         missing = capacity - offered
         what = f"{missing} unhealthy or cordoned {resource}"
         text = f"on {node} if its {what} {'recovers' if missing == 1 else 'recover'}"
         yield Relaxation(
-            kind="recovery", cost=2.5, text=text, changed_nodes=(recovered,), nodes=frozenset({node}), subject=resource,
-            commands=(f"plugwright status {node}",),
+            kind="recovery", cost=2.5, text=text, changed_nodes=(_offering(changed, resource, capacity),),
+            nodes=frozenset({node}), subject=resource, commands=(f"plugwright status --node {node}",),
         )  # fmt: skip
+
+
+def _reported_recoveries(
+    oracle: Oracle, node: str, resource: str, unusable: Sequence[Unusable]
+) -> Iterator[Relaxation]:
+    """Cordons that end, devices that recover, or both, as the NodeReport tells them apart."""
+    offered, report = oracle.info(node).allocatable.get(resource, 0), oracle.world.reports[node]
+    cordoned = [device for device in unusable if device.kind == "cordoned"]
+    unhealthy = [device for device in unusable if device.kind == "unhealthy"]
+    both = [*cordoned, *unhealthy] if cordoned and unhealthy else []
+    for kind, cost, devices in (
+        ("uncordon-device", 1.5, cordoned), ("recovery", 2.5, unhealthy), ("recovery", 2.9, both),
+    ):  # fmt: skip
+        if not devices:
+            continue
+        verbs = ("is", "are") if kind == "uncordon-device" else ("recovers", "recover")
+        verb = verbs[len(devices) > 1] + (" uncordoned" if kind == "uncordon-device" else "")
+        commands = [
+            f"plugwright uncordon {resource} {device.id} --node {node}"
+            for device in devices
+            if device.kind == "cordoned"
+        ][:3]
+        commands += [f"plugwright status --node {node}"] if kind == "recovery" else []
+        yield Relaxation(
+            kind=kind, cost=cost, text=f"on {node} if its {unusable_text(devices)} {resource} {verb}",
+            changed_nodes=(_offering(oracle.nodes[node], resource, offered + len(devices)),),
+            reports=((node, recovered_report(report, resource, [device.id for device in devices])),),
+            nodes=frozenset({node}), subject=resource, commands=tuple(commands),
+        )  # fmt: skip
+
+
+def _offering(node: ApiObject, resource: str, count: int) -> ApiObject:
+    status = node.get("status") or {}
+    return {**node, "status": {**status, "allocatable": {**(status.get("allocatable") or {}), resource: str(count)}}}
 
 
 def _devices(oracle: Oracle, node: str) -> Iterator[Relaxation]:

@@ -75,7 +75,7 @@ def _count_text(failure: DeviceFailure) -> str:
     used = failure.allocatable - failure.free
     parts = [f"{used} in use"] if used else []
     unhealthy = failure.capacity - failure.allocatable
-    parts += [f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
+    parts += [failure.message or f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
     detail = f": {', '.join(parts)}" if parts else ""
     return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
 
@@ -95,7 +95,8 @@ def sentence(verdict: NodeVerdict) -> str:
         return f"{node} has the devices, but {verdict.filter_text}"
     detail = device_text(failure)
     if failure.kind == "error":
-        return detail
+        device = next((f"{each.driver}/{each.pool}/{each.device}" for each in failure.reasons if each.device), "")
+        return f"{detail} (device {device})" if device else detail
     if failure.kind == "count":
         if not failure.capacity:
             return f"no node offers {failure.resource}"

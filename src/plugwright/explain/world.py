@@ -13,6 +13,7 @@ __all__ = [
     "World",
     "allocation_of",
     "claim_entries",
+    "event_time",
     "identity",
     "is_device_resource",
     "is_finished",
@@ -40,8 +41,12 @@ class World(Struct, frozen=True):
     namespaces: tuple[ApiObject, ...] = ()
     events: tuple[ApiObject, ...] = ()  # of the pod in question
     reports: Mapping[str, ApiObject] = {}  # NodeReports by node
+    sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     version: str = "1.37"
     unseen: tuple[str, ...] = ()
+    hidden: frozenset[str] = (
+        frozenset()
+    )  # fields whose objects cannot all be listed; `own claims`: nor those of the namespace
 
     def find(self, kind: str, namespace: str, name: str) -> ApiObject | None:
         """An object of one of the fields, such as `claims`."""
@@ -79,6 +84,13 @@ def is_finished(pod: ApiObject) -> bool:
 
 def allocation_of(claim: ApiObject) -> ApiObject | None:
     return (claim.get("status") or {}).get("allocation") or None
+
+
+def event_time(event: ApiObject) -> str:
+    """When an event was last seen; texts of one form, so that they compare as times."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    created = (event.get("metadata") or {}).get("creationTimestamp")
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")[:19]
 
 
 def is_device_resource(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Objects of the Kubernetes API that `plugwright node` reads, as values of `resources`.
 
-Absent and null members are as good as empty, and unknown ones are ignored: any version of an API server may answer.
+Absent and null members count as empty, and unknown members are ignored, so that any version of the API server works.
 """
 
 from collections.abc import Iterable, Mapping
@@ -131,7 +131,7 @@ def to_pod(pod: PodObject) -> BoundPod:
 
 
 def classes_by_resource(classes: Iterable[DeviceClassObject]) -> dict[str, tuple[str, ...]]:
-    """DeviceClass names by resource: a class serves its extendedResourceName, and a resource of its own name."""
+    """DeviceClass names by resource: a class serves its extendedResourceName and its implicit resource."""
     names: dict[str, tuple[str, ...]] = {}
     for device_class in classes:
         name = device_class.metadata.name

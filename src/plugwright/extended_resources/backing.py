@@ -1,6 +1,6 @@
-"""The component that backs an extended resource of a node: rules in order, the first that applies decides.
+"""The component that backs an extended resource of a node: ordered rules, of which the first applicable one decides.
 
-A rule returns its assessment with the evidence as text, or None where it does not apply. They rest on the kubelet's
+A rule returns its assessment with the evidence as text, or None if it does not apply. The rules rely on the kubelet's
 behaviour: at each status update it sets both counts of a resource that a plugin serves, and 0 for one whose plugin
 stopped longer than the grace period ago; for every other key it copies capacity to allocatable.
 """
@@ -44,7 +44,7 @@ class _Case:
 
     @property
     def registered(self) -> bool | None:
-        """Whether the kubelet's checkpoint names the resource; None where it cannot be read."""
+        """Whether the kubelet's checkpoint names the resource; None if it cannot be read."""
         return self.resource in self.kubelet_dir.registered if self.kubelet_dir else None
 
     @property
@@ -122,7 +122,7 @@ def _announced(case: _Case) -> Assessment | None:
 
 
 def _set_by_hand(case: _Case) -> Assessment | None:
-    """Does not apply where allocatable differs from capacity: then the kubelet counts devices of a plugin."""
+    """Does not apply if allocatable differs from capacity: then the kubelet counts devices of a plugin."""
     owner = case.owner
     if not owner or owner.kubelet or case.registered:
         return None

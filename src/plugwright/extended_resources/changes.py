@@ -159,7 +159,7 @@ def add(context: ChangeContext, node: str, counts: Mapping[str, int], options: C
 
 
 def refusal_reason(resource: NodeResource, count: int) -> str:
-    """Why capacity cannot be set to `count`; empty where it can."""
+    """Why capacity cannot be set to `count`; empty if it can."""
     backing, key, evidence = resource.assessment
     if key in (KeyState.SERVED, KeyState.GRACE_PERIOD):
         return f"the kubelet would set it back: {evidence}"
@@ -173,7 +173,7 @@ def refusal_reason(resource: NodeResource, count: int) -> str:
 
 
 def retry_conflicts(subject: str, act: Callable[[], _T]) -> _T:
-    """Calls `act`, which reads, decides and writes, again where another client wrote in between."""
+    """Calls `act`, which reads, decides and writes, and repeats it if another client wrote in between."""
     for _ in range(_TRIES):
         try:
             return act()
@@ -201,7 +201,7 @@ def removal_patch(node: NodeSnapshot, resource: str) -> list[PatchOperation]:
 
 
 def describe_patch(operations: Sequence[PatchOperation]) -> str:
-    """The operations as text, without the first one, which holds the resource version."""
+    """The operations as text, without the first, which tests the resource version."""
     return ", ".join(" ".join(str(part) for part in operation.values()) for operation in operations[1:])
 
 

@@ -1,8 +1,8 @@
 """The kubelet's own directory, read only: registered resources and live plugin sockets.
 
 The checkpoint names every resource that the kubelet has a plugin for, or had within the grace period; a socket with a
-live server may be a plugin. The pods come from the API server: this process cannot know whether an Allocate is open,
-and List of pod-resources makes the kubelet give the device of an open Allocate out again (3.58).
+live server may be a plugin. The pods come from the API server: this process cannot tell if an Allocate runs,
+and List of pod-resources makes the kubelet hand out the device of an unfinished Allocate a second time (3.58).
 """
 
 from collections.abc import Iterator

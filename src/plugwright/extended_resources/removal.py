@@ -60,14 +60,14 @@ class RemovalStep:
 
 
 def stale_targets(resources: Iterable[NodeResource], options: ChangeOptions) -> list[ChangeTarget]:
-    """The targets of `--stale`; where resources are named and waited for, their live plugins are expected to stop."""
+    """The targets of `--stale`; with named resources and `--wait`, running plugins are expected to stop."""
     return [
         ChangeTarget(resource.node, resource.resource) for resource in resources if _may_be_stale(resource, options)
     ]
 
 
 def remove(context: ChangeContext, targets: Sequence[ChangeTarget], options: ChangeOptions) -> list[ChangeOutcome]:
-    """Removes each key as soon as it stays away, or says why not; with `options.wait` observes it again afterwards."""
+    """Removes each key once nothing would add it again, or reports why not; `options.wait` adds a check afterwards."""
     options = replace(options, wait=options.wait and not options.dry_run)
     pending = dict.fromkeys(targets, RemovalProgress())
     outcomes: dict[ChangeTarget, ChangeOutcome] = {}

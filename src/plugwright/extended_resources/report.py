@@ -74,7 +74,7 @@ def changes_report(outcomes: Sequence[ChangeOutcome]) -> list[ChangeReport]:
 
 
 def table_cells(resource: NodeResource) -> tuple[str, ...]:
-    """One text for each of `COLUMNS`."""
+    """One cell for each of `COLUMNS`."""
     counts = ("-" if number is None else str(number) for number in (resource.capacity, resource.allocatable))
     pods = " ".join(f"{holder}{' (dra)' if holder.claim else ''}" for holder in resource.holders)
     backing = resource.assessment.backing.value
@@ -82,7 +82,7 @@ def table_cells(resource: NodeResource) -> tuple[str, ...]:
 
 
 def cluster_role(command: str, nodes: Sequence[str], patch: bool) -> dict[str, object]:
-    """The least role for a command on these nodes, or on all where `nodes` is empty."""
+    """The minimal role for a command on these nodes, or on all nodes if `nodes` is empty."""
     verbs = ["get"] if nodes else ["get", "list"] if patch else ["list"]
     rules = [_rule("", "nodes", verbs, nodes)]
     if patch:

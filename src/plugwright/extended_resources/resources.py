@@ -84,9 +84,9 @@ class CapacityOwner:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A node as the API server shows it; counts are those of extended resources alone.
+    """A node as the API server reports it; counts are those of extended resources only.
 
-    `silence` says why the kubelet's numbers are old, and is empty while it reports. `without_capacity` means that
+    `silence` is why the kubelet's numbers are outdated; empty while it reports. `without_capacity` means that
     `status.capacity` itself is missing.
     """
 
@@ -172,7 +172,7 @@ class NodeResource:
 
     @property
     def held_by(self) -> str:
-        """The pods that the node's key is counted for, as text."""
+        """The pods that request the node's key, as text."""
         return ", ".join(str(holder) for holder in self.holders if not holder.claim)
 
 
@@ -196,7 +196,7 @@ def pod_requests(init: Iterable[ContainerRequests], main: Iterable[ContainerRequ
 def capacity_owners(entries: Iterable[ManagedFieldsEntry]) -> dict[str, CapacityOwner]:
     """The owner of each capacity key, by the node's `managedFields`.
 
-    A manager owns what it changes: the kubelet the resources that it counts, other managers those set by hand. Where
+    A manager owns what it changes: the kubelet the resources that it counts, other managers those set by hand. If
     several managers share a key, the kubelet is its owner, otherwise the manager that wrote last.
     """
     entries = sorted(entries, key=lambda entry: entry.time or _LONG_AGO)

@@ -26,7 +26,7 @@ _NODE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 
 
 def nodes_named(api: NodesClient, names: Collection[str]) -> list[NodeSnapshot]:
-    """The nodes of these names, or all nodes where `names` is empty."""
+    """The nodes with these names, or all nodes if `names` is empty."""
     if not names:
         return sorted(api.nodes(), key=lambda node: node.name)
     nodes = []
@@ -68,9 +68,9 @@ def list_resources(api: NodesClient, nodes: Sequence[NodeSnapshot], context: Clu
 def find_stale(
     nodes: Sequence[NodeSnapshot], context: ClusterContext, options: ChangeOptions, only: Collection[str] = ()
 ) -> list[ChangeTarget]:
-    """The targets for `removal.remove`: among the resources that one of `only` names, or among all where it is empty.
+    """The targets for `removal.remove`: among the resources named in `only`, or among all if it is empty.
 
-    A name may be a pattern, as in `nvidia.com/mig-*`.
+    A name can be a pattern such as `nvidia.com/mig-*`.
     """
     resources = [resource for node in nodes for resource in backing.node_resources(node, (), context)]
     named = [resource for resource in resources if any(fnmatchcase(resource.resource, name) for name in only)]
@@ -78,7 +78,7 @@ def find_stale(
 
 
 def check_pattern(pattern: str) -> str:
-    """The pattern, if it stands for resources of one vendor: wildcards are allowed after the '/' alone."""
+    """The pattern, if it is limited to one vendor: wildcards are allowed only after the '/'."""
     vendor, _, kind = pattern.partition("/")
     if not DNS_SUBDOMAIN.fullmatch(vendor) or not re.fullmatch(r"[-A-Za-z0-9_.*?]+", kind):
         raise ConfigError(f"a pattern must name its vendor, as in nvidia.com/mig-*, got {pattern!r}")

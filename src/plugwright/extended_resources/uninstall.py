@@ -1,9 +1,9 @@
-"""What is left to do after `helm uninstall`: the resources on the nodes, then the rights that took to remove them.
+"""Cleans up after `helm uninstall`: first the resources on the nodes, then the rights needed to remove them.
 
-The chart leaves a CronJob, which runs this in the daemon's own image until it has ended well or its time is over. Its
-account can read and delete its own objects, and patch those that give it rights; it can create and change nothing that
-runs. None can delete both a right to delete and the binding that gives it: so a binding gets its role, and what is in
-the namespace its account as the owner, and the garbage collector removes what its owner leaves behind.
+The chart leaves a CronJob, which runs this in the daemon's own image until it succeeds or its time is over. Its
+account can read and delete its own objects, and patch those that grant it rights; it cannot create or change anything
+that runs. No account can delete both its right to delete and the binding that grants it. So bindings are owned by their
+roles, and the objects in the namespace by the account, and the garbage collector deletes what remains.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +21,13 @@ __all__ = ["Release", "clean_up"]
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _NOT_FOUND = "NotFound"
-_GONE = (_NOT_FOUND, "Forbidden")  # the right to see it may be gone as well
+_GONE = (_NOT_FOUND, "Forbidden")  # the right to read it may be deleted too
 
 ReportChange = Callable[[ChangeTarget, str], None]
 
 
 class _Reinstalled(Exception):
-    """A DaemonSet of the release exists again: its resources are to stay."""
+    """A DaemonSet of the release exists again, so its resources must stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Release:
 
 
 def clean_up(client: BlockingClient, release: Release, report: ReportChange, clock: Clock | None = None) -> bool:
-    """Whether all is done; if not, it is to be called again."""
+    """Whether everything is done; if not, call it again."""
     cron_job = _found(client, release.cron_job)
     if cron_job is None:  # an earlier call removed it, and ended before it had removed the rest
         _leave(client, release)

@@ -15,7 +15,7 @@ from plugwright.kube.api_client import BlockingClient
 from plugwright.sdk.node_report import NodeReport
 from plugwright.text import clean
 
-__all__ = ["read_fleet", "read_sources"]
+__all__ = ["node_source", "read_fleet", "read_sources"]
 
 _REQUEST = {"do": "report"}
 
@@ -47,17 +47,21 @@ def read_sources(choice: DaemonChoice, environment: Mapping[str, str] = os.envir
 
 def _sources(daemons: Sequence[ReachableDaemon]) -> Iterator[NodeSource]:
     for daemon, report, reason in ask_all(daemons, _REQUEST):
-        problem = reason or _problem_of(report)
-        known = {} if problem else {"report": report}
-        yield NodeSource(node=daemon.node, via=str(daemon), problem=problem, **known)
+        yield (
+            NodeSource(node=daemon.node, via=str(daemon), problem=reason)
+            if reason
+            else node_source(daemon.node, str(daemon), report)
+        )
 
 
-def _problem_of(report: object) -> str:
+def node_source(node: str, via: str, report: object) -> NodeSource:
+    """What a daemon has answered, checked."""
     try:
         msgspec.convert(report, NodeReport)
     except msgspec.ValidationError as error:
-        return f"the answer is not a NodeReport: {clean(error)}"
-    return ""
+        return NodeSource(node=node, via=via, problem=f"the answer is not a NodeReport: {clean(error)}")
+    assert isinstance(report, dict)
+    return NodeSource(node=node, via=via, report=report)
 
 
 def _with_unseen(fleet: Fleet, text: str) -> Fleet:

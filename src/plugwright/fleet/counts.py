@@ -8,7 +8,7 @@ from plugwright.explain.world import ApiObject, World, identity, is_device_resou
 from plugwright.fleet.claim_users import FleetValue, text_of
 from plugwright.quantity import effective_requests, parse, whole
 
-__all__ = ["FreeCount", "UnnamedDevices", "count_unnamed"]
+__all__ = ["FreeCount", "UnnamedDevices", "count_unnamed", "device_requests"]
 
 
 class UnnamedDevices(FleetValue, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ def count_unnamed(world: World, served: set[tuple[str, str]]) -> Iterator[Unname
     for pod in world.pods:
         node = text_of((pod.get("spec") or {}).get("nodeName"))
         if node and not is_finished(pod):
-            for resource, count in _requests(pod).items():
+            for resource, count in device_requests(pod).items():
                 requested[node, resource] = requested.get((node, resource), 0) + count
     is_known = not any(entry.startswith("pods") for entry in world.unseen)
     for entry in world.nodes:
@@ -53,7 +53,7 @@ def count_unnamed(world: World, served: set[tuple[str, str]]) -> Iterator[Unname
                 )
 
 
-def _requests(pod: ApiObject) -> dict[str, int]:
+def device_requests(pod: ApiObject) -> dict[str, int]:
     """Of extended resources, as the scheduler counts them."""
     spec = pod.get("spec") or {}
     containers = [("main", _limits(container)) for container in spec.get("containers") or ()]

@@ -33,6 +33,7 @@ __all__ = [
     "ask_all",
     "cluster_access",
     "find_all",
+    "find_at",
     "find_daemon",
 ]
 
@@ -119,6 +120,16 @@ def find_all(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) 
         assert access is not None
         found = list(_remote_daemons(access, choice))
     return sorted(found, key=lambda daemon: natural_order(daemon.node))
+
+
+def find_at(
+    access: ClusterAccess, choice: DaemonChoice, environment: Mapping[str, str] = os.environ
+) -> list[ReachableDaemon]:
+    """The daemons of the cluster behind one API server, whichever cluster the other flags would choose."""
+    up = next((up for up in _running_clusters(choice, environment) if up["server"] == access.url), None)
+    if up is not None:
+        return [_node_of(up, node) for node in up["nodes"]]
+    return list(_remote_daemons(access, choice))
 
 
 def cluster_access(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> ClusterAccess:

@@ -13,7 +13,11 @@ from plugwright.fleet.claim_users import ClaimUsers, FleetHolder, FleetValue, te
 from plugwright.fleet.counts import UnnamedDevices, count_unnamed
 from plugwright.model import natural_order
 
-__all__ = ["Fleet", "FleetDevice", "NodeSource", "make_fleet"]
+__all__ = ["STATE_LETTERS", "Fleet", "FleetDevice", "NodeSource", "make_fleet"]
+
+STATE_LETTERS = {
+    "free": ".", "held": "H", "shared": "S", "unhealthy": "U", "cordoned": "C", "tainted": "T", "unknown": "?",
+}  # fmt: skip
 
 _MODELS = ("model", "productName", "product_name")
 _BLOCKING = ("NoSchedule", "NoExecute")

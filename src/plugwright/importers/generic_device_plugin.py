@@ -1,7 +1,7 @@
 """generic-device-plugin: its configuration file, environment variables and flags.
 
-Device ids stay the same, because the kubelet's checkpoint holds them. Where that plugin does what its user cannot have
-meant (an unquoted USB id read as another number, a `count` that it ignores), a note says so.
+Device ids stay the same, because the kubelet's checkpoint holds them. A note warns if the plugin does what its
+user cannot have meant, such as reading an unquoted USB id as another number or ignoring a `count`.
 """
 
 import re
@@ -76,7 +76,7 @@ class _GdpDevice:
 
 @dataclass(slots=True)
 class _GdpSettings:
-    """The settings of the file, the variables and the flags; later ones override earlier ones."""
+    """Settings from the file, the variables and the flags; flags override variables, which override the file."""
 
     devices: list[ConfigValue] = field(default_factory=list)
     values: dict[str, ConfigValue] = field(default_factory=dict)
@@ -265,7 +265,7 @@ def _read_usb(value: ConfigValue, notes: list[ImportNote]) -> _GdpUsb | None:
 
 
 def _usb_id(value: ConfigValue, notes: list[ImportNote]) -> str:
-    """Four digits as in lsusb, which is what the user meant by an unquoted number."""
+    """Four digits as lsusb prints them: what the user meant by an unquoted number."""
     digits = _USB_ID.fullmatch(value.raw)
     if not digits:
         raise value.error(f"must be up to four hexadecimal digits, got {value.raw!r}")
@@ -276,7 +276,7 @@ def _usb_id(value: ConfigValue, notes: list[ImportNote]) -> str:
 
 
 def _content(name: str, device: _GdpDevice) -> dict[str, object]:
-    """A list of paths where every group is one path, else groups."""
+    """A list of paths if every group is a single path, otherwise groups."""
     permissions = "rw" if any(group.usb for group in device.groups) else "mrw"
     counts = {group.count for group in device.groups}
     content: dict[str, object] = {"name": name}

@@ -76,7 +76,7 @@ def _whole_gpus(
 
 
 def _resources(nvidia: Content, name: str, shared: _SharedGpus | None) -> Iterator[ImportedResource]:
-    """One resource, or two where only some `devices` are shared."""
+    """One resource, or two if only some `devices` are shared."""
     if not shared:
         yield ImportedResource({"name": name, "nvidia": nvidia})
         return
@@ -104,7 +104,7 @@ def _with_more(nvidia: Content, key: str, more: Content) -> Content:
 def _mig_profiles(
     settings: NvidiaSettings, base: Content, mig: str, shared: dict[str, _SharedGpus]
 ) -> Iterator[ImportedResource]:
-    """With `mixed` every profile is a resource: the named ones, and one template for all others."""
+    """With `mixed` every profile is a resource: the named profiles, and one template for the rest."""
     if mig != "mixed":
         return
     named = dict(_patterns(settings, "mig"))

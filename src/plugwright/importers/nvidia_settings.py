@@ -89,7 +89,7 @@ class NvidiaSettings:
         return _GO_BOOLEANS[value.raw.lower()]
 
     def strings(self, name: str) -> list[str]:
-        """The items of a list, or of a text with commas."""
+        """The items of a list, or of a comma-separated string."""
         value = self.values.get(name)
         if value is None:
             return []

@@ -22,7 +22,7 @@ _REQUIRED_NODES = ["uverbs", "umad", "rdma_cm"]
 
 @dataclass(frozen=True, slots=True)
 class _SharedAdapters:
-    """One resource: so many units, each of them all adapters that the selectors match."""
+    """One resource with `count` units; each unit gives all adapters that the selectors match."""
 
     name: str
     units: int

@@ -1,7 +1,7 @@
 """smarter-device-manager: its list of patterns.
 
 It makes a resource of every device node that a pattern matches, with `nummaxdevices` units. Our file names its
-resources, so they are found here: in /dev where --dev was given, else by expanding the regular expression.
+resources, so this module finds them: in /dev if --dev was given, otherwise by expanding the regular expression.
 """
 
 import re
@@ -132,10 +132,10 @@ class _CannotExpand(Exception):
 
 
 def expand_pattern(pattern: str) -> list[str] | None:
-    """Every name that `pattern` matches from end to end, sorted, or None; anchors at its ends are ignored.
+    """All names that `pattern` matches in full, sorted, or None; anchors at its ends are ignored.
 
-    Supports enough of Go's syntax for names of device nodes. Unlimited digits stand for the numbers 0 to 15; patterns
-    without another end, with more than `_MAX_NAMES` names or with other syntax give None.
+    Supports enough of Go's syntax for names of device nodes. An unlimited number of digits expands to the numbers 0 to
+    15; other unlimited repetitions, more than `_MAX_NAMES` names and other syntax give None.
     """
     inner = pattern.removeprefix("^")
     inner = inner[:-1] if inner.endswith("$") and not inner.endswith("\\$") else inner

@@ -29,7 +29,7 @@ class ForeignConfig:
     flags: tuple[ConfigValue, ...] = ()
     environment: Mapping[str, ConfigValue] = field(default_factory=dict)
     dangerous: bool = False  # --dangerous: import devices that give control of the node too
-    names: tuple[str, ...] | None = None  # the names below /dev, where --dev was given
+    names: tuple[str, ...] | None = None  # the names below /dev, if --dev was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class ImportResult:
 
 @dataclass(slots=True)
 class ManifestContents:
-    """Files by name, still as texts where a ConfigMap holds them, with the flags and variables of the containers."""
+    """Files by name (strings if a ConfigMap holds them), and the flags and variables of the containers."""
 
     files: dict[str, ConfigValue] = field(default_factory=dict)
     flags: list[ConfigValue] = field(default_factory=list)
     environment: dict[str, ConfigValue] = field(default_factory=dict)
 
     def file(self, key: str) -> ConfigValue | None:
-        """The file named `key`, or the only file where `key` is empty."""
+        """The file named `key`, or the only file if `key` is empty."""
         names = ", ".join(sorted(self.files)) or "none"
         if key and key not in self.files:
             raise ConfigError(f"there is no file {key!r}, only: {names}")

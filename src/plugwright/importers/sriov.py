@@ -196,7 +196,7 @@ def _unsupported(selector: _PoolSelector, kind: str) -> str:
 
 
 def _functions(values: list[ConfigValue], notes: list[ImportNote]) -> list[str]:
-    """Physical functions with ranges of virtual ones; the plugin uses the first entry of a name and skips bad ones."""
+    """Physical functions with ranges of virtual ones; like the plugin, uses the first valid entry of a name."""
     functions: dict[str, str] = {}
     for value in values:
         match = _FUNCTIONS.fullmatch(value.string())

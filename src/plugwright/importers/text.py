@@ -1,4 +1,4 @@
-"""Conversion of other plugins' texts to ours: paths and patterns, resource names, ids, counts.
+"""Converts strings of other plugins to ours: paths and patterns, resource names, ids, counts.
 
 Our patterns are those of a shell: `*`, `?`, `[ab]`, `[!ab]`.
 """
@@ -32,12 +32,12 @@ _GO_CLASS = re.compile(r"\[(\^?)([^\]\\]+)\]")
 
 
 def literal(text: str) -> str:
-    """The pattern that matches `text` alone."""
+    """The pattern that matches exactly `text`."""
     return _WILDCARD.sub(r"[\1]", text.replace("\\", "\\\\"))
 
 
 def escape_templates(text: str) -> str:
-    """The text for a key of ours that fills in templates, where the other plugin does not."""
+    """Escapes `text` for a key of ours that expands templates, if the other plugin does not expand them."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -53,7 +53,7 @@ def danger_of(path: str) -> str:
 
 
 def possible_danger_of(path: str) -> str:
-    """The same of a path with wildcards: what it matches is decided on the node, and refused there."""
+    """The same for a path with wildcards: the node decides what it matches, and rejects it."""
     danger = safety.danger_of_pattern(path) if has_wildcard(path) else ""
     return f"{danger}; such a device is listed as Unhealthy, without 'dangerous: true'" if danger else ""
 

@@ -1,7 +1,7 @@
 """Values of another plugin's YAML, JSON and command line, each with the file and line that it comes from.
 
-Stricter than the plugins, which ignore what they do not know: an unknown key becomes a note. The meaning of a value is
-left to the module of its format.
+Stricter than the plugins, which ignore unknown keys: an unknown key becomes a note. Each format's module
+interprets its values.
 """
 
 import re
@@ -22,7 +22,7 @@ _INTEGER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class ImportNote:
-    """A fact that the user should know about a line of the file."""
+    """A note to the user about a line of the file."""
 
     file: str
     line: int
@@ -43,7 +43,7 @@ class ConfigValue:
 
     @property
     def raw(self) -> str:
-        """The text of a scalar as it is written, whatever type YAML gives it."""
+        """The scalar as written in the file, regardless of its YAML type."""
         return str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
 
     @property
@@ -76,7 +76,7 @@ class ConfigValue:
             yield key.value, ConfigValue(self.file, f"{self.path}.{key.value}" if self.path else key.value, node)
 
     def fields(self, known: Collection[str], notes: list[ImportNote]) -> dict[str, "ConfigValue"]:
-        """The values by their names in `known`, in whatever case they are written; other keys are noted."""
+        """Values by their names in `known`, ignoring case; each other key gives a note."""
         names = {name.lower(): name for name in known}
         fields: dict[str, ConfigValue] = {}
         for key, value in self.members():
@@ -114,7 +114,7 @@ class ConfigValue:
         return self.raw.lower() == "true"
 
     def embedded(self) -> "ConfigValue":
-        """The YAML or JSON in this text, with the line numbers of the outer file where possible."""
+        """Parses the YAML or JSON in this text, with the line numbers of the outer file where possible."""
         # Blank lines in front only shift the count: in a block they give each line its number in the outer file.
         block = isinstance(self.node, yaml.ScalarNode) and self.node.style == "|"
         before = self.line if block else self.line - 1
@@ -144,7 +144,7 @@ def parse(file: str, text: str) -> ConfigValue:
 
 
 def parse_all(file: str, text: str) -> list[ConfigValue]:
-    """Every document of a file that may hold several, as manifests do."""
+    """Parses all documents of a file, such as a manifest."""
     starts = [0, *(mark.start() for mark in _DOCUMENT_START.finditer(text))]
     ends = [*starts[1:], len(text)]
     documents = [
@@ -162,7 +162,7 @@ def flag_value(number: int, word: str) -> ConfigValue:
 def parse_flags(words: Iterable[ConfigValue], takes_value: Callable[[str], bool]) -> Iterator[tuple[str, ConfigValue]]:
     """Flags as Go programs read them (`--name value`, `--name=value`, one dash or two): names without dashes, values.
 
-    `takes_value` says whether a flag's value may be the next word; the value of others is `true`. Words that are not
+    `takes_value` decides whether a flag's value can be the next word; otherwise its value is `true`. Words that are not
     flags are skipped.
     """
     rest = iter(words)

@@ -64,7 +64,7 @@ class ClusterAccess:
     def of_kubeconfig(
         cls, path: Path | None, context: str | None = None, environment: Mapping[str, str] = os.environ
     ) -> "ClusterAccess | None":
-        """The cluster of a kubeconfig, the one that kubectl would read if `path` is None; None if there is none."""
+        """The cluster of a kubeconfig, by default of the one that kubectl would read; None if there is none."""
         from plugwright.kube import kubeconfig  # yaml, which a pod does not need
 
         files = kubeconfig.find_files(path, environment, Path(environment.get("HOME") or "/"))

@@ -5,6 +5,7 @@ import http.client
 import select
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from plugwright.errors import CallNotStarted, CallTimedOut, PeerGone, PeerSilent
 from plugwright.kube.access import ClusterAccess, HttpConnection
 from plugwright.kube.answers import (
-    EVENT_LIMIT,
+    AnswerLimits,
     Document,
     check_encoding,
     checked_change,
@@ -33,8 +34,8 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 class ThreadedConnection:
     """`run` and `close` belong to the event loop; the methods that block are for `run` alone."""
 
-    def __init__(self, access: ClusterAccess, limit: float) -> None:
-        self._access, self._limit = access, limit
+    def __init__(self, access: ClusterAccess, limit: float, sizes: AnswerLimits) -> None:
+        self._access, self._limit, self._sizes = access, limit, sizes
         self._http: HttpConnection | None = None
         self._watch: http.client.HTTPResponse | None = None
         self._is_used = self._is_abandoned = False
@@ -58,20 +59,20 @@ class ThreadedConnection:
             raise
 
     def exchange(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
-        """Blocks for the answer to a request: its code, and its document or the text of a refusal."""
+        """Blocks for the response to a request: its code, and its document or the text of the error."""
         is_used = self._http is not None
         try:
             return self._answer(method, target, body, kind)
         except PeerGone:
             if not is_used or self._is_abandoned or method not in _RETRIED:
                 raise
-            # The server may have closed an idle connection.
+            # The server can have closed an idle connection.
             return self._answer(method, target, body, kind)
 
     def _answer(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
         try:
             with self._access.send(self._opened(), method, target, body, kind) as answer:
-                text = read_answer(answer)
+                text = read_answer(answer, self._sizes)
                 is_read = answer.isclosed()
         except (OSError, http.client.HTTPException) as error:
             self._close()
@@ -83,7 +84,7 @@ class ThreadedConnection:
             self._close()
         if answer.status == 401:
             self._access.rejected()
-        return answer.status, text.decode(errors="replace") if answer.status >= 300 else decoded(text)
+        return answer.status, text.decode(errors="replace") if answer.status >= 300 else decoded(text, self._sizes)
 
     def begin_watch(self, target: str) -> None:
         try:
@@ -107,13 +108,13 @@ class ThreadedConnection:
         """Blocks for the next change of the watch."""
         assert self._watch is not None
         try:
-            line = self._watch.readline(EVENT_LIMIT + 1)
+            line = self._watch.readline(self._sizes.change + 1)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise self._access.gone(error) from error
-        return checked_change(line, self._access.url)
+        return checked_change(line, self._access.url, self._sizes)
 
     def is_usable(self) -> bool:
-        """Whether the server has neither closed the connection nor sent something unasked."""
+        """Whether the server has neither closed the connection nor sent unrequested data."""
         if self._http is None or self._http.sock is None or self._http.transport is None:
             return False
         poll = select.poll()
@@ -132,13 +133,17 @@ class ThreadedConnection:
                     socket.socket.shutdown(self._http.transport, socket.SHUT_RDWR)
 
     def __del__(self) -> None:
-        self._close()  # the loop may have ended before the thread
+        self._close()  # the loop can have ended before the thread
 
     def _using(self, block: Callable[[], T]) -> T:
         with self._changing:
             self._is_used = True
         try:
             return block()
+        except Exception as error:
+            if error.__traceback__ is not None:  # would keep the answer until garbage is collected, perhaps much later
+                traceback.clear_frames(error.__traceback__.tb_next)
+            raise
         finally:
             with self._changing:
                 self._is_used = False

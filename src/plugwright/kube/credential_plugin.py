@@ -24,7 +24,7 @@ __all__ = ["CredentialPlugin", "ExecEntry"]
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _LIMIT, _INTERACTIVE_LIMIT = 60.0, 300.0  # seconds; interactive plugins wait for a person
 _OUTPUT_LIMIT = 2**20  # bytes
-_KEPT = 4096  # bytes of the standard error, the last ones
+_KEPT = 4096  # last bytes of the standard error
 _EARLY = timedelta(seconds=30)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -116,7 +116,7 @@ class CredentialPlugin:
         return IssuedCredentials(status.token, certificate, key), until - _EARLY if until else _NEVER
 
     def _run(self) -> bytes:
-        """What the plugin prints; a plugin with the terminal prints its errors there."""
+        """The output of the plugin; a plugin that has the terminal prints its errors there."""
         name, pipe = self._entry.command, subprocess.PIPE
         try:
             process = subprocess.Popen(

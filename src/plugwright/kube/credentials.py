@@ -117,7 +117,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path | bytes, key: P
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(b"\n".join(parts))
-        # With a password, OpenSSL does not ask for that of an encrypted key on the terminal.
+        # With a password, OpenSSL does not prompt for the password of an encrypted key on the terminal.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
     finally:
         os.close(descriptor)

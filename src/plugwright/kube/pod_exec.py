@@ -1,17 +1,15 @@
-"""A command in a container, by the API server's exec: WebSocket frames with a channel number each, as kubectl has them.
+"""A command in a container, by the API server's exec: WebSocket frames, each with a channel number, as kubectl uses.
 
-All of it blocks. The command gets no standard input. Its output is read line by line within limits, whatever the
-container writes.
+All functions block. The command gets no standard input. Its output is read line by line with limits.
 """
 
 import base64
-import hashlib
 import json
 import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from typing import BinaryIO
+from io import BufferedReader
 from urllib.parse import urlencode
 
 import msgspec
@@ -20,15 +18,14 @@ from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.access import ClusterAccess, HttpConnection
 from plugwright.kube.answers import read_answer, refusal
 from plugwright.kube.api_client import segment
+from plugwright.kube.websocket_frames import BINARY, CLOSE, PING, PONG, WebSocketReader, accepted_key, frame
 from plugwright.text import clean
 
 __all__ = ["ExecTarget", "exec_lines"]
 
 _PROTOCOLS = "v5.channel.k8s.io, v4.channel.k8s.io"
-_MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
 _OUT, _ERR, _STATUS = 1, 2, 3  # channels
-_CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10  # opcodes
-_FRAME_LIMIT = 2**20  # bytes; servers send 32 KiB
+_READ_SIZE = 2**16
 _LINE_LIMIT = 2**26  # bytes of one line of the output
 _ERROR_LIMIT = 2**16  # bytes that are kept of the standard error and of the status
 
@@ -42,7 +39,7 @@ class ExecTarget(msgspec.Struct, frozen=True):
 def exec_lines(
     access: ClusterAccess, container: ExecTarget, command: Sequence[str], timeout: float | None
 ) -> Iterator[bytes]:
-    """The lines that the command writes, while it runs; `PeerRefused` if it fails, with what it wrote as its error.
+    """The lines that the command writes, while it runs; `PeerRefused` with its error output if it fails.
 
     `timeout` is the longest silence in seconds; None for a command that runs until the caller closes the iterator.
     """
@@ -67,7 +64,7 @@ class _Session:
             self._connection.close()
             raise
 
-    def _upgraded(self, path: str) -> BinaryIO:
+    def _upgraded(self, path: str) -> BufferedReader:
         key = base64.b64encode(os.urandom(16))
         headers = [("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"), ("Sec-WebSocket-Key", key.decode())]
         answer = self._access.upgrade(self._connection, path, [*headers, ("Sec-WebSocket-Protocol", _PROTOCOLS)])
@@ -75,16 +72,15 @@ class _Session:
             self._access.rejected()
         if answer.status != 101:
             raise refusal(answer.status, read_answer(answer).decode(errors="replace"))
-        expected = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest()).decode()
-        if answer.headers.get("Sec-WebSocket-Accept", "") != expected:
+        if answer.headers.get("Sec-WebSocket-Accept", "") != accepted_key(key):
             raise MalformedMessage("the API server did not accept the WebSocket as RFC 6455 says")
-        assert answer.fp is not None  # which may have read the first frames already
+        assert isinstance(answer.fp, BufferedReader)  # which can have read the first frames already
         return answer.fp
 
     def close(self) -> None:
         """The kubelet ends the command when the connection does."""
         with suppress(OSError):
-            self._send(_CLOSE, struct.pack("!H", 1000))
+            self._send(CLOSE, struct.pack("!H", 1000))
         self._connection.close()
 
     def lines(self) -> Iterator[bytes]:
@@ -117,43 +113,19 @@ class _Session:
             raise PeerRefused(str(status.get("reason") or ""), clean(errors or message or "the command failed"))
 
     def _messages(self) -> Iterator[tuple[int, bytes]]:
-        """Channel and content, until the server closes the connection; a message may have several frames."""
-        message = bytearray()
-        while True:
-            is_last, opcode, content = self._frame()
-            if opcode == _CLOSE:
-                return
-            if opcode == _PING:
-                self._send(_PONG, content)
-            if opcode in (_CONTINUED, _TEXT, _BINARY):
-                message += content
-                if len(message) > _FRAME_LIMIT:
-                    raise MalformedMessage(f"a message must have at most {_FRAME_LIMIT} bytes")
-                if is_last:
-                    if message:
-                        yield message[0], bytes(message[1:])
-                    message.clear()
-
-    def _frame(self) -> tuple[bool, int, bytes]:
-        head, length = self._read(2)
-        if length & 0x80 or head & 0x70:
-            raise MalformedMessage("a WebSocket frame of a server must be unmasked and without extensions")
-        if length >= 126:
-            size = 2 if length == 126 else 8
-            length = int.from_bytes(self._read(size), "big")
-        if length > _FRAME_LIMIT:
-            raise MalformedMessage(f"a WebSocket frame must have at most {_FRAME_LIMIT} bytes, got {length}")
-        return bool(head & 0x80), head & 0x0F, self._read(length)
-
-    def _read(self, size: int) -> bytes:
-        content = self._stream.read(size)
-        if len(content) < size:
-            raise PeerGone("the API server ended the connection of the command")
-        return content
+        """Channel and content, until the server closes the connection."""
+        reader = WebSocketReader(of_client=False)
+        while octets := self._stream.read1(_READ_SIZE):
+            reader.feed(octets)
+            for message in reader.messages():
+                if message.opcode == CLOSE:
+                    return
+                if message.opcode == PING:
+                    self._send(PONG, message.content)
+                elif message.opcode == BINARY and message.content:
+                    yield message.content[0], message.content[1:]
+        raise PeerGone("the API server ended the connection of the command")
 
     def _send(self, opcode: int, content: bytes) -> None:
-        """A control frame; those of a client are masked."""
-        mask = os.urandom(4)
-        masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(content[:125]))
         if self._connection.sock is not None:
-            self._connection.sock.sendall(bytes((0x80 | opcode, 0x80 | len(masked))) + mask + masked)
+            self._connection.sock.sendall(frame(opcode, content, of_client=True))

@@ -1,6 +1,6 @@
 """Proxies between a client and an API server: `proxy-url` of a kubeconfig, and the variables that client-go reads.
 
-http and https proxies are asked for a tunnel by CONNECT, SOCKS5 proxies by their own handshake. The proxy resolves the
+http and https proxies open a tunnel by CONNECT, SOCKS5 proxies by their own handshake. The proxy resolves the
 name of the API server.
 """
 
@@ -71,7 +71,7 @@ class Proxy(msgspec.Struct, frozen=True):
         return [("Proxy-Authorization", f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode()}")]
 
     def connect(self, destination: Destination, timeout: float) -> socket.socket:
-        """A connection to the destination; to the proxy itself if requests without TLS are to be sent to it."""
+        """A connection to the destination, or to the proxy itself for requests without TLS."""
         connected = socket.create_connection((self.host, self.port), timeout)
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,7 +94,7 @@ class Proxy(msgspec.Struct, frozen=True):
         lines += [f"{name}: {text}" for name, text in self.headers()]
         connected.sendall("\r\n".join([*lines, "", ""]).encode())
         answer = b""
-        while not answer.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the API server's
+        while not answer.endswith(b"\r\n\r\n"):  # byte by byte: the following bytes belong to the API server
             received = connected.recv(1)
             if not received or len(answer) > _ANSWER_LIMIT:
                 raise OSError(f"the proxy {self} did not answer CONNECT as a proxy does")

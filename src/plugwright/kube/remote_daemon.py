@@ -1,8 +1,8 @@
 """The daemons of a cluster's nodes, reached through its API server: requests to their control sockets, by exec.
 
-Who may exec into a daemon's pod may send it every request, and the daemon needs no right for it. A command of ours in
-the pod passes one request to the control socket and prints the answers, so that all commands work the same for the
-daemon of this machine and for that of any node.
+A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for that. The hidden
+command `plugwright request` in the pod passes one request to the control socket and prints the responses, so all
+commands work alike for the local daemon and for the daemon of any node.
 """
 
 import json
@@ -43,7 +43,7 @@ class RemoteDaemon:
         return self._answers(request, ["--follow"], None)
 
     def document(self, *command: str) -> bytes:
-        """The line that a command of ours prints in the pod, whatever its exit code."""
+        """The line that our command prints in the pod, regardless of its exit code."""
         for line in exec_lines(self._access, self._container, ["plugwright", *command], _COMMAND_LIMIT):
             return line
         raise PeerGone(f"{self} on {self.node}: `plugwright {' '.join(command)}` printed nothing")

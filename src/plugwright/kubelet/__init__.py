@@ -1,7 +1,7 @@
 """The emulated kubelet: admission, the device manager and the pod-resources API of a node, without a cluster.
 
-`Kubelet` is what a test or a program uses; the modules beside it have the names of upstream's packages. It shares the
-wire format and the model with the SDK and nothing else, so that each checks the other.
+Tests and programs use `Kubelet`; the modules beside it are named after upstream's packages. This package shares only
+the wire format and the model with the SDK, so that each checks the other.
 """
 
 from plugwright.kubelet.kubelet import Kubelet

@@ -1,8 +1,8 @@
 """The event log of an emulated kubelet: calls, state changes and findings, in order.
 
-A finding says what a real kubelet would have done where it has a defect, or where a pod or a plugin asks for trouble;
-the emulator itself continues safely. Findings carry the number of the fact they follow from. In strict mode they are
-raised as well. Nothing is decided here, and how events look is left to the programs that show them.
+A finding describes what a real kubelet would have done because of a defect of its own, or because a pod or plugin
+provokes one; the emulator itself continues safely. Findings carry the number of the underlying fact. In strict mode
+they are also raised. This module decides nothing, and the programs that show events format them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Call:
     resource: str
     asked: tuple[str, ...] = ()  # device ids, or the socket of a registration
     seconds: float = 0.0
-    outcome: str = "OK"  # else the text of the error
+    outcome: str = "OK"  # otherwise the text of the error
     began: float = field(default_factory=time.perf_counter, compare=False, repr=False)
 
 
@@ -133,7 +133,7 @@ class EventLog:
         self._changed.notify()
 
     def follow(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
-        """Every event from the oldest that is still kept, or only new ones, until the log is closed."""
+        """All events from the oldest kept one, or only new events, until the log is closed."""
         return self._follow(self._count if new else 0)
 
     async def _follow(self, seen: int) -> AsyncGenerator[Event, None]:

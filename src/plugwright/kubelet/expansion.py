@@ -9,5 +9,5 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 def expand_references(text: str, environment: Mapping[str, str]) -> str:
-    """Expands `$(NAME)`: an unknown name stays as it is, `$$` is one `$`."""
+    """Expands `$(NAME)`: an unknown name stays unchanged, `$$` becomes `$`."""
     return _REFERENCE.sub(lambda match: "$" if match[1] is None else environment.get(match[1], match[0]), text)

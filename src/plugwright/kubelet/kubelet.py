@@ -35,10 +35,10 @@ __all__ = ["Kubelet"]
 
 
 class Kubelet:
-    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is created and used by this kubelet alone.
+    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is created, and must not be shared with other kubelets.
 
-    `pods` are running already, as when a kubelet is restarted on a node. `resource_api` is where it reads
-    ResourceClaims and deletes ResourceSlices; without one there are none.
+    `pods` are running already, as after a restart of a kubelet. `resource_api` is the source of ResourceClaims and
+    ResourceSlices; without it there are none.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Kubelet:
     async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
         """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good.
 
-        `predicates` are asked for a rejection after the devices are allocated, where a node has more rules (3.1).
+        `predicates` can reject the pod after its devices are allocated, for nodes with more rules (3.1).
         """
         admitted = await self.add(pod, predicates)
         await self._start_pod(admitted)
@@ -244,7 +244,7 @@ class Kubelet:
         return self._findings.all
 
     def check_findings(self) -> None:
-        """Raises `KubeletFindings` where there are findings that the settings do not allow."""
+        """Raises `KubeletFindings` if there are findings that the settings do not allow."""
         self._findings.check(strict=True)
 
     @property
@@ -276,7 +276,7 @@ class Kubelet:
         return self._components
 
     async def _run(self, ready: "asyncio.Future[None]") -> None:
-        """Runs in a task of its own, so that `start` and `stop` may be called from different tasks."""
+        """Runs in its own task, so that `start` and `stop` can be called from different tasks."""
         async with running_components(self._context, self._table, self._resource_api) as components:
             self._components = components
             ready.set_result(None)
@@ -294,7 +294,7 @@ class Kubelet:
         try:
             await components.admission.admit(pod, predicates)
         except PodRefused as error:
-            if self._components is not components:  # a killed kubelet refuses nothing; the next one sees the pod anew
+            if self._components is not components:  # a killed kubelet refuses nothing; the next one admits the pod
                 self._table.remove(pod.uid)
                 raise KubeletError(f"the kubelet was stopped while it admitted {pod.spec.key}") from error
             self._table.end(pod, Phase.FAILED, error.reason, error.message)

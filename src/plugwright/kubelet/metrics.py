@@ -153,7 +153,7 @@ def _key(name: str, kind: _Kind | None, labels: Mapping[str, str]) -> tuple[Metr
 
 
 def rejection_reason(reason: str) -> str:
-    """The label of the rejection metric: a fixed set of values, whatever resources there are."""
+    """The label of the rejection metric: a fixed set of values, independent of the resources."""
     if reason in _REASONS:
         return reason
     return _EXTENDED_RESOURCES if reason.startswith("OutOf") else "Other"

@@ -1,8 +1,8 @@
 """The plugin watcher: plugins of every type register by a socket in plugins_registry (1.39 to 1.52).
 
-The directory is listed at a reconciliation, where the real plugin manager works through the events of its inotify
-watch; one that would find nothing new is left out, since a process may have a thousand kubelets. What is asked of a
-plugin of one type, and what follows once it is registered, is left to that type's handler.
+A reconciliation lists the directory, while the real plugin manager processes events of its inotify watch.
+Reconciliations that would find nothing new are skipped, because a process can have a thousand kubelets. The handler of
+each type makes the calls to its plugins and handles registered ones.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ _Identity = tuple[int, int]
 
 
 class PluginHandler(Protocol):
-    """One type of plugin; the texts are the real kubelet's."""
+    """One type of plugin; messages are those of the real kubelet."""
 
     def validate(self, info: PluginInfo, endpoint: Path) -> str:
         """Why the plugin cannot be registered, or nothing."""
         ...
 
     async def register(self, info: PluginInfo, endpoint: Path) -> None:
-        """Raises `PlugwrightError` where the plugin cannot be reached or is refused."""
+        """Raises `PlugwrightError` if the plugin cannot be reached or is refused."""
         ...
 
     def deregister(self, name: str, endpoint: Path) -> None: ...
@@ -43,7 +43,7 @@ class PluginHandler(Protocol):
 
 @dataclass(slots=True)
 class _PluginSocket:
-    """A socket in plugins_registry, its registration, and when that may be retried."""
+    """A socket in plugins_registry, its registration, and the time of the next attempt."""
 
     identity: _Identity
     info: PluginInfo | None = None
@@ -55,7 +55,7 @@ class _PluginSocket:
 
 
 class PluginWatcher:
-    """`handlers` are by the type that plugins of theirs have in GetInfo, such as `DevicePlugin`."""
+    """`handlers` by the type that plugins report in GetInfo, such as `DevicePlugin`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class PluginWatcher:
     def reconcile(self) -> list[Path]:
         """First deregisters sockets that vanished or were replaced, then registers new ones (1.42).
 
-        Returns the directories that it has looked into.
+        Returns the directories that it has listed.
         """
         folders, sockets = _sockets(self._directory)
         for path, plugin in sorted(self._plugins.items()):
@@ -147,7 +147,7 @@ class PluginWatcher:
     async def _handshake(self, path: Path, plugin: _PluginSocket, client: PluginInfoClient) -> None:
         with self._context.event_log.record_call("GetInfo", path.name):
             info = await client.announce(self._timing.get_info)
-        # The endpoint is a path as it is, without joining; an empty one means this socket (1.44).
+        # The endpoint is used as a path without joining; an empty endpoint means this socket (1.44).
         plugin.endpoint = self._on_host(Path(info.endpoint)) if info.endpoint else path
         error = await self._error(info, path, plugin.endpoint)
         plugin.info, plugin.registered = info, not error
@@ -169,7 +169,7 @@ class PluginWatcher:
             raise
 
     async def _error(self, info: PluginInfo, path: Path, endpoint: Path) -> str:
-        """Registers the plugin; the kubelet's own text where that fails (1.46)."""
+        """Registers the plugin; returns the kubelet's own message if that fails (1.46)."""
         handler = self._handlers.get(info.kind)
         if handler is None:
             return f"{_REGISTER_ERROR}no handler registered for plugin type: {info.kind} at socket {path}"

@@ -81,7 +81,7 @@ class DevicesProvider(Protocol):
     def active_pods(self) -> Iterable[PodView]: ...
 
     def all_pods(self) -> Iterable[PodView]:
-        """All pods of the kubelet, refused and ended ones included."""
+        """All pods of the kubelet, including refused and ended ones."""
 
     def active_pod(self, name: str, namespace: str) -> PodView | None: ...
 
@@ -90,7 +90,7 @@ class DevicesProvider(Protocol):
 
 
 class PodResourcesService:
-    """Answers as a kubelet of this version does, sorted where the real one has no order."""
+    """Responds as a kubelet of this version does, sorted if the real one has no order."""
 
     def __init__(
         self,

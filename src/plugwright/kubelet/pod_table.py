@@ -1,8 +1,8 @@
-"""The pods of one kubelet with their containers, and what each container runs with.
+"""The pods of one kubelet with their containers, and the options of each container.
 
 The runtime's options are merged here from the responses of several plugins. The kubelet takes the responses in random
 order and the first value wins; here they come sorted by resource, and every conflict is returned, because on a real
-node either value may win. Who holds which device is `devicemanager.pod_devices`.
+node either value can win. `devicemanager.pod_devices` knows the holders of devices.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class RunContainerOptions:
 class Container:
     """A container of an admitted pod; `granted` is None until it has started.
 
-    With a `config_error` it is not started: what its pod declares refers to something that is not there.
+    With a `config_error` it is not started: its pod refers to an object that does not exist.
     """
 
     spec: ContainerSpec
@@ -113,7 +113,7 @@ class Pod:
 
 
 class PodTable:
-    """The pods by uid, in the order of their arrival, and the sum of what the active ones request."""
+    """The pods by uid, in the order of their arrival, and the sum of the requests of active pods."""
 
     def __init__(self) -> None:
         self._pods: dict[str, Pod] = {}

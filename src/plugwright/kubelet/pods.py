@@ -1,7 +1,7 @@
 """Pod specs as a kubelet sees them: containers in the order of admission, and the devices they request.
 
-`read` takes a Pod object as the API server would pass it on; `violations` says what that server would have refused.
-The state of admitted pods is `pod_table`.
+`read` takes a Pod object as the API server would deliver it; `violations` lists what that server would have rejected.
+`pod_table` holds the state of admitted pods.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class ClaimUse:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """A claim of a pod by the name that its containers use; one from a template is `generated`, and then named.
+    """A claim of a pod by the name that its containers use; a claim from a template is `generated`, and named later.
 
     The claim that the scheduler makes for extended resources has no name of its own.
     """

@@ -1,8 +1,8 @@
 """The process runtime: the containers of a pod as local processes, with the options from their devices.
 
 `run` takes a pod from its init containers to the end of its last container, each run once; `ContainerProcess` is one
-run of one container, for a caller that restarts them. Neither leaves a process behind: each container is a process
-group of its own. Mounts and device nodes are `sandbox`, in a mount namespace where the system permits one. There is no
+run of one container, for a caller that restarts them. Neither leaves a process behind: each container is its own
+process group. `sandbox` makes mounts and device nodes, in a mount namespace if the system permits one. There is no
 image: a process sees this machine's files and a minimal environment.
 """
 
@@ -13,12 +13,13 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, TypedDict, cast
 
 from plugwright.errors import ContainerConfigError, PlugwrightError
 from plugwright.kubelet import sandbox
+from plugwright.kubelet.container_input import ContainerInput
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.expansion import expand_references
 from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
@@ -26,6 +27,7 @@ from plugwright.kubelet.pods import ContainerKind
 from plugwright.system import processes
 from plugwright.system.concurrency import first
 from plugwright.system.latest import Latest
+from plugwright.system.terminal import TerminalOptions
 
 __all__ = [
     "STOP_GRACE",
@@ -52,6 +54,16 @@ class Output:
     about: str
     text: str
     is_partial: bool = False
+
+
+class _Readable(Protocol):
+    async def read(self, size: int, /) -> bytes: ...
+
+
+class _PipeOptions(TypedDict):
+    stdin: int | BinaryIO
+    stdout: BinaryIO
+    stderr: BinaryIO
 
 
 ReportEvent = Callable[[StateChange | Output], None]
@@ -101,7 +113,8 @@ async def _run_container(process: "ContainerProcess", container: Container, code
 class ContainerProcess:
     """One run of a container. `stop` ends it, after as many seconds of grace as are published.
 
-    `paths` are mounted beside those of its devices; cancelled, it has a grace of `grace` seconds.
+    `paths` are mounted beside those of its devices; cancelled, it has a grace of `grace` seconds. Without `input` it
+    reads nothing.
     """
 
     about: str
@@ -110,8 +123,9 @@ class ContainerProcess:
     grace: float = STOP_GRACE
     apply_cdi: ApplyCdi = without_cdi
     paths: Sequence[sandbox.PathSpec] = ()
-    directory: str = ""  # where the command begins; ours if empty
+    directory: str = ""  # working directory of the command; ours if empty
     stop: Latest[float | None] = field(default_factory=lambda: Latest[float | None](None))
+    input: ContainerInput | None = None
 
     async def run(self, command: Sequence[str], granted: RunContainerOptions) -> int:
         """The exit code, negative for a signal; raises `ContainerConfigError` if a required path is not mounted."""
@@ -148,17 +162,15 @@ class ContainerProcess:
         refusals: list[str],
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         all_paths = json.dumps([*paths, *self.paths])
-        async with _pipe() as (stream, writing):
+        async with _connected(self.input) as (stream, ends, close_theirs):
             # -I: a PYTHONPATH set by the plugin is for the command, not for the sandbox.
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", sandbox.__file__, all_paths, self.directory, *arguments),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
+                **ends,
                 env=environment,
                 start_new_session=True,
             )
-            writing.close()
+            close_theirs()
             async with asyncio.TaskGroup() as tasks:
                 text = f"pid {process.pid}: {shlex.join(arguments)}"
                 reader = tasks.create_task(self._read_output(stream, text, refusals))
@@ -172,8 +184,9 @@ class ContainerProcess:
         await self.stop.until(lambda grace: grace is not None)
         return 0
 
-    async def _read_output(self, stream: asyncio.StreamReader, command: str, refusals: list[str]) -> None:
-        lines = _lines(stream)
+    async def _read_output(self, stream: _Readable, command: str, refusals: list[str]) -> None:
+        splitter = _LineSplitter(stream)
+        lines = splitter.lines()
         problems = await self._problems(lines)
         refusals += [problem for problem, need in problems if need == sandbox.REQUIRED]
         if refusals:
@@ -181,11 +194,12 @@ class ContainerProcess:
         self.report(StateChange("running", self.about, command))
         for problem, _ in problems:
             self.report(StateChange("limited", self.about, problem))
+        splitter.is_of_terminal = self.input is not None and self.input.is_terminal
         async for line, is_partial in lines:
             self.report(Output(self.about, line, is_partial))
 
     async def _problems(self, lines: AsyncIterator[tuple[str, bool]]) -> list[tuple[str, str]]:
-        """What the sandbox could not do; the dynamic linker may write before it, such as of a plugin's LD_PRELOAD."""
+        """The sandbox's report; output of the dynamic linker, such as about LD_PRELOAD, can precede it."""
         async for line, is_partial in lines:
             try:
                 return cast("list[tuple[str, str]]", json.loads(line))
@@ -207,6 +221,26 @@ def granted_paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
 
 
 @asynccontextmanager
+async def _connected(
+    given: ContainerInput | None,
+) -> AsyncIterator[tuple[_Readable, TerminalOptions | _PipeOptions, Callable[[], None]]]:
+    """What the process writes, its ends of the streams, and a call that closes our copies of those ends."""
+    if given is not None and given.is_terminal:
+        with given.terminal() as terminal:
+            yield terminal, terminal.options, terminal.close_theirs
+        return
+    async with _pipe() as (stream, writing):
+        ends: _PipeOptions = {"stdin": asyncio.subprocess.DEVNULL, "stdout": writing, "stderr": writing}
+        if given is None:
+            yield stream, ends, writing.close
+            return
+        with given.pipe() as reading, os.fdopen(reading, "rb", 0) as source, ExitStack() as theirs:
+            theirs.callback(source.close)
+            theirs.callback(writing.close)
+            yield stream, {**ends, "stdin": source}, theirs.close
+
+
+@asynccontextmanager
 async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
     """A pipe of our own: asyncio waits for its pipes to close, and a grandchild may hold one open."""
     reading, writing = os.pipe()
@@ -221,21 +255,38 @@ async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
             transport.close()
 
 
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[tuple[str, bool]]:
-    """Each line, and whether it is a part of one: without its end, or too long."""
-    rest = b""
-    while chunk := await stream.read(_READ_SIZE):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace").rstrip("\r"), False
-        if len(rest) > _MAX_LINE:
+class _LineSplitter:
+    """Of a terminal, parts of lines are passed on immediately, such as a prompt, and carriage returns are kept."""
+
+    def __init__(self, stream: _Readable) -> None:
+        self._stream = stream
+        self.is_of_terminal = False
+
+    async def lines(self) -> AsyncIterator[tuple[str, bool]]:
+        """Each line, and whether it is a part of one: without its end, or too long."""
+        rest = b""
+        while chunk := await self._stream.read(_READ_SIZE):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                yield text if self.is_of_terminal else text.rstrip("\r"), False
+            if len(rest) > _MAX_LINE or (rest and self.is_of_terminal and _is_whole_text(rest)):
+                yield rest.decode(errors="replace"), True
+                rest = b""
+        if rest:
             yield rest.decode(errors="replace"), True
-            rest = b""
-    if rest:
-        yield rest.decode(errors="replace"), True
+
+
+def _is_whole_text(data: bytes) -> bool:
+    """False for text that ends within a character; anything that is no text counts as whole."""
+    try:
+        data[-4:].decode()
+    except UnicodeDecodeError as error:
+        return error.reason != "unexpected end of data"
+    return True
 
 
 async def _finish(reader: asyncio.Task[None]) -> None:
-    """Reads the last lines; a process that left the group may keep the pipe open for ever."""
+    """Reads the last lines; a process that left the group may keep the pipe open indefinitely."""
     await asyncio.wait([reader], timeout=STOP_GRACE)
     reader.cancel()

@@ -1,6 +1,6 @@
-"""The root directory of an emulated kubelet: how it is claimed, and what a starting kubelet removes from it.
+"""The root directory of an emulated kubelet: claiming it, and the cleanup of a starting kubelet.
 
-Which sockets are served in it is left to the callers.
+The callers decide which sockets are served in it.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ def claim(paths: KubeletPaths) -> None:
 
 
 def clean(paths: KubeletPaths, *, only_sockets: bool, writes_deprecation: bool) -> list[str]:
-    """Removes what a starting kubelet removes, the plugins' sockets included (1.12 to 1.18); returns the names."""
+    """Removes what a starting kubelet removes, including plugins' sockets (1.12 to 1.18); returns the names."""
     directory = paths.device_plugins
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     removed = []

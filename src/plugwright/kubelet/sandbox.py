@@ -1,9 +1,9 @@
 """The sandbox of a container that runs as a local process: a program that mounts its paths and becomes its command.
 
 Run as `python sandbox.py PATHS DIRECTORY COMMAND…`: PATHS is JSON, a list of (host path, container path, read-only,
-need). It enters a mount namespace of its own, with a user namespace if it is not root, mounts every path where the
-container expects it, writes one line of JSON with what it could not do, and becomes the command; not if a path that is
-REQUIRED could not be mounted. Nothing it does is visible outside or outlives the command. Paths that do not exist are
+need). It enters its own mount namespace, with a user namespace if it is not root, mounts every path where the
+container expects it, writes one line of JSON with its failures, and becomes the command, unless a REQUIRED path could
+not be mounted. Its mounts are invisible outside and end with the command. Paths that do not exist are
 created on a tmpfs over their directory, never in it.
 
 It imports only the standard library, because it is started for every container; `processes` starts it.
@@ -21,14 +21,14 @@ from contextlib import suppress
 __all__ = ["CANNOT_START", "QUIET", "REQUIRED", "WANTED", "main"]
 
 CANNOT_START = 127
-REQUIRED, WANTED, QUIET = "required", "wanted", "quiet"  # without it no command; a problem; nothing is said
+REQUIRED, WANTED, QUIET = "required", "wanted", "quiet"  # the command does not run; reported as a problem; not reported
 
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x4_0000
-_LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800  # flags of a mount that a user namespace may not clear
+_LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800  # mount flags that a user namespace cannot clear
 _STATVFS_RELATIME, _RELATIME = 0x1000, 0x20_0000  # statvfs and mount have different bits for this one
 _DEATH_SIGNAL = 1
-_STAGE = "/tmp"  # where a new root directory is assembled
+_STAGE = "/tmp"  # the place where a new root directory is assembled
 
 PathSpec = tuple[str, str, bool, str]  # host path, container path, read-only, need
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
     directory = arguments[1] or os.getcwd()  # noqa: PTH109  importing pathlib takes longer than all of this
     problems = list(_mount_paths(paths)) if paths else []
     try:
-        os.chdir(directory)  # by name: another mount may cover it now
+        os.chdir(directory)  # by name: another mount can cover it now
     except OSError as error:
         problems.append((f"working directory {directory}: {error.strerror}", REQUIRED if arguments[1] else QUIET))
     os.write(1, json.dumps([problem for problem in problems if problem[1] != QUIET]).encode() + b"\n")
@@ -63,7 +63,7 @@ def _mount_paths(paths: Sequence[PathSpec]) -> Iterator[tuple[str, str]]:
         yield text, min((path[3] for path in paths), key=(REQUIRED, WANTED, QUIET).index)
         return
     view = _View()
-    # All are opened first: one mount may cover the source of the next.
+    # All sources are opened first: one mount can cover the source of the next.
     opened = [(path, _open(path[0])) for path in paths]
     for (host_path, container_path, read_only, need), source in opened:
         try:
@@ -98,7 +98,7 @@ class _View:
     """The file system as the container sees it."""
 
     def __init__(self) -> None:
-        self._own: set[int] = set()  # file systems of this namespace alone, in which files may be created
+        self._own: set[int] = set()  # file systems of this namespace only, in which files can be created
 
     def mount(self, source: int, target: str, read_only: bool) -> None:
         path = _path_of(source)
@@ -128,7 +128,7 @@ class _View:
         mode = stat.S_IMODE(os.stat(directory).st_mode)  # noqa: PTH116
         _mount("tmpfs", target, kind="tmpfs", options=f"mode={mode:o}")
         _fill(target, below)
-        if directory == "/":  # a root cannot be covered, only changed; what the stage hides is bound separately
+        if directory == "/":  # a root cannot be covered, only changed; paths hidden by the stage are bound separately
             _mount(_path_of(staged), target + _STAGE, flags=_BIND)
             os.chroot(target)
         self._own.add(os.stat(directory).st_dev)  # noqa: PTH116

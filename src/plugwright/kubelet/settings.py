@@ -1,6 +1,6 @@
 """The settings of an emulated kubelet, its timeouts, and the context that its components share.
 
-Which behaviour a version stands for is `versions`; whether a topology policy suits the machine is `topology_manager`.
+`versions` defines the behaviour of each version; `topology_manager` checks whether a policy suits the machine.
 """
 
 import re
@@ -43,7 +43,7 @@ class Timing:
     node_status: float = 10.0
     prepare: float = 45.0  # for one call of NodePrepareResources or NodeUnprepareResources
     unprepare_retry: float = 10.0  # between two tries to unprepare the claims of a pod that has ended
-    claim_reconcile: float = 60.0  # between two looks for claims of pods that are gone
+    claim_reconcile: float = 60.0  # between two searches for claims of deleted pods
     wipe: float = 30.0  # from the loss of a DRA driver to the removal of its slices
     health_retry: float = 5.0  # from the end of a DRA driver's health stream to the next
 
@@ -54,9 +54,9 @@ class KubeletSettings:
 
     `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
     let minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine;
-    None where nobody is to look, because a test has no hardware. `allowed` are the facts whose findings are expected:
-    strict mode, and the test kit, let no others pass. `on_register` is called with every Register before it is checked;
-    it may wait, and refuse it by raising `PeerRefused`. `on_host` translates an endpoint that a plugin announces from
+    None to skip the check, because a test has no hardware. `allowed` are the facts whose findings are expected: strict
+    mode, and the test kit, let no others pass. `on_register` is called with every Register before it is checked; it can
+    wait, and refuse the call by raising `PeerRefused`. `on_host` translates an endpoint that a plugin announces from
     plugins_registry, for plugins that see other directories than this process.
     """
 

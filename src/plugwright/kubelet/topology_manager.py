@@ -49,7 +49,7 @@ class TopologyScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyHint:
-    """A set of NUMA nodes; `nodes` is None where there is no mask at all."""
+    """A set of NUMA nodes; `nodes` is None if there is no mask at all."""
 
     nodes: frozenset[int] | None
     preferred: bool
@@ -60,7 +60,7 @@ class ResourceTopology:
     """The devices of one resource, as far as hints depend on them.
 
     `known` has every device of the newest list, healthy or not, with its NUMA nodes. `available` is healthy minus in
-    use. `held` is what the container (or the pod, in that scope) holds already, and `reusable` what it may take over
+    use. `held` is what the container (or the pod, in that scope) holds already, and `reusable` what it can take over
     from init containers; pod scope ignores those (5.5).
     """
 

@@ -65,7 +65,7 @@ class VersionProfile:
     asks_announced_health: bool = False
     # Health of so many devices of a DRA driver is kept, and none of further ones (11.26d); 0: of all.
     health_entries: int = 0
-    # A claim that another pod uses stays prepared when a pod goes which never had it prepared (11.22).
+    # A claim in use by another pod stays prepared when a pod that never prepared it is deleted (11.22).
     spares_claims_in_use: bool = False
 
 
@@ -100,7 +100,7 @@ def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
 
 
 def nearest(version: str) -> str:
-    """The version itself, or of one that is older or newer than all we know the minor version next to it."""
+    """The version itself; for a version older or newer than all known ones, the nearest known minor version."""
     match = _VERSION.fullmatch(version)
     if not match:
         raise ConfigError(f"a version must be like {DEFAULT_VERSION} or 1.34.7, got {version!r}")

@@ -76,6 +76,8 @@ class _MockDevice(msgspec.Struct, frozen=True):
 class Mock(Plugin):
     """`options.count` devices; `fail`, `recover`, `add` and `remove` change them at run time."""
 
+    simulates = ("fail", "recover", "add", "remove")
+
     def __init__(self, resource: str, options: MockOptions | None = None) -> None:
         self.resource = resource
         self._options = options or MockOptions()

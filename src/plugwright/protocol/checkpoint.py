@@ -1,9 +1,9 @@
 """The kubelet's device checkpoint: which container holds which devices, from bytes to values and back.
 
-`decode` accepts what the kubelet's own reader accepts, `encode` gives the bytes that the kubelet would write. The
-checksum covers a text that Go prints of the values, not the file; both texts, Go's JSON and Go's print-out, and the
-hash are made here, for `checkpoint_encoder` too, which writes one file often and fast. Reading and writing the file,
-and the message inside an `answer`, are left to the callers.
+`decode` accepts the same files as the kubelet's reader, and `encode` returns the bytes that the kubelet would write.
+The checksum covers Go's print-out of the values, not the file. This module produces both formats, Go's JSON and Go's
+print-out, and the hash, also for `checkpoint_encoder`, which writes one file often and fast. Callers read and write the
+file, and decode the message inside an `answer`.
 """
 
 import binascii
@@ -162,10 +162,10 @@ def fnv1a(state: int, data: bytes) -> int:
 
 
 class _PrintedBytes:
-    """The hash of bytes as Go prints them, `10 3 71`, a number at a time: nearly all of a checkpoint are answers.
+    """The hash of bytes as Go prints them, `10 3 71`, one number at a time: a checkpoint consists mostly of answers.
 
-    FNV-1a multiplies the state by the prime at every character; what else a text adds depends only on the lowest byte
-    of the state. So a number is one multiplication and one addition, computed when first needed.
+    FNV-1a multiplies the state by the prime at every character; the rest of a string's effect depends only on the
+    lowest byte of the state. So each number is one multiplication and one addition, computed on first use.
     """
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ def _as_text(part: str | bytes) -> str:
 
 
 def _go_parts(checkpoint: Checkpoint, plain_lists: bool) -> Iterator[str | bytes]:
-    """The parts of the text; bytes are printed as numbers."""
+    """The parts of the print-out; bytes are printed as numbers."""
     yield GO_ENTRIES
     if checkpoint.entries is None:
         yield GO_NIL

@@ -1,8 +1,8 @@
-"""The meaning of a checkpoint: its decoded entries, how two files differ, and why a checksum may not match.
+"""The meaning of a checkpoint: its decoded entries, differences between two files, and causes of a wrong checksum.
 
-The kubelet writes entries, ids and the maps inside a response in any order, so files that differ may mean the same. A
-checksum covers the whole content at once and never says which part was changed, but the usual accidents can be tried
-backwards: entries in another order, null that became empty. How all this is shown is left to the callers.
+The kubelet writes entries, ids and the maps inside a response in any order, so different files can mean the same. A
+checksum covers the whole content and does not tell which part was changed, but the usual accidents can be tried in
+reverse: reordered entries, null that became empty. Callers format the results.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ __all__ = ["DecodedEntry", "Detail", "Difference", "EntryKey", "decoded_entries"
 
 Detail = tuple[str, str]  # a kind, such as `device` or `env`, and its text
 _MAX_HASHED_BYTES = 5_000_000  # about half a second
-_MAX_PERMUTED_ENTRIES = 5  # up to so many entries every order is tried
+_MAX_PERMUTED_ENTRIES = 5  # up to this number of entries, every order is tried
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,7 +39,7 @@ class EntryKey:
 class DecodedEntry:
     """The devices that one container holds of one resource; `number` is the position in the file, from 1.
 
-    If the response does not decode, `answer` is None and `problem` says why: the kubelet drops such an entry.
+    If the response cannot be decoded, `answer` is None and `problem` the reason: the kubelet drops such an entry.
     """
 
     number: int
@@ -98,7 +98,7 @@ def _response_details(response: AllocateResponse) -> Iterator[Detail]:
 
 
 def differences(old: Checkpoint, new: Checkpoint) -> list[Difference]:
-    """Empty if both mean the same, whatever their bytes."""
+    """Empty if both mean the same, regardless of their bytes."""
     before, after = _details_by_key(old), _details_by_key(new)
     keys = sorted(before.keys() | after.keys())
     return [difference for key in keys if (difference := _difference(key, before.get(key), after.get(key)))]
@@ -123,7 +123,7 @@ def _difference(key: EntryKey, old: list[Detail] | None, new: list[Detail] | Non
 
 
 def explain(reading: CheckpointReading) -> str:
-    """The change that makes the stored checksum match, if it is one of the usual accidents; else empty."""
+    """The change that makes the stored checksum match, if it is one of the usual accidents; otherwise empty."""
     size = len(checkpoint.encode(reading.checkpoint))
     for text, candidate in islice(_candidates(reading.checkpoint), _MAX_HASHED_BYTES // size):
         if checkpoint.checksum(candidate, reading.plain_lists) == reading.stored:

@@ -1,8 +1,8 @@
-"""An encoder for a checkpoint that is written often, at the cost of what changed since the last write.
+"""An encoder for a frequently written checkpoint, whose cost is proportional to the changes since the last write.
 
-It gives the bytes that `checkpoint.encode` gives. That takes a tenth of a second for 4,000 containers, nearly all of it
-for the checksum, byte by byte; here a piece of text is hashed once and its effect composed with the others. The format
-and the hash itself are `checkpoint`.
+It returns the same bytes as `checkpoint.encode`, which takes a tenth of a second for 4,000 containers, mostly to hash
+byte by byte. Here each piece of text is hashed once, and the effects of the pieces are composed. `checkpoint` defines
+the format and the hash.
 """
 
 from array import array
@@ -32,7 +32,7 @@ __all__ = ["CheckpointEncoder"]
 
 _INVERSE_PRIME = pow(FNV_PRIME, -1, FNV_MASK + 1)
 _TABLES_PER_WRITE = 32  # about 15 ms: a thousand pods that come and go are fast after a while, and no write waits long
-_MISSES_BEFORE_TABLE = 20  # so many cost as much as filling the table
+_MISSES_BEFORE_TABLE = 20  # this number costs as much as filling the table
 _MAX_TABLE_TEXT = 2**16  # bytes, as of 4,000 devices; more would delay one allocation for too long
 _LANE = 8  # bytes; a state times the prime has 57 bits
 _LANES = int.from_bytes((b"\1" + bytes(_LANE - 1)) * 256, "little")
@@ -102,8 +102,8 @@ class CheckpointEncoder:
 class _Piece:
     """An item of a list with the separator before it: in the file, and in the text that is hashed.
 
-    FNV-1a multiplies the state by the prime at every byte; what else it adds depends only on the text and on the lowest
-    byte of the state. So a whole text is one multiplication and one of 256 additions, computed when first needed.
+    FNV-1a multiplies the state by the prime at every byte; the rest of the effect depends only on the text and on the
+    lowest byte of the state. So a whole text is one multiplication and one of 256 additions, computed on first use.
     """
 
     json: bytes
@@ -123,7 +123,7 @@ class _Piece:
         return (state * self.factor + addition) & FNV_MASK
 
     def fill_table(self) -> None:
-        """Computes all additions at once, at the cost of about twenty: a piece that moved once will move again."""
+        """Computes all additions together, at the cost of about twenty: a piece that moved once will move again."""
         states = _fnv1a_of_all_bytes(self.text)
         self.additions = array("I", ((state - low * self.factor) & FNV_MASK for low, state in enumerate(states)))
         self.has_table = True
@@ -144,7 +144,7 @@ def _joined(pieces: Sequence[_Piece]) -> Iterable[bytes]:
 
 
 def _before_separator(state: int) -> int:
-    """The state from which a separator leads to `state`, so that the first piece may have a separator too."""
+    """The state from which a separator leads to `state`, so that the first piece can have a separator too."""
     return (state * _INVERSE_PRIME) & FNV_MASK ^ ord(" ")
 
 
@@ -153,7 +153,7 @@ def _hash(state: int, text: str) -> int:
 
 
 def _fnv1a_of_all_bytes(text: bytes) -> Sequence[int]:
-    """`fnv1a` for the states 0 to 255 at once, each in its own lane of one large number."""
+    """`fnv1a` for the states 0 to 255 in parallel, each in its own lane of one large number."""
     states = int.from_bytes(b"".join(low.to_bytes(_LANE, "little") for low in range(256)), "little")
     spread, mask = {byte: _LANES * byte for byte in set(text)}, _LANES * FNV_MASK
     for byte in text:

@@ -1,7 +1,7 @@
 """The DRAPlugin service: served by drivers, called by kubelets to prepare the claims of a pod.
 
 v1 and v1beta1 differ in one field, `share_id`; both are served on one socket. A kubelet calls the first version in the
-driver's own list that it knows.
+driver's list that it supports.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -41,9 +41,9 @@ class Claim(msgspec.Struct, frozen=True, order=True):
 
 
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device that is ready for the containers of a claim.
+    """A prepared device for the containers of a claim.
 
-    `requests` are the names of the claim's requests, never those of subrequests; none stands for all.
+    `requests` are the names of the claim's requests, never those of subrequests; empty means all requests.
     """
 
     pool: str
@@ -54,12 +54,12 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 
 
 class DRAPluginService(Protocol):
-    """The driver's side. Results are by the uid of the claim; a text says why that claim failed."""
+    """The driver's side. Results are by the uid of the claim; a string is the reason why that claim failed."""
 
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]: ...
 
     async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
-        """An empty text: the claim's devices are given back."""
+        """An empty string: the claim's devices are released."""
         ...
 
 

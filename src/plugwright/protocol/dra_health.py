@@ -16,7 +16,7 @@ from plugwright.protocol.wire_format import write, write_integer, write_text
 
 __all__ = ["LEASE", "VERSIONS", "DRAHealthService", "HealthStatus", "ReportedHealth", "methods", "watch"]
 
-LEASE = 30  # seconds that a kubelet believes a message which names no time of its own
+LEASE = 30  # seconds for which a kubelet trusts a message without a timeout
 VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
@@ -39,7 +39,7 @@ class ReportedHealth(msgspec.Struct, frozen=True):
 
 class DRAHealthService(Protocol):
     def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
-        """All devices, at once and at every change, and again before their timeouts end."""
+        """All devices: immediately, at every change, and again before their timeouts expire."""
         ...
 
 

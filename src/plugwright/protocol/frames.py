@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113): their kinds, flags, error codes and bytes; and which header fields a request may have."""
+"""HTTP/2 frames (RFC 9113): kinds, flags, error codes and bytes; and the allowed header fields of a request."""
 
 import struct
 from enum import IntEnum
@@ -36,7 +36,7 @@ __all__ = [
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD = struct.Struct(">HBBBI")  # length in two parts, kind, flags, stream
-FRAME_LIMIT = 16_384  # octets of a payload, unless a setting says otherwise
+FRAME_LIMIT = 16_384  # octets of a payload, unless a setting changes it
 DEFAULT_WINDOW = 65_535
 WINDOW_LIMIT = 2**31 - 1
 
@@ -105,7 +105,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes | memoryview = b
 
 
 def header_frames(stream_id: int, block: bytes, flags: int, limit: int) -> bytes:
-    """HEADERS, and CONTINUATION where the block is longer than a frame may be."""
+    """HEADERS, and CONTINUATION if the block does not fit into one frame."""
     if len(block) <= limit:
         return frame(FrameKind.HEADERS, flags | END_HEADERS, stream_id, block)
     frames = [frame(FrameKind.HEADERS, flags, stream_id, block[:limit])]

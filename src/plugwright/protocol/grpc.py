@@ -1,6 +1,6 @@
 """gRPC's own part of the wire, for both sides: status codes, length-prefixed messages, deadlines, error texts.
 
-`grpc_server` and `grpc_client` are the two sides; the exceptions of other packages are made in `grpc_errors`.
+`grpc_server` and `grpc_client` are the two sides; `grpc_errors` maps to the exceptions of other packages.
 """
 
 import re
@@ -130,7 +130,7 @@ def encode_timeout(seconds: float) -> bytes:
 
 
 def decode_timeout(value: bytes) -> float:
-    """Seconds; `ValueError` for a text that is no grpc-timeout."""
+    """Seconds; `ValueError` for an invalid grpc-timeout."""
     digits, unit = value[:-1].decode("ascii"), value[-1:].decode("ascii")
     if not digits.isdecimal() or len(digits) > 8 or unit not in _SECONDS:
         raise ValueError(f"grpc-timeout must be up to eight digits and a unit, got {value!r}")

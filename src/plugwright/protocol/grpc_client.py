@@ -170,7 +170,7 @@ class GrpcClientConnection(Http2Connection):
             call.owed = 0
 
     def _end_call(self, call: _ClientCall, error: Exception | None) -> None:
-        """The call has its outcome; what its stream still has to say does not matter."""
+        """The call has its outcome; ignores the rest of its stream."""
         if call.error is None:
             call.error = error
         self.reset(call, ErrorCode.CANCEL) if not call.remote_ended else self.forget(call, by_us=False)

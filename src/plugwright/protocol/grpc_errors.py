@@ -1,4 +1,4 @@
-"""Our exceptions to gRPC status codes and back; no other module knows both."""
+"""Maps our exceptions to gRPC status codes and back; the only module that knows both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

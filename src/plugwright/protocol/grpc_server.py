@@ -43,7 +43,7 @@ class Handler(msgspec.Struct, frozen=True):
 
 
 class _Route(msgspec.Struct, frozen=True):
-    """What a request's headers ask for: a handler, or the answer that refuses it."""
+    """The handler for a request's headers, or the response that refuses the request."""
 
     handler: Handler | None = None
     timeout: float | None = None
@@ -83,7 +83,7 @@ class GrpcServerConnection(Http2Connection):
         return len(self._calls)
 
     def stop(self, reason: str, streaming_only: bool = False) -> None:
-        """Ends calls with UNAVAILABLE and `reason`; with `streaming_only` the others may still finish."""
+        """Ends calls with UNAVAILABLE and `reason`; with `streaming_only` other calls can still finish."""
         self._stopping = reason
         if not self.closing:
             self.go_away()
@@ -105,7 +105,7 @@ class GrpcServerConnection(Http2Connection):
         self.open_stream(call)
         if ended:
             self._request_ended(call)
-        elif route.handler is None and route.status == b"200":  # what is no gRPC may first break more rules
+        elif route.handler is None and route.status == b"200":  # a request that is not gRPC can break more rules first
             self._refuse(call)
 
     def on_headers(self, stream: Stream, fields: tuple[Field, ...], ended: bool) -> None:

@@ -39,7 +39,7 @@ class HpackError(Exception):
 
 
 class HeadersTooLarge(Exception):
-    """A header block that decodes to more than the limit; the decoder can go on with the next."""
+    """A header block that decodes to more than the limit; the decoder can continue with the next block."""
 
 
 class Decoder:
@@ -206,18 +206,18 @@ def _from_huffman(data: bytes) -> bytes:
                 code = 1
         if code >> 31:
             raise HpackError("end of string inside a Huffman string")
-    if code > 0xFF or code & (code + 1):  # what is left is padding: at most seven bits, all of them ones
+    if code > 0xFF or code & (code + 1):  # the rest is padding: at most seven bits, all of them ones
         raise HpackError("Huffman string with bad padding")
     return bytes(decoded)
 
 
 _SHORT = 64  # octets
-# A client that connects again sends the same texts, such as a method's path: to decode one takes 20 to 50 µs.
+# A reconnecting client sends the same strings, such as a method's path: decoding one takes 20 to 50 µs.
 _from_short_huffman = lru_cache(maxsize=128)(_from_huffman)
 
 
 def encode(fields: Iterable[Field]) -> bytes:
-    """A header block that any decoder reads, whatever its dynamic table holds, and that leaves it as it is."""
+    """A header block that any decoder can read, and that neither uses nor changes its dynamic table."""
     return b"".join(map(_encoded, fields))
 
 

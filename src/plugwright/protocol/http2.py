@@ -1,7 +1,7 @@
-"""One HTTP/2 connection (RFC 9113) over an asyncio transport, as much of it as gRPC needs: no push, no priorities.
+"""One HTTP/2 connection (RFC 9113) over an asyncio transport, limited to what gRPC needs: no push, no priorities.
 
-It owns the rules for what is received, and the limits that a hostile peer meets; `http2_sending` owns what is sent.
-What a request means is `grpc`'s, which derives from it.
+This class checks received frames and limits hostile peers; `http2_sending` sends. The gRPC modules derive from it and
+interpret requests.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from plugwright.protocol.http2_sending import STREAM_WINDOW, Http2Sender, Stream
 
 __all__ = ["Http2Connection"]
 
-HEADERS_LIMIT = 65_536  # octets of one header list, decoded: an error text may have 18,000
+HEADERS_LIMIT = 65_536  # octets of one decoded header list: an error message can have 18,000
 STREAMS_LIMIT = 100  # open at once, by the peer
 _BLOCK_LIMIT = 65_536  # octets of one header block, over all its frames
 _CONTINUATIONS_LIMIT = 16
@@ -106,7 +106,7 @@ class Http2Connection(Http2Sender):
         self._end(str(exc) if exc else "Connection lost")
 
     def abort(self, reason: str) -> None:
-        """Ends the connection: what was written still leaves if the peer takes it at once."""
+        """Ends the connection; written data is still sent if the peer accepts it immediately."""
         if self.transport is not None:
             if self.transport.get_write_buffer_size():
                 self.transport.abort()
@@ -178,7 +178,7 @@ class Http2Connection(Http2Sender):
         self.on_data(stream, data, ended)
 
     def _take(self, octets: int) -> None:
-        """Data counts against the connection's window even if its stream is gone."""
+        """Data counts against the connection's window even if its stream has ended."""
         self._receivable -= octets
         if self._receivable < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
@@ -343,7 +343,7 @@ class Http2Connection(Http2Sender):
             self.pump(stream)
 
     def _known(self, stream_id: int, is_headers: bool = False) -> Stream | None:
-        """The open stream; None where frames may still be on their way to one that was reset by us."""
+        """The open stream; None if we reset the stream and frames for it can still be in transit."""
         stream = self.streams.get(stream_id)
         if stream is not None:
             if stream.remote_ended:

@@ -1,6 +1,6 @@
 """The sending half of an HTTP/2 connection: streams, the peer's windows, and one write for each turn of the loop.
 
-It is the event loop's side of the connection too: what is read from the socket is handed on as bytes.
+It is also the asyncio protocol of the connection: it passes on received bytes.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ STREAM_WINDOW = 1 << 20  # octets of one stream that we take before they are giv
 # asyncio's own buffer has 256 KiB for each read, which the C library maps and unmaps each time.
 _READ_SIZE = 32_768
 _CLOSED_KEPT = 256  # streams that have ended and are still distinguished from those that never were
-_WRITE_SIZE = 1 << 16  # octets that leave at once even while more may follow
-_UNREAD_LIMIT = 1 << 20  # octets that a peer may leave unread
+_WRITE_SIZE = 1 << 16  # octets that are sent immediately even if more can follow
+_UNREAD_LIMIT = 1 << 20  # octets that a peer can leave unread
 _WAITING_LIMIT = 8 << 20  # octets of all streams that wait for the peer's windows
 _CREDITED = 1024  # octets of a data frame that gives the peer credit, unless it is the last of its data
 
 
 class _ReadBuffer(threading.local):
-    """What was read is copied before the event loop goes on, so the connections of a thread need one buffer only."""
+    """Received data is copied before the event loop continues, so the connections of a thread share one buffer."""
 
     def __init__(self) -> None:
         self.octets = memoryview(bytearray(_READ_SIZE))
@@ -77,8 +77,8 @@ class Http2Sender(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._paused = False
-        self.credit = 0.0  # cheap frames that the peer may still send
-        self._closed: dict[int, bool] = {}  # streams that have ended; whether frames may still be on their way
+        self.credit = 0.0  # remaining budget of cheap frames from the peer
+        self._closed: dict[int, bool] = {}  # ended streams; whether frames for them can still be in transit
 
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
@@ -90,7 +90,7 @@ class Http2Sender(asyncio.BufferedProtocol):
         self.data_received(bytes(_read_buffer.octets[:nbytes]))
 
     def on_reset(self, stream: Stream, code: int) -> None:
-        """The stream is over: the peer reset it, broke a rule on it, or leaves too much unread."""
+        """The stream has ended: the peer reset it, broke a rule on it, or leaves too much unread."""
         raise NotImplementedError
 
     def on_drained(self, stream: Stream) -> None:
@@ -106,7 +106,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             self._end_sending(stream)
 
     def send_data(self, stream: Stream, data: bytes, trailers: bytes | None = None) -> None:
-        """Sends `data` as the peer's windows allow; `trailers` end the stream, empty ones without headers."""
+        """Sends `data` as the peer's windows allow; `trailers` end the stream, empty trailers without headers."""
         if not stream.ended:
             stream.pending.append(memoryview(data))
             stream.trailers = trailers
@@ -116,7 +116,7 @@ class Http2Sender(asyncio.BufferedProtocol):
                 self.on_reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
 
     def send_answer(self, stream: Stream, headers: bytes, data: bytes, trailers: bytes) -> None:
-        """A whole answer; at once where the peer's windows allow it, as they nearly always do."""
+        """A complete response; sent immediately if the peer's windows allow it, which is the usual case."""
         size = len(data)
         if self._paused or size > min(stream.window, self.peer_window, self.frame_limit, _WRITE_SIZE):
             self.send_headers(stream, headers)
@@ -129,7 +129,7 @@ class Http2Sender(asyncio.BufferedProtocol):
         self._end_sending(stream)
 
     def send_trailers(self, stream: Stream, block: bytes) -> None:
-        """Ends the stream after what waits to be sent; an empty block without headers."""
+        """Ends the stream after its pending data; an empty block sends no headers."""
         if not stream.ended:
             stream.trailers = block
             self.pump(stream)
@@ -143,7 +143,7 @@ class Http2Sender(asyncio.BufferedProtocol):
         self.write(frames.frame(FrameKind.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big")))
 
     def go_away(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
-        """Says that no stream will be served after those that are open."""
+        """Announces that no streams are served after the open ones."""
         self.closing = True
         last = self.highest if self.is_server else 0
         self.write(frames.frame(FrameKind.GOAWAY, 0, 0, struct.pack(">II", last, code) + text.encode()[:256]))
@@ -155,7 +155,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             self.flush()
 
     def hold(self) -> None:
-        """What is written from now on leaves together, with the `release` that belongs to the first `hold`."""
+        """Collects all further writes, until the `release` of the first `hold` sends them together."""
         self._held += 1
 
     def release(self) -> None:
@@ -193,7 +193,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             self.pump(stream)
 
     def _waiting(self) -> int:
-        """Octets that wait for the peer, of all streams but the one that has waited longest: a large list may wait."""
+        """Octets that wait for the peer, except those of the longest-waiting stream, because a large list can wait."""
         waiting = [sum(map(len, stream.pending)) for stream in self.streams.values() if stream.pending]
         return sum(waiting[1:])
 
@@ -215,7 +215,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             del self._closed[next(iter(self._closed))]
 
     def pump(self, stream: Stream) -> None:
-        """Writes what the windows allow, and the trailers when nothing is left."""
+        """Writes as much as the windows allow, and the trailers at the end."""
         if stream.is_drained:
             return
         while stream.pending:
@@ -236,7 +236,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             stream.pending[0] = rest
         else:
             stream.pending.popleft()
-        # Pieces as small as the peer's windows would pay for the window updates that ask for the next one.
+        # Pieces as small as the peer's windows would cost a window update for each piece.
         self._take_window(stream, size, is_credited=not rest or size >= _CREDITED)
         ends = END_STREAM if stream.trailers == b"" and not stream.pending else 0
         self.write(frames.frame(FrameKind.DATA, ends, stream.id, data[:size]))

@@ -1,7 +1,7 @@
-"""Model values to messages of the device plugin API and back; the field numbers are deviceplugin_v1beta1.proto's.
+"""Converts model values to messages of the device plugin API and back; field numbers as in deviceplugin_v1beta1.proto.
 
-Towards the kubelet, values of `model` are encoded, which refuse what could never work. What comes from a plugin is
-decoded into values of its own, unchecked: the kubelet passes ids, paths and permissions on as they are.
+Messages to the kubelet are encoded from values of `model`, which reject invalid content. Messages from a plugin are
+decoded into separate, unchecked values, because the kubelet passes on ids, paths and permissions unchanged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ _KEPT = 1024  # mounts and nodes: those of a driver's libraries, a hundred, are 
 
 
 class ListedDevice(NamedTuple):
-    """A device of a plugin's list, unchecked; `nodes` is None where it has no topology at all."""
+    """A device of a plugin's list, unchecked; `nodes` is None if it has no topology at all."""
 
     id: str
     health: str
@@ -73,12 +73,12 @@ class AllocateResponse(NamedTuple):
 
 
 def encode_devices(resource: str, devices: Sequence[Device]) -> bytes:
-    """A ListAndWatchResponse; ListTooLarge where the kubelet would not take it."""
+    """A ListAndWatchResponse; ListTooLarge if the kubelet would not accept it."""
     rests = {(device.health, device.numa): _after_id(device) for device in devices}
     message = b"".join(
         [write(1, write(1, device.id.encode()) + rests[device.health, device.numa]) for device in devices]
     )
-    # "Unhealthy" is the longer word: a list that is accepted must be able to say so of every device.
+    # "Unhealthy" is the longer word: an accepted list must still fit when every device is Unhealthy.
     size = len(message) + 3 * sum(device.healthy for device in devices)
     if size > MESSAGE_LIMIT:
         raise ListTooLarge(resource, len(devices), size, MESSAGE_LIMIT)
@@ -103,7 +103,7 @@ def decode_devices(message: bytes) -> list[ListedDevice]:
         if rest is None:
             fields = wire_format.read(device)
             rest = wire_format.text(fields, 2), _nodes(wire_format.message(fields, 3))
-            if len(fields.get(1, ())) != 1 or not end or end > len(device):  # not written as everybody does
+            if len(fields.get(1, ())) != 1 or not end or end > len(device):  # not in the usual encoding
                 listed.append(ListedDevice(wire_format.text(fields, 1), *rest))
                 continue
             rests[device[end:]] = rest
@@ -185,7 +185,7 @@ def _encoded_map(number: int, texts: Mapping[str, str]) -> list[bytes]:
 
 
 def decode_allocations(message: bytes) -> list[bytes]:
-    """The ContainerAllocateResponses of an AllocateResponse, each as a kubelet keeps it: sorted, and what it knows."""
+    """The ContainerAllocateResponses of an AllocateResponse, each as a kubelet keeps it: sorted, known fields only."""
     responses = wire_format.read(message).get(1, ())
     return [_encoded(decode(response)) for response in responses if isinstance(response, bytes)]
 

@@ -17,7 +17,7 @@ class KubeletPaths(msgspec.Struct, frozen=True):
     """The directories of this node's kubelet.
 
     A kubelet's `--root-dir` moves `plugins_registry` and `pod-resources`, but never `device-plugins`:
-    so that one is a value of its own.
+    so it is a separate value.
     """
 
     root: Path = _DEFAULT
@@ -53,7 +53,7 @@ class KubeletPaths(msgspec.Struct, frozen=True):
 
     @property
     def plugins(self) -> Path:
-        """Where DRA drivers have their sockets and files, each in a directory of its name."""
+        """The sockets and files of DRA drivers, each driver in a directory of its name."""
         return self.root / "plugins"
 
     @property

@@ -70,7 +70,7 @@ class HeldClaimDevice(msgspec.Struct, frozen=True, order=True):
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
+    """One device on one NUMA node; a device on two nodes appears twice, and `numa` is None without a node."""
 
     resource: str
     device_id: str
@@ -108,7 +108,7 @@ class PodResources(msgspec.Struct, frozen=True):
 
 
 class AllocatableDevice(msgspec.Struct, frozen=True):
-    """A healthy device, in use or not; `nodes` is None where its plugin sent no topology."""
+    """A healthy device, in use or not; `nodes` is None if its plugin sent no topology."""
 
     resource: str
     device_id: str
@@ -315,7 +315,7 @@ def held_in(pods: Iterable[PodResources]) -> list[HeldDevice]:
 
 
 async def held_devices(socket: Path, timeout: float) -> list[HeldDevice]:
-    """Every device that an active pod holds, by one question. It has an effect: what ended pods held is freed (6.4)."""
+    """Every device that an active pod holds, by one call. Side effect: the kubelet frees ended pods' devices (6.4)."""
     async with connect(socket) as kubelet:
         return await kubelet.held_devices(timeout)
 

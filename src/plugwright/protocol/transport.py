@@ -1,6 +1,6 @@
 """gRPC over unix sockets: servers, connections, and their end.
 
-The services are in `device_plugin`, `registration` and `pod_resources`. A kubelet keeps its connections open for ever:
+The services are in `device_plugin`, `registration` and `pod_resources`. A kubelet never closes its connections:
 so they are ended here.
 """
 
@@ -37,13 +37,13 @@ Reply = TypeVar("Reply")
 
 MESSAGE_LIMIT = 4 * 1024 * 1024  # Go's gRPC library accepts no larger message unless a limit is set
 CONNECTIONS_LIMIT = 256  # beyond it the oldest without a call is closed
-_FINISH_LIMIT = 0.25  # seconds that calls under way may take once serving ends
-_HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to close its connection
+_FINISH_LIMIT = 0.25  # seconds for running calls to finish once serving ends
+_HANG_UP_LIMIT = 0.25  # time for a peer without running calls to close its connection
 _ENDING = "the plugin is stopping or registers again"
 
 
 class Unary(msgspec.Struct, frozen=True):
-    """A method with one reply: its path on the wire, and what makes the reply of a request; see `Handler`."""
+    """A method with one reply: its path on the wire, and its handler; see `Handler`."""
 
     path: str
     reply: Callable[[bytes], Awaitable[bytes]]
@@ -77,7 +77,7 @@ async def serve(
 ) -> AsyncIterator[SocketFile]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
 
-    Streams end at once, other calls have a moment to finish. `kept` leaves the file, as a killed process does.
+    Streams end immediately, other calls get a short time to finish. `kept` leaves the file, as a killed process does.
     `listening_on` replaces `sockets.listen`; `connected` gets the number of connections.
     """
     connections = _Connections(methods, connected)
@@ -105,7 +105,7 @@ async def serve(
 
 async def _server(connections: "_Connections", listening: socket.socket) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 13):  # from here on asyncio removes the socket's file too, which may have to stay
+    if sys.version_info >= (3, 13):  # asyncio would remove the socket's file too, which must stay in some cases
         return await loop.create_unix_server(
             connections.accept, sock=listening, start_serving=False, cleanup_socket=False
         )
@@ -139,7 +139,7 @@ class _Connections:
             await self._until(lambda: not any(connection.calls for connection in self._open), _FINISH_LIMIT)
             self._stop(streaming_only=False)
             await self._until(lambda: not self._open, _HANG_UP_LIMIT)
-        finally:  # close() would wait until everything written has been read, by a peer that may never read again
+        finally:  # close() would wait until the peer has read everything, which a hung peer never does
             for connection in list(self._open):
                 if connection.transport is not None:
                     connection.transport.abort()
@@ -183,7 +183,7 @@ class Connection:
         return self._decoded(decode, await self.call_encoded(path, request, timeout))
 
     async def call_encoded(self, path: str, message: bytes, timeout: float | None = None) -> bytes:
-        """The same with bytes of any kind, for tests of a peer: also what no message could be."""
+        """The same with arbitrary bytes, for tests of a peer: also bytes that are not a valid message."""
         with grpc_errors.from_peer(self._peer):
             async with asyncio.timeout(timeout):
                 client = await self._connected()

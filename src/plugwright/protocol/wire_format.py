@@ -1,8 +1,8 @@
 """Protobuf's wire format: a message as its fields by number, from bytes and to bytes.
 
-As much of it as the kubelet's APIs have: texts, integers, booleans, and messages inside messages. A field that an API
-does not know, or that has another kind than it should, is skipped, as protobuf does. Which number means what is
-`messages`, `registration` and `pod_resources`; the `.proto` files of tests/proto list them all.
+Limited to the types of the kubelet's APIs: strings, integers, booleans and nested messages. Unknown fields and fields
+of an unexpected type are skipped, as in protobuf. `messages`, `registration` and `pod_resources` define the field
+numbers; the `.proto` files in tests/proto list them all.
 """
 
 from plugwright.errors import MalformedMessage
@@ -36,9 +36,9 @@ _TAGS = [bytes([number << 3 | _BYTES]) for number in range(16)]  # of numbers th
 
 
 def read(data: bytes) -> Fields:
-    """The values of every field in their order; `MalformedMessage` where the bytes are no message.
+    """The values of every field in order; `MalformedMessage` if the bytes are not a message.
 
-    Of a field with a fixed size, which none of the APIs has, only the number.
+    For a field of fixed size, which none of the APIs has, only the number.
     """
     fields: Fields = {}
     position, size = 0, len(data)
@@ -72,7 +72,7 @@ def read(data: bytes) -> Fields:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The value, and where it ends."""
+    """The value and its end position."""
     try:
         octet = data[position]
         if octet < 128:
@@ -119,7 +119,7 @@ def messages(fields: Fields, number: int) -> list[Fields]:
 
 
 def message(fields: Fields, number: int) -> Fields | None:
-    """None where there is none; several are one, with the fields of all."""
+    """None if absent; several are merged into one with the fields of all."""
     parts = messages(fields, number)
     for part in parts[1:]:
         for inner, values in part.items():
@@ -128,13 +128,13 @@ def message(fields: Fields, number: int) -> Fields | None:
 
 
 def write(number: int, data: bytes) -> bytes:
-    """A message or a text, also an empty one; `number` is below 16."""
+    """A message or a string, which can be empty; `number` is below 16."""
     length = len(data)
     return _TAGS[number] + (_LENGTHS[length] if length < 128 else varint(length)) + data
 
 
 def write_text(number: int, text: str) -> bytes:
-    """Nothing for an empty text, as for every value that is the default."""
+    """Nothing for an empty string, as for every default value."""
     return write(number, text.encode()) if text else b""
 
 

@@ -29,7 +29,7 @@ from plugwright.sdk.holdings.holding import Holdings, HoldingSource, UnknownSour
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState, ResourceDriver, ServeMode
 from plugwright.sdk.share_usage import incidents
-from plugwright.sdk.status import DaemonStatus, DeviceStatus, HungStatus, ResourceStatus, shown
+from plugwright.sdk.status import NOT_SERVING, DaemonStatus, DeviceStatus, HungStatus, ResourceStatus, shown
 from plugwright.system import json_lines
 from plugwright.system.blocking import HungCall
 from plugwright.system.concurrency import Backoff, cancel, in_thread
@@ -160,7 +160,7 @@ def is_ready(runtime: ResourceRuntime) -> bool:
 
 def unready(daemon: Daemon) -> list[str]:
     """What a readiness probe waits for, in lines; none if the daemon serves all of its resources."""
-    waiting = [] if daemon.serving else ["starting or stopping"]
+    waiting = [] if daemon.serving else [NOT_SERVING]
     if daemon.cordons.unreadable:
         waiting.append(clean(daemon.cordons.unreadable))
     config = daemon.config.value

@@ -23,7 +23,7 @@ from plugwright.sdk.driver_names import driver_name
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.holdings.records import Closed, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
-from plugwright.sdk.status import shown
+from plugwright.sdk.status import PLANNED_CODES, shown
 from plugwright.system.latest import InProgress, Latest
 
 __all__ = ["DeviceSources", "Inventory", "Snapshot", "compose"]
@@ -37,9 +37,6 @@ _LOGGED_APART = 8  # more changes of health at once than this are one line
 _CODE_OF_GONE = "gone"
 _CODE_OF_LEFT_OUT = "unconfigured"
 _UNDECIDED = "it is not decided yet which API offers it"
-_PLANNED = frozenset(
-    {"cordoned", "dra", "gone", "held", "holders-unknown", "unconfigured"}
-)  # codes that are no failure
 _MOST_COUNTS = 4096  # of failures by device and code
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
@@ -287,7 +284,7 @@ class Inventory:
 
     def _count_failures(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
         for device in devices.values():
-            if device.healthy or device.code in _PLANNED:
+            if device.healthy or device.code in PLANNED_CODES:
                 continue
             old = before.devices.get(device.id) if before is not None else None
             key = device.id, device.code

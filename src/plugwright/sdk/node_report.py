@@ -231,6 +231,7 @@ class ResourceReport(_Part, frozen=True, kw_only=True):
     shortfall_code: str = ""  # missing, unexpected, other-model, fewer-than-before or driver-missing
     refused: str = ""  # why the latest list was refused
     stuck: Mapping[str, int] = {}  # hung threads by plugin method
+    simulates: tuple[str, ...] = ()  # the plugin's commands that make simulated devices fail, recover, come and go
     driver: DriverReport | None = None
     devices: tuple[DeviceReport, ...] = ()
 

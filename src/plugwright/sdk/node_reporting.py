@@ -161,6 +161,7 @@ def _resource(
         shortfall_code=resource["shortfall_code"],
         refused=resource["refused"],
         stuck=resource["stuck"],
+        simulates=runtime.service.plugin.simulates if runtime is not None else (),
         driver=_driver(driver) if driver is not None else None,
         devices=tuple(_devices(resource, runtime, holdings)),
     )

@@ -47,6 +47,9 @@ class Plugin:
     configured: str = ""
     """Digest of the plugin's configuration: with another one, other devices are right."""
 
+    simulates: tuple[str, ...] = ()
+    """Commands of `command` that make devices which do not exist fail, recover, appear or disappear: for the page."""
+
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.
 

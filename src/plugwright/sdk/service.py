@@ -106,7 +106,10 @@ class PluginService:
         try:
             requests = self._requests(containers)
             device_ids = [device.id for devices in requests for device in devices]
-            if ledger is not None and ledger.refusals(self._inventory.resource, device_ids):
+            if ledger is not None and (
+                ledger.refusals(self._inventory.resource, device_ids)
+                or ledger.is_shared(self._inventory.resource, device_ids)
+            ):
                 return None
             answer = self._answer_at_hand(plugin, requests)
         except PlugwrightError:
@@ -225,6 +228,10 @@ class PluginService:
         try:
             if not ledger.memory.is_written.value:
                 await ledger.remembered()
+            if ledger.is_shared(self._inventory.resource, device_ids) and (
+                refusals := await ledger.confirm(self._inventory.resource, device_ids)
+            ):
+                raise UnhealthyDevice(self._inventory.resource, refusals)
             answer = await self._encoded_answer(requests, device_ids)
             is_answered = True
             return answer

@@ -12,6 +12,8 @@ import msgspec
 from plugwright.text import clean
 
 __all__ = [
+    "NOT_SERVING",
+    "PLANNED_CODES",
     "ConfigState",
     "CordonStatus",
     "DaemonStatus",
@@ -21,6 +23,10 @@ __all__ = [
     "ResourceStatus",
     "shown",
 ]
+
+NOT_SERVING = "starting or stopping"  # in the lines of the readiness probe: resources may be absent from a report
+# Codes of devices that are Unhealthy by plan, or that are reported as missing: no failure of the device.
+PLANNED_CODES = frozenset({"cordoned", "dra", "gone", "held", "holders-unknown", "unconfigured"})
 
 _LARGEST = 2**63  # beyond it few readers of JSON agree
 _DEEPEST = 4  # levels of an attribute that are shown

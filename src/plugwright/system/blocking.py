@@ -1,8 +1,8 @@
-"""Bounded blocking calls: functions run in threads, each within a limit, with few left behind that hang.
+"""Bounded blocking calls: functions run in threads with a time limit, and few hung threads are tolerated.
 
 Reads of a driver's files, a network file system or a slow disk do not belong on the event loop. Python cannot stop a
-thread, so a hung call stays until its function returns. `BlockingCalls` counts and names these calls, and starts no
-others while there are too many: a caller that retries must not use up the threads of the process.
+thread, so a hung call stays until its function returns. `BlockingCalls` counts and names these calls, and
+starts no others while too many hang, so that retries cannot use up the threads of the process.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def call_within(name: str, limit: float, function: Callable[[], T]) -> T:
-    """The result of `function`, or what it raises, for a program without an event loop; CallTimedOut, CallNotStarted.
+    """The result or exception of `function`, for a program without an event loop; CallTimedOut, CallNotStarted.
 
     The calling thread waits up to `limit` seconds. A call that hangs stays in its thread.
     """
@@ -58,7 +58,7 @@ def _raise(error: BaseException) -> Any:
 
 
 class HungCall(msgspec.Struct, eq=False):
-    """A call that no caller waits for any more, because of its limit or a cancellation, and that has not returned."""
+    """A call that no caller waits for any longer, because of its limit or a cancellation, and that has not returned."""
 
     name: str
     since: float  # time.monotonic() when the call started
@@ -93,9 +93,9 @@ class _Call(Generic[T]):
 class BlockingCalls:
     """Calls of one kind, called `name` in errors and threads: `scan of example.com/fpga`.
 
-    A call may take `limit` seconds (None: as long as its caller waits). At most `at_once` run at a time; the others
-    wait for their turn. While `most_hung` hang, no call is started. `hung` has the calls that hang now, and is
-    published when a call is given up and when such a call returns at last.
+    A call can take `limit` seconds (None: as long as its caller waits). At most `at_once` calls run at a time; the
+    others wait. While `most_hung` calls hang, none is started. `hung` contains the hung calls, and is published when a
+    call is abandoned and when an abandoned call returns.
     """
 
     def __init__(self, name: str, limit: float | None, most_hung: int = 4, at_once: int | None = None) -> None:
@@ -118,9 +118,9 @@ class BlockingCalls:
         return f"{calls} in {', '.join(sorted({call.line for call in hung}))}"
 
     async def run(self, function: Callable[[], T], *, to_end: bool = False) -> T:
-        """The result of `function`, or what it raises; CallTimedOut, CallNotStarted.
+        """The result or exception of `function`; CallTimedOut, CallNotStarted.
 
-        With `to_end`, a caller that is cancelled waits for the call too, up to the limit.
+        With `to_end`, a cancelled caller also waits for the call, up to the limit.
         """
         await self._turn(self.name)
         return await self._result(self._start(self.name, function), to_end=to_end)
@@ -166,7 +166,7 @@ class BlockingCalls:
             raise
 
     async def _turn(self, name: str) -> None:
-        """Returns when a call may start."""
+        """Waits until a call can start."""
         self._check(name)
         if (most := self._at_once) is not None and self._running >= most:
             await self._changed.until(lambda: self._running < most or len(self.hung.value) >= self._most_hung)
@@ -213,7 +213,7 @@ class BlockingCalls:
         if facts not in self.hung.value:
             for hung in (self.hung, hung_calls()):
                 hung.publish((*hung.value, facts))
-            self._changed.notify()  # callers that wait for their turn may be refused now
+            self._changed.notify()  # waiting callers can be refused now
 
     def _end(self, facts: HungCall, outcome: "asyncio.Future[Any]") -> None:
         if not outcome.cancelled():

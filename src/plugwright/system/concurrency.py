@@ -1,8 +1,8 @@
-"""Tools for the event loop: tasks, the first of several, threads, the wait before a retry. Wake-ups are in `latest`.
+"""Tools for the event loop: tasks, the first result of several, threads, back-off. Wake-ups are in `latest`.
 
-Threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process from
-ending. Python cannot stop a thread, so one that hangs stays until the process ends. One that has finished a call waits
-for the next: to start a thread takes longer than most calls.
+Threads are daemon threads: a thread that hangs in a driver delays neither a call beyond its limit nor the end of the
+process. Python cannot stop a thread, so a hung thread stays until the process ends. A thread that has finished a call
+waits for the next one, because starting a thread takes longer than most calls.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a machine that is very busy
+_BEGIN_LIMIT = 3.0  # seconds that a thread can take to start on a very busy machine
 _IDLE_THREADS = 1  # that wait for the next call, unless a program keeps more; others end
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A task that runs at once until it has to wait."""
+    """A task that starts immediately and runs until it has to wait."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
@@ -48,7 +48,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
 
 
 async def first(*waits: Coroutine[object, object, T]) -> T:
-    """The result of the one that ends first, the earlier if several do; the others are cancelled and awaited."""
+    """The result of whichever ends first, the earlier argument on a tie; cancels and awaits the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +58,7 @@ async def first(*waits: Coroutine[object, object, T]) -> T:
 
 
 async def cancel(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancels the tasks and returns when all have ended, with whatever result."""
+    """Cancels the tasks and returns when all have ended, whatever their results."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,19 +90,19 @@ def single_error(error: BaseException) -> BaseException:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """The error of a group that has only one; several stay a group, since none of them may be lost."""
+    """The only error of a group; several errors stay a group, so that none is lost."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:
-    """The result of `function`, called in a thread of its own."""
+    """The result of `function`, called in its own thread."""
     return await begin_in_thread(name, function)
 
 
 def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]":
-    """Like `in_thread`, for a caller that does not wait at once, or not at all."""
+    """Like `in_thread`, for a caller that waits later or never."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
     idle = _idle_workers.setdefault(loop, [])
@@ -136,7 +136,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
 
 
 def keep_threads(count: int) -> None:
-    """So many threads wait for the next call of the running event loop, where it makes so many at once all the time."""
+    """Sets the number of idle threads kept for the running event loop."""
     _kept_threads[asyncio.get_running_loop()] = count
 
 
@@ -241,7 +241,7 @@ def _set_exception(outcome: "asyncio.Future[T]", error: BaseException) -> None:
 
 
 def _uniform(lowest: float, highest: float) -> float:
-    """A random number between the two; `random` is half a megabyte with what it loads."""
+    """A random number between the two; importing `random` would cost half a megabyte."""
     return lowest + (highest - lowest) * int.from_bytes(os.urandom(4), "little") / 2**32
 
 

@@ -1,7 +1,7 @@
-"""Everything that relies on the inside of CPython, beyond what its documentation promises.
+"""Code that relies on undocumented behaviour of CPython.
 
-`tests/system/test_cpython.py` shows on every version of Python whether each of these still works. The daemon loads this
-module before asyncio, so that asyncio finds no ssl: it must not import asyncio itself.
+`tests/system/test_cpython.py` tests each function on every supported version. The daemon loads this
+module before asyncio, so that asyncio finds no ssl; therefore this module must not import asyncio.
 """
 
 import sys
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def start_before_3_12(asyncio: ModuleType, loop: object, make_task: Callable[[], T]) -> T:
     """Runs a new task until it has to wait, as eager tasks do from Python 3.12 on: 15 % of an Allocate call's time.
 
-    A new task asks the loop for its first step in the next turn. Here the step is kept and made now.
+    A new task schedules its first step for the next turn of the loop. This function runs that step immediately.
     """
     steps: list[Callable[[], object]] = []
 
@@ -49,10 +49,10 @@ def start_before_3_12(asyncio: ModuleType, loop: object, make_task: Callable[[],
 
 
 def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
-    """Starts a daemon thread and does not wait until it has begun; RuntimeError if the system allows no more threads.
+    """Starts a daemon thread without waiting for it to run; RuntimeError if the system allows no more threads.
 
-    Thread.start() waits for a signal of the thread. A thread without memory to begin with, or one that is started while
-    the interpreter exits, never sends it, and the caller, mostly the event loop, would wait indefinitely.
+    Thread.start() waits for a signal of the thread. A thread that gets no memory, or that is started while the
+    interpreter exits, never sends it, and the caller, usually the event loop, would wait indefinitely.
     """
     thread = threading.Thread(target=work, name=name, daemon=True)
     vars(thread)["_started"] = _Unawaited()
@@ -73,7 +73,7 @@ def leave_out_ssl() -> None:
 def allow_ssl() -> None:
     """Takes leave_out_ssl() back; to be called before the first module is loaded that needs ssl."""
     if sys.modules.get("ssl", sys) is None:
-        for name in ("ssl", "http.client", "urllib.request"):  # the last two may have been loaded without it
+        for name in ("ssl", "http.client", "urllib.request"):  # the last two can be loaded without it
             sys.modules.pop(name, None)
 
 

@@ -1,7 +1,7 @@
 """Temporary directories that live as long as their process, with paths short enough for unix sockets.
 
-A directory's owner holds a lock in it, so the next process can remove what a killed one left. They are in memory where
-possible: what does not outlive a process need not wait for a disk.
+A directory's owner holds a lock in it, so the next process can remove the directory of a killed one. They are in memory
+if possible, because temporary files need no disk.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _NAME_LENGTH = 8
 
 @contextmanager
 def linked_directory(target: Path, longest_name: int) -> Iterator[Path]:
-    """`target`, or a short link to it where a socket name of `longest_name` bytes would not fit; makes `target`."""
+    """`target`, or a short link to it if a socket name of `longest_name` bytes would not fit; creates `target`."""
     target.mkdir(parents=True, exist_ok=True)
     if sockets.fits(target, longest_name):
         yield target
@@ -42,7 +42,7 @@ def linked_directory(target: Path, longest_name: int) -> Iterator[Path]:
 
 @contextmanager
 def short_directory(parent: Path | None = None, name: str = "") -> Iterator[Path]:
-    """A directory of mode 0700 while inside; of that name unless somebody else has it."""
+    """A directory of mode 0700 while inside, with this name unless it is in use."""
     parent = parent or _short_parent()
     _remove_abandoned(parent)
     unused = secrets.token_hex(_NAME_LENGTH // 2)

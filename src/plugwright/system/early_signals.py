@@ -11,7 +11,7 @@ __all__ = ["EarlyHangup", "handle_early_signals"]
 
 
 class EarlyHangup:
-    """The handler of SIGHUP: remembers it for whoever takes over."""
+    """The handler of SIGHUP: remembers it for the handler that replaces it."""
 
     def __init__(self) -> None:
         self.received = False
@@ -21,7 +21,7 @@ class EarlyHangup:
 
 
 def handle_early_signals() -> None:
-    """SIGTERM and SIGINT end the process at once with code 0, as nothing is served yet."""
+    """SIGTERM and SIGINT end the process immediately with code 0, as nothing is served yet."""
     signal.signal(signal.SIGHUP, EarlyHangup())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)

@@ -1,7 +1,7 @@
-"""Atomic writes, in which a reader sees the old content or the new; reads within a limit; locks.
+"""Atomic writes (a reader sees the old content or the new), reads with a size limit, and locks.
 
-A process that is killed in the middle of a write leaves its temporary file behind. A writer holds a lock on its own, so
-the next one knows which are nobody's, and removes them.
+A process that is killed during a write leaves its temporary file behind. Each writer locks its temporary file, so the
+next writer can tell abandoned files and removes them.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ __all__ = [
     "write_atomically",
 ]
 
-# A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
+# A name with a leading dot and no extension: container runtimes and ConfigMap readers skip it.
 _PREFIX = ".plugwright-"
 _PRIVATE = 0o600
 READ_LIMIT = 16 * 2**20  # bytes
@@ -67,7 +67,7 @@ def locked(path: Path, limit: float = 5.0) -> Iterator[None]:
 
 
 def read(path: Path, limit: int = READ_LIMIT) -> bytes:
-    """The content of a regular file; ValueError if it is none, or has more than `limit` bytes. OSError."""
+    """The content of a regular file; ValueError if it is not one or has more than `limit` bytes. OSError."""
     # Not blocking: a pipe in the place of the file must not keep its reader.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -83,7 +83,7 @@ def read(path: Path, limit: int = READ_LIMIT) -> bytes:
 
 
 def read_pipe(path: Path, limit: int = READ_LIMIT) -> bytes:
-    """What is written to a pipe until its writers have closed it; ValueError if that is more than `limit` bytes."""
+    """Reads a pipe until all writers have closed it; ValueError if it contains more than `limit` bytes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _read_all(descriptor, limit)
@@ -110,11 +110,11 @@ def write_atomically(
     prefix: str = _PREFIX,
     calls: FileCalls = _REAL,
 ) -> None:
-    """Replaces `path` by a file of exactly this mode, whatever the umask; its directory is made where it is missing.
+    """Replaces `path` with a file of exactly this mode, regardless of the umask; creates a missing directory.
 
-    `sync` syncs the content before the name moves to it: whatever happens, the name leads to a whole file. `sync_name`
-    also waits until the new name is on disk. On an error the old file stays and the temporary one, `prefix` and a
-    number, is removed.
+    `sync` syncs the content before the rename, so that the name always leads to a complete file. `sync_name` also waits
+    until the new name is on disk. On an error the old file stays, and the temporary file (`prefix` and a number) is
+    removed.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     remove_unfinished(path.parent, prefix)
@@ -133,7 +133,7 @@ def write_atomically(
 
 
 def remove(path: Path) -> None:
-    """Removes a file, if there is one, and returns when that is on disk."""
+    """Removes the file if it exists, and returns when the removal is on disk."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -142,14 +142,14 @@ def remove(path: Path) -> None:
 
 
 def put_aside(path: Path) -> Path:
-    """Renames a file that cannot be used, so that an operator may look at it; returns where it is. OSError."""
+    """Renames an unusable file, so that an operator can inspect it; returns the new path. OSError."""
     aside = path.with_name(f"{path.name}.damaged")
     path.replace(aside)
     return aside
 
 
 def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:
-    """Removes what processes left in a directory that were killed in the middle of a write."""
+    """Removes temporary files of processes that were killed during a write."""
     temporary = re.compile(re.escape(prefix) + "[0-9]+")
     with suppress(OSError):
         for path in directory.iterdir():
@@ -164,7 +164,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _wait_for_lock(descriptor: int, path: Path, limit: float) -> None:
-    """Polls instead of blocking: a process may have been stopped while it has the lock."""
+    """Polls instead of blocking, because a stopped process can hold the lock."""
     ends = time.monotonic() + limit
     while True:
         try:
@@ -176,7 +176,7 @@ def _wait_for_lock(descriptor: int, path: Path, limit: float) -> None:
 
 
 def _remove_unless_locked(path: Path) -> None:
-    with suppress(OSError):  # another user's, or one that is being written
+    with suppress(OSError):  # another user's, or being written
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -198,12 +198,12 @@ def _create(path: Path, prefix: str, calls: FileCalls) -> tuple[int, str]:
 
 
 def _lock(descriptor: int) -> bool:
-    """False if somebody took the file for abandoned before it was locked."""
+    """False if another process removed the file as abandoned before it was locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: nobody removes a file there
+    except OSError:  # a file system without locks, on which no process removes files
         return True
     return os.fstat(descriptor).st_nlink > 0
 

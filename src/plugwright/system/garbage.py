@@ -1,8 +1,8 @@
-"""Garbage collection in a program that keeps hundreds of thousands of objects and must not stop for long.
+"""Garbage collection for a program that keeps hundreds of thousands of objects and must not pause for long.
 
-A full collection goes through every object there is. What a program holds at the end of its start stays, so it is
-kept out of later collections. So are the survivors of a full collection that took long: the next one has only to go
-through what came after. Reference counts free such objects as before; only if they die in a reference cycle they stay.
+A full collection visits every object. Objects that exist at the end of the start are long-lived, so they are excluded
+from later collections. So are the survivors of a slow full collection: the next one visits only newer objects.
+Reference counts still free excluded objects, except those in reference cycles.
 """
 
 import ctypes
@@ -14,23 +14,23 @@ from contextlib import contextmanager, suppress
 __all__ = ["freeze", "short_pauses"]
 
 _LONG = 0.05  # seconds
-# Objects until a collection, and collections until one of the next age: a full one has some 100,000 to go through.
+# Objects per collection, and collections per collection of the next generation: a full one visits some 100,000.
 _YOUNG, _MIDDLE, _OLD = 5_000, 10, 1
 _OLDEST = 2
 
 
 def freeze() -> None:
-    """Keeps all objects out of later collections; the C library gives back what loading them took."""
+    """Excludes all objects from later collections, and returns unused memory of the C library to the system."""
     gc.collect()
     gc.freeze()
-    gc.collect()  # of nothing: the next full one waits until a quarter of what the last one went through is new
+    gc.collect()  # of nothing: the next full collection waits until a quarter of the objects is new
     with suppress(AttributeError):  # a C library other than GNU's
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
 def short_pauses() -> Iterator[None]:
-    """Freezes what there is, and later what made a full collection long, while inside."""
+    """While inside, freezes all present objects, and later the survivors of slow full collections."""
     thresholds = gc.get_threshold()
     freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)

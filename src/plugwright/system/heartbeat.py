@@ -1,7 +1,6 @@
-"""Whether the event loop still runs, for whoever asks from another thread, and what blocks it if it does not.
+"""Whether the event loop still runs, for callers in other threads, and the code that blocks it if it does not.
 
-Whatever blocks the loop is seen: plugin code, a task that it started by itself, a library, our own code. Nothing wakes
-up while nobody asks.
+Detects all blocking code: plugin code, its tasks, libraries, our own code. Nothing runs between two questions.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ class Heartbeat:
         self._pending: _Beat | None = None
 
     def check(self, limit: float = 2.0) -> str:
-        """Empty if the loop runs a callback within `limit` seconds, else what it is doing. For any thread."""
+        """Empty if the loop runs a callback within `limit` seconds, otherwise the code that it runs. For any thread."""
         if self._loop.is_closed():
             return "the event loop has ended"
         if threading.get_ident() == self._thread:
@@ -52,7 +51,7 @@ class Heartbeat:
         return "" if beat.ran.is_set() else f"event loop blocked for {seconds:.3g} s at {where}"
 
     def _beat(self) -> _Beat:
-        """The one that the loop has not run yet, or else a new one: however many ask, a blocked loop has one to run."""
+        """The pending callback of the loop, or a new one, so that a blocked loop never has more than one."""
         with self._lock:
             beat = self._pending
             if beat is None or beat.ran.is_set():

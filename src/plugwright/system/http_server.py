@@ -1,10 +1,10 @@
-"""A small HTTP server for a few pages: one thread, bounded memory, an end to every request.
+"""A small HTTP server for a few pages: one thread, bounded memory, a deadline for every request.
 
-Whoever reaches the port may send anything, as slowly as they like, over any number of connections. So a request has a
-deadline as a whole, a small head and small socket buffers; where there are too many connections, the oldest is closed
-and not the newest refused. Connections from this node have places of their own, which others cannot take.
+A client can send anything, as slowly as it likes, over any number of connections. So a request has one deadline, a
+limited head and small socket buffers. If there are too many connections, the oldest is closed instead of refusing the
+newest. Connections from this node have reserved slots.
 
-The thread sleeps while there is no connection. It needs no event loop: pages are answered while that is blocked.
+The thread sleeps while there is no connection. It does not use the event loop, so it answers while the loop is blocked.
 """
 
 import errno
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 1024
 _BUFFER = 16 * 1024  # bytes; the kernel counts the buffers of a pod's sockets as the pod's memory
 _DRAINED = 64 * 1024  # bytes of a refused request that are read, so that the answer is not lost to a reset
-_ACCEPTED = 64  # connections taken at once before those that are open have a turn
+_ACCEPTED = 64  # connections accepted in a row before open ones are served
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
 _AUTHORIZATION = re.compile(rb"^authorization:[ \t]*([ -~]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -41,7 +41,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
     head: int = 8 * 1024  # bytes
     connections: int = 64  # of others than this node
     own_connections: int = 32  # of this node
-    pause: float = 1.0  # seconds without a look at new connections, where there is no descriptor for them
+    pause: float = 1.0  # seconds until new connections are accepted again after descriptors ran out
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served. A page in `slow` may block: one thread at a time asks for it, for all who wait."""
+    """The served pages. A page in `slow` can block: one thread at a time computes it for all waiting clients."""
 
     page: Callable[[HttpRequest], HttpAnswer]
     slow: Mapping[str, Callable[[], HttpAnswer]] = {}
@@ -66,7 +66,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def serving(self, host: str, port: int) -> Iterator[tuple[str, int]]:
-        """Serves while inside; OSError where the address cannot be listened on."""
+        """Serves while inside; OSError if the address cannot be listened on."""
         with _listen(host, port) as listening:
             thread = _HttpThread(self, listening)
             try:
@@ -94,7 +94,7 @@ class _Phase(Enum):
     READING = 0
     WAITING = 1  # for a slow page
     WRITING = 2
-    DRAINING = 3  # answered; what the client still sends is thrown away until it hangs up
+    DRAINING = 3  # answered; further input is discarded until the client disconnects
     CLOSED = 4
 
 
@@ -330,7 +330,7 @@ def _made(page: Callable[[], HttpAnswer]) -> HttpAnswer:
 
 
 def _wants(tls: bool) -> "dict[type[OSError], dict[_Phase, int]]":
-    """What to wait for, by what a socket raises and what was tried. TLS may have to read in order to write."""
+    """The event to wait for, by the exception and the attempted operation. TLS can need to read in order to write."""
     reading, writing = (_Phase.READING, _Phase.DRAINING), (_Phase.WRITING,)
     both = {**dict.fromkeys(reading, selectors.EVENT_READ), **dict.fromkeys(writing, selectors.EVENT_WRITE)}
     if not tls:

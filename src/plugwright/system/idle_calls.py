@@ -1,7 +1,7 @@
 """Calls that wait until the event loop is idle: log lines and audits, which must not delay the next answer.
 
-Each turn of the loop makes one of them, so a request that arrives meanwhile waits for one call at most. A loop that is
-never idle makes them all the same, after a tenth of a second.
+Each turn of the loop makes one call, so a new request waits for at most one of them. If the loop is never idle, calls
+run anyway after a tenth of a second.
 """
 
 import asyncio

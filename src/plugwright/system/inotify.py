@@ -1,10 +1,10 @@
 """Directories watched through one inotify instance per event loop.
 
-A machine has few inotify instances (Linux allows a user 128), and a kubelet, a container runtime and every plugin on
-the node want some. So the first user of an event loop opens one, all others share it, and the last one to leave closes
-it. `Directory` follows one directory that may not exist yet or may be replaced at any time; `WatchedDirectories` is a
-changing set of them. Where the kernel has no instance left, `Directory` looks every second, and both ask for an
-instance again each time they look.
+inotify instances are scarce (Linux allows a user 128), and the kubelet, the container runtime and every plugin on the
+node need some. So the first user of an event loop opens one, all others share it, and the last user closes it.
+`Directory` follows one directory that may not exist yet or may be replaced at any time; `WatchedDirectories` is a
+changing set of them. If the kernel has no instance left, `Directory` polls every second, and both classes try to get an
+instance at each poll.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SELF = Mask.DELETE_SELF | Mask.MOVE_SELF
 _ENTRIES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | _SELF
-_ENDED = Mask.IGNORED | Mask.MOVE_SELF  # a moved directory is no longer at the path that was asked for
+_ENDED = Mask.IGNORED | Mask.MOVE_SELF  # a moved directory is no longer at the requested path
 _POLL = 1.0  # seconds between two looks without inotify
 _BATCH = 1000  # events handled before others have their turn on the loop
 
@@ -34,8 +34,8 @@ Callback = Callable[[Event], object]
 class Directory:
     """Files created, removed and renamed in one directory; with `writes` also files written and closed.
 
-    Without `entries` only the directory itself counts: that it is moved or removed. `changed` is notified whenever
-    something may have changed. `poll`: seconds between two looks without inotify.
+    Without `entries`, only moving or removing the directory itself counts. `changed` is notified after every possible
+    change. `poll`: seconds between two polls without inotify.
     """
 
     def __init__(self, path: Path, writes: bool = False, entries: bool = True, poll: float = _POLL) -> None:
@@ -43,15 +43,15 @@ class Directory:
         self.changed = Signal()
         self._poll_interval = poll
         self._mask = (_ENTRIES if entries else _SELF) | (Mask.CLOSE_WRITE if writes else Mask(0))
-        self._created: dict[str, int] = {}  # how often each name that was asked for has been created
-        self._ctimes: dict[str, int] = {}  # of each such name, when it was last looked at
+        self._created: dict[str, int] = {}  # how often each requested name has been created
+        self._ctimes: dict[str, int] = {}  # of each requested name, at the last look
         self._instance: _Instance | None = None
         self._watched = path  # the directory itself, or the nearest of its parents that exists
         self._subscription: _Subscription | None = None
         self._polling: asyncio.TimerHandle | None = None
 
     def identity(self, name: str) -> Identity | None:
-        """Differs once the file was created again, even with the same inode number; None where there is no file."""
+        """Differs once the file was created again, even with the same inode number; None if there is no file."""
         self._created.setdefault(name, 0)
         if self._instance is not None:
             self._instance.read_pending()  # else a creation that `stat` sees already would be counted later
@@ -70,7 +70,7 @@ class Directory:
         return self.identity(name) or (0, 0)
 
     async def changes_from(self, name: str, identity: Identity | None) -> None:
-        """Returns when there is such a file and it is another one than `identity`."""
+        """Returns when the file exists and differs from `identity`."""
         await self.changed.until(lambda: self.has_changed_from(name, identity))
 
     def has_changed_from(self, name: str, identity: Identity | None) -> bool:
@@ -90,7 +90,7 @@ class Directory:
             self._stop_following()
 
     def _begin(self) -> None:
-        """Raises OSError where the kernel has no instance or no watch left."""
+        """Raises OSError if the kernel has no instance or no watch left."""
         self._instance = _shared_instance()
         try:
             self._follow(self._instance)
@@ -147,7 +147,7 @@ class Directory:
             self._look_later()
         else:
             for name in self._created:
-                self.identity(name)  # as the last look: what was created before the watch has no event
+                self.identity(name)  # as the last look: files created before the watch cause no event
             self._stop_polling()
             logger.info("inotify is available again", extra={"directory": str(self.path)})
         self.changed.notify()
@@ -168,10 +168,10 @@ class Directory:
 class WatchedDirectories:
     """A changing set of directories; `changed` is called after each event in one of them.
 
-    With `writes` also after a file in them was written. Not in /dev: every write to a device would be one.
+    With `writes` also after a file in them was written. Do not use it for /dev: every write to a device would count.
 
-    `problem` says why one of them is not watched. Where the kernel has no instance or no watch left, the owner has to
-    look by itself, and `replace` tries again.
+    `problem` is why one of them is not watched. If the kernel has no instance or no watch left, the owner must poll,
+    and `replace` tries again.
     """
 
     def __init__(self, changed: Callable[[], object], *, writes: bool = False) -> None:
@@ -197,7 +197,7 @@ class WatchedDirectories:
                 self._instance = None
 
     def replace(self, directories: Iterable[Path]) -> bool:
-        """Watches these directories and no others; returns whether one of them was not watched before."""
+        """Watches exactly these directories; returns whether one of them was not watched before."""
         self.problem = ""
         try:
             instance = self._instance = self._instance or (_shared_instance() if self._is_open else None)
@@ -213,7 +213,7 @@ class WatchedDirectories:
             try:
                 self._subscriptions[path] = instance.subscribe(path, self._mask, lambda _: self._changed())
             except (FileNotFoundError, NotADirectoryError):
-                continue  # there is no such directory any more
+                continue  # the directory no longer exists
             except OSError as error:
                 self.problem = str(error)
         return not added.isdisjoint(self._subscriptions)
@@ -254,8 +254,8 @@ class _Subscription:
 class _Instance:
     """The inotify instance of an event loop.
 
-    The kernel has one watch for a directory, however many subscribe to it and by whatever path: it carries what any of
-    them asks for, and each is called for its own part.
+    The kernel keeps one watch per directory, regardless of the number of subscribers and their paths: the watch has the
+    union of their events, and each subscriber is called for its own events.
     """
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ class _Instance:
         return subscription
 
     def unsubscribe(self, subscription: _Subscription) -> None:
-        subscription.callback = lambda _: None  # it may be the next in a round of callbacks
+        subscription.callback = lambda _: None  # it can be next in a round of callbacks
         others = self._subscriptions.get(subscription.watch, [])
         if subscription in others:
             others.remove(subscription)
@@ -326,7 +326,7 @@ _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, _Instance] = WeakKeyDic
 
 
 def _shared_instance() -> _Instance:
-    """The instance of the running loop, with one user more; OSError where the kernel has none left."""
+    """The instance of the running loop, with one more user; OSError if the kernel has none left."""
     loop = asyncio.get_running_loop()
     instance = _instances.get(loop)
     if instance is None:

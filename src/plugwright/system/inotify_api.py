@@ -1,6 +1,6 @@
 """The kernel's inotify(7), through the C library: one instance, its watches and its events.
 
-Python has none of its own. `inotify` shares an instance among everything that watches directories.
+Python has no module for it. `inotify` shares an instance among everything that watches directories.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Inotify:
-    """OSError where the kernel has no instance or no watch left."""
+    """OSError if the kernel has no instance or no watch left."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,7 @@
 """A bounded file of records, one JSON line each, that only grows at its end: cheap to append to and safe to kill.
 
-The file is renamed when it has half of the limit, and replaces the one that was renamed before: the newest half is
-always there. A line that was torn by a crash, or that something else wrote, is left out by readers. The methods
+At half the limit the file is renamed, replacing the previously renamed one, so the newest half is always kept. Readers
+skip lines that a crash cut off or that another program wrote. The methods
 block: on an event loop, call them through `BlockingCalls`.
 """
 
@@ -27,7 +27,7 @@ class Journal(Generic[T]):
         self._encoder, self._decoder = msgspec.json.Encoder(), msgspec.json.Decoder(kind)
 
     def append(self, records: Sequence[T]) -> None:
-        """Raises OSError. Not synced: what a power failure takes is the last seconds."""
+        """Raises OSError. Not synced: a power failure loses the last seconds."""
         lines = b"".join(self._encoder.encode(record) + b"\n" for record in records)
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -1,6 +1,6 @@
 """Control sockets: one JSON object per line in, `{"ok": …}` or `{"error": "…"}` per line out.
 
-The socket's mode (0600) is the access control: a process that may open it may send every request.
+The socket's mode (0600) is the access control: a process that can open it can send every request.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import cancel
 from plugwright.system.sockets import SocketFile
 
-__all__ = ["Blocked", "Peer", "Request", "ask", "follow", "listen", "serving"]
+__all__ = ["Blocked", "Peer", "Request", "ask", "follow", "listen", "serving", "stream"]
 
 Handler = Callable[["Request"], Awaitable[object]]  # an async iterator as the result is sent item by item
 
 _LINE_LIMIT = 64 * 1024
+_ANSWER_LIMIT = 16 * 2**20  # bytes of one answer to `stream`
 _TIMEOUT = 15.0
 _BLOCKED_TIMEOUT = 0.5
 _ACCEPT_RETRY = 1.0
@@ -34,7 +35,7 @@ _CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: pid, uid, gid
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """The process that has opened the connection, by the kernel's word; -1 where it does not say."""
+    """The process that opened the connection, as the kernel reports it; -1 if unknown."""
 
     uid: int = -1
     pid: int = -1  # 0: in a PID namespace that is not visible from here
@@ -49,14 +50,14 @@ class Request(dict[str, object]):
 class Blocked(msgspec.Struct, frozen=True):
     """For a server that must answer while its event loop is blocked: a thread takes the connections then."""
 
-    reason: Callable[[], str]  # why the loop does not go on, empty if it does; may wait
+    reason: Callable[[], str]  # why the loop is blocked, empty if it runs; can wait
     answer: Callable[[Request, str], object]  # to a request, with that reason; PlugwrightError to refuse it
 
 
 def listen(path: Path, owners: Collection[int] | None = None) -> socket.socket:
-    """Replaces a stale socket; ConfigError where there is another file, or another process listens.
+    """Replaces a stale socket; ConfigError if there is another file, or another process listens.
 
-    The directory must belong to one of `owners`, root and this user: whoever owns it can replace what is in it.
+    The directory must belong to one of `owners`, root and this user: its owner can replace the files in it.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     _check_directory(path.parent, {0, os.geteuid()} if owners is None else owners)
@@ -69,7 +70,7 @@ def listen(path: Path, owners: Collection[int] | None = None) -> socket.socket:
 
 
 def _check_directory(directory: Path, owners: Collection[int]) -> None:
-    """A link counts as well as what it leads to. In a directory such as /tmp, a file is its owner's (sticky)."""
+    """Checks a link and its target. In a directory such as /tmp, a file is its owner's (sticky)."""
     for status in (directory.lstat(), directory.stat()):
         kind = "link" if stat.S_ISLNK(status.st_mode) else "directory"
         if status.st_uid not in owners:
@@ -104,13 +105,13 @@ async def serving(
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_end_all, connections)
-        stack.callback(file.unlink)  # also where the thread cannot be started
+        stack.callback(file.unlink)  # also if the thread cannot be started
         if blocked is None:
             server = await asyncio.start_unix_server(connected, sock=listening, limit=_LINE_LIMIT)
             stack.callback(server.close)
         else:
             await stack.enter_async_context(_accepting(listening, taken, blocked, connections))
-        stack.callback(file.unlink)  # before it is closed: nobody finds a socket that refuses
+        stack.callback(file.unlink)  # before it is closed, so that no client finds a socket that refuses connections
         yield
 
 
@@ -125,7 +126,7 @@ async def _accepting(
     blocked: Blocked,
     tasks: "set[asyncio.Task[None]]",
 ) -> AsyncIterator[None]:
-    """Accepts in a thread, which sleeps until there is a connection, and hands it to the event loop if that goes on."""
+    """Accepts in a thread that sleeps until there is a connection, and passes it to the event loop if the loop runs."""
     loop, ended, stopping = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def hand_over(connection: socket.socket) -> None:
@@ -159,7 +160,7 @@ async def _accepting(
         stopping.set()
         listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which sleeps in accept
         try:
-            await ended.wait()  # soon: the loop goes on
+            await ended.wait()  # soon: the loop runs
         finally:
             listening.close()
 
@@ -238,13 +239,25 @@ def _request(line: bytes, connection: socket.socket) -> Request:
 
 
 def ask(path: Path, request: Mapping[str, object], timeout: float = _TIMEOUT) -> Any:
-    """The one answer to `request`. FileNotFoundError or ConnectionRefusedError where no process listens."""
+    """The one answer to `request`. FileNotFoundError or ConnectionRefusedError if no process listens."""
     return next(_answers(path, request, timeout))
 
 
 def follow(path: Path, request: Mapping[str, object]) -> Iterator[Any]:
     """Answers for as long as the server sends them."""
     return _answers(path, request, None)
+
+
+async def stream(path: Path, request: Mapping[str, object]) -> AsyncGenerator[Any, None]:
+    """As `follow`, for programs with an event loop; to be closed by `contextlib.aclosing`."""
+    reader, writer = await asyncio.open_unix_connection(path, limit=_ANSWER_LIMIT)
+    try:
+        writer.write(json.dumps(request).encode() + b"\n")
+        async for line in _lines(reader):
+            yield _answer(line)
+    finally:
+        writer.transport.abort()
+    raise PeerGone(f"the daemon on {path} closed the connection")
 
 
 def _answers(path: Path, request: Mapping[str, object], timeout: float | None) -> Iterator[Any]:

@@ -1,8 +1,8 @@
 """Wake-ups for tasks of one event loop: `Latest` for a value, `Signal` for an event, `InProgress` for running work.
 
 One writer publishes, any number of readers wait. There is no queue: a reader that was busy sees the latest value, or
-that something has happened, and a reader that has left costs nothing. All of them belong to the event loop: another
-thread goes through `concurrency.call_in_loop`. Each emulated node has dozens, so they are small.
+that an event has happened, and former readers cost nothing. All of them belong to the event loop: other threads use
+`concurrency.call_in_loop`. Each emulated node has dozens of them, so they are small.
 """
 
 import asyncio

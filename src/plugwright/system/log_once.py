@@ -9,8 +9,8 @@ __all__ = ["LogOnce"]
 class LogOnce:
     """Remembers, for each key, the reason that was logged last; repetitions are logged at DEBUG.
 
-    The reason is what is compared: leave out of it what differs each time, and pass that in `extra`. If there are more
-    than `keys` keys, the one that was logged least recently is forgotten.
+    Reasons are compared, so pass details that differ each time in `extra`. With more than `keys` keys, the least
+    recently logged one is forgotten.
     """
 
     __slots__ = ("_keys", "_logger", "_reasons")

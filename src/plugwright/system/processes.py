@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 
 __all__ = ["end", "run"]
 
-_KEPT = 4096  # bytes of output that are kept, the last ones
+_KEPT = 4096  # last bytes of output that are kept
 
 
 async def run(
     command: Sequence[str], *, standard_input: bytes = b"", environment: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """The exit status and the end of the output. OSError where the command cannot be started.
+    """The exit status and the end of the output. OSError if the command cannot be started.
 
-    Returns when the process ends, and kills the processes that it has left in its session. A caller that is cancelled,
-    by a time limit for example, kills the process and its whole session.
+    Returns when the process ends, and kills the processes that remain in its session. A cancelled caller, for example
+    by a time limit, kills the process and its whole session.
     """
     with _collecting() as (tail, reading, writing):
         try:
@@ -37,7 +37,7 @@ async def run(
             status = await process.wait()
         finally:
             await end(process)
-        # Not until the pipe's end: a child of the process may write for ever.
+        # Not until the end of the pipe: a child of the process can write indefinitely.
         for _ in range(_KEPT):
             if not tail.read(reading):
                 break
@@ -45,9 +45,9 @@ async def run(
 
 
 async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
-    """Terminates the process, waits up to `grace` seconds, then kills its session; without a grace it kills at once.
+    """Terminates the process, waits up to `grace` seconds, then kills its session. Without a grace, kills it now.
 
-    A process that has ended leaves none of its group behind either.
+    Also kills the rest of the group if the process itself has ended.
     """
     try:
         if process.returncode is None and grace:
@@ -77,7 +77,7 @@ class _Tail:
         self.kept = b""
 
     def read(self, pipe: int) -> bool:
-        """Whether there may be more to read at once."""
+        """Whether more data can be read immediately."""
         try:
             written = os.read(pipe, _KEPT)
         except BlockingIOError:

@@ -42,14 +42,14 @@ def is_listening(path: Path) -> bool:
 
 
 def listen(path: Path, mode: int | None = 0o600) -> socket.socket:
-    """A new socket file with a listening socket; the umask decides where `mode` is None."""
+    """A new socket file with a listening socket; the umask decides if `mode` is None."""
     check_path(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if mode is not None:
             os.fchmod(listening.fileno(), mode)  # before bind: the file never exists with another mode
         listening.bind(str(path))
-        listening.listen(128)  # at once: a socket file that refuses connections may be removed as stale
+        listening.listen(128)  # immediately: a socket file that refuses connections can be removed as stale
         listening.setblocking(False)
     except OSError:
         listening.close()
@@ -73,7 +73,7 @@ def listen_in_place(path: Path) -> socket.socket:
 
 
 class SocketFile(msgspec.Struct, frozen=True):
-    """A socket file of this process; its inode distinguishes it from one that replaces it."""
+    """A socket file of this process; its inode distinguishes it from a replacement."""
 
     path: Path
     inode: int

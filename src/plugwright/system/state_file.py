@@ -1,7 +1,7 @@
-"""State files: what a program remembers over restarts, shared by processes that run side by side during an upgrade.
+"""State files: a program's memory across restarts, shared by processes that run in parallel during an upgrade.
 
-A reader sees the old content or the new, whatever is killed meanwhile. Changes read, decide and write under a lock, so
-none is lost. A file that cannot be read is never overwritten: it is set aside or left in place, and always reported.
+A reader sees the old content or the new, even if a writer is killed. Changes read, decide and write under a lock, so
+none is lost. An unreadable file is never overwritten: it is set aside or left in place, and always reported.
 
 The methods block: on an event loop, call them through `BlockingCalls`.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class NewerVersion(ValueError):
-    """What a format raises for content that a later version of plugwright has written."""
+    """Raised by a format for content that a later version of plugwright has written."""
 
 
 class StateFormat(Protocol[T]):
@@ -36,11 +36,11 @@ class StateFormat(Protocol[T]):
 
 
 class JsonFormat(Generic[T]):
-    """JSON of a `msgspec.Struct` or a dataclass, and beside its fields the number of the format, in `field`.
+    """JSON of a `msgspec.Struct` or a dataclass, with the format's number in `field` beside its own fields.
 
     Versions from `oldest` to `version` are read as the same type: keep names, and give new fields a default. An older
-    plugwright ignores fields that it does not know; raise the version if it must not read the file. `indent` is that
-    of the text, None for one line.
+    plugwright ignores fields that it does not know; raise the version if it must not read the file. `indent` is the
+    indentation, None for one line.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class JsonFormat(Generic[T]):
 class StateFileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a state file is kept.
 
-    `set_aside`: a file that cannot be read is renamed, so that the next one can be written; without it the file stays,
-    and nothing replaces it until an operator has. `lock` is the file or directory that `change` locks, at most
-    `lock_limit` seconds after it asked for it; None is the directory of the state file.
+    `set_aside`: an unreadable file is renamed, so that the next one can be written; without it the file stays in place
+    until an operator removes it. `lock` is the file or directory that `change` locks, waiting at most `lock_limit`
+    seconds; None is the directory of the state file.
     """
 
     limit: int = files.READ_LIMIT  # bytes
@@ -102,7 +102,7 @@ class StateFile(Generic[T]):
             if not self._options.set_aside:
                 raise
         with self._locked():
-            return self._read_or_set_aside()  # another process may have replaced it meanwhile
+            return self._read_or_set_aside()  # another process can have replaced it meanwhile
 
     def write(self, value: T | None) -> None:
         """Replaces the content without reading it, for a file that only one process writes; None removes the file."""
@@ -122,10 +122,10 @@ class StateFile(Generic[T]):
         )
 
     def change(self, decide: Callable[[T | None], T | None]) -> T | None:
-        """Replaces the content by what `decide` makes of it, and returns that; an equal value is not written again.
+        """Replaces the content with the result of `decide` and returns it; does not write an equal value.
 
-        No other process or thread changes the file meanwhile. If `decide` raises, nothing changes; nor if the content
-        cannot be used, but a file that was set aside is None for the next call. StateFileLocked.
+        No other process or thread changes the file meanwhile. If `decide` raises or the content cannot be used, nothing
+        changes; a file that was set aside is None for the next call. StateFileLocked.
         """
         with self.locked() as before:
             after = decide(before)
@@ -135,9 +135,9 @@ class StateFile(Generic[T]):
 
     @contextmanager
     def locked(self, recover: Callable[[StateFileDamaged], T | None] | None = None) -> Iterator[T | None]:
-        """The content, which no other process or thread changes while inside; for several writes of one change.
+        """The content, locked against other processes and threads while inside; for a change that takes several writes.
 
-        With `recover`, a file that has been set aside is no error: what `recover` returns is the content then.
+        With `recover`, a file that has been set aside is not an error: `recover` returns the content instead.
         """
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with self._locked():
@@ -164,7 +164,7 @@ class StateFile(Generic[T]):
             return None
         except NewerVersion as error:
             raise StateFileNewer(self.path, clean(error)) from error
-        except ValueError as error:  # also what msgspec raises, and text that is not UTF-8
+        except ValueError as error:  # also the errors of msgspec and of text that is not UTF-8
             raise StateFileDamaged(self.path, clean(error)) from error
         except RecursionError as error:
             raise StateFileDamaged(self.path, "it is nested too deeply") from error

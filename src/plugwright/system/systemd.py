@@ -1,4 +1,4 @@
-"""Messages to systemd about this service: ready, reloading, stopping, alive. Silent where systemd is not listening.
+"""Messages to systemd about this service: ready, reloading, stopping, alive. Silent if systemd is not listening.
 
 The protocol is one datagram of `NAME=value` lines to the socket that NOTIFY_SOCKET names; see sd_notify(3).
 """
@@ -42,7 +42,7 @@ class Systemd:
 
     @staticmethod
     def _watchdog(environment: Mapping[str, str]) -> float:
-        """Seconds within which systemd wants to hear that we are alive; 0 where it does not."""
+        """The watchdog interval of systemd in seconds; 0 without a watchdog."""
         microseconds = environment.get("WATCHDOG_USEC", "")
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         return int(microseconds) / 1_000_000 if is_ours and microseconds.isdecimal() else 0.0

@@ -84,6 +84,23 @@ async def test_a_field_that_a_later_version_adds_is_no_damage(root: Path) -> Non
     assert claims.problem == ""
 
 
+async def test_claims_that_cannot_be_read_hold_their_devices(root: Path) -> None:
+    claims = PreparedClaims(root / "checkpoint.json", "boot-1", lock_limit=0.05)
+    await put(claims, STORED)
+    with (root / "checkpoint.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StateFileLocked):
+            await claims.read()
+    assert list(claims.held()) == ["st0"]
+
+
+async def test_a_claim_holds_its_devices_as_soon_as_it_is_recorded(root: Path) -> None:
+    claims = PreparedClaims(root / "checkpoint.json", "boot-1")
+    async with claims.transaction() as transaction:
+        await transaction.run(partial(transaction.put, STORED))
+        assert list(claims.held()) == ["st0"]
+
+
 async def test_a_write_that_fails_changes_nothing(root: Path) -> None:
     path = root / "checkpoint.json"
     claims = PreparedClaims(path, "boot-1")
@@ -103,7 +120,8 @@ async def test_a_call_that_hangs_keeps_the_lock_until_it_ends(root: Path) -> Non
     """However long its caller waits: what it writes at last replaces nothing newer."""
     options = StateFileOptions(lock=root / "lock", lock_limit=0.05)
     file: StateFile[Claims] = StateFile(root / "claims", JsonFormat(dict[str, PreparedClaim], 1), options)
-    transaction, ends, ended = ClaimTransaction(file, BlockingCalls("claims", 0.2)), Event(), Event()
+    transaction = ClaimTransaction(file, BlockingCalls("claims", 0.2), lambda claims: None)
+    ends, ended = Event(), Event()
 
     def hang() -> None:
         ends.wait()

@@ -355,7 +355,6 @@ async def test_the_kubelet_receives_shares_and_their_allocation(kubelet: Observe
         assert first == f"{H100[3].uuid}::0"
         [answer] = await gpu.client.allocate([first])
         assert [node.container_path for node in answer.nodes][-1] == "/dev/nvidia3"
-        assert answer.env["PLUGWRIGHT_GPU_MEMORY"] == str(81559 * 2**20 // 2)
         assert answer.env["PLUGWRIGHT_GPU_UUID"] == H100[3].uuid
 
 

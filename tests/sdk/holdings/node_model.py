@@ -1,117 +1,149 @@
-"""A node as the ledger's decisions see it: a kubelet, pods, claims, files that get lost, a daemon that gets killed.
+"""A node as the ledger's decisions see it: a kubelet, two releases of plugwright, pods, claims, files that get lost.
 
-`search` makes random steps and returns how a physical device came to have two exclusive holders, or None.
+`search` makes random steps and returns how a physical device came to have two exclusive holders, or None. The releases
+offer the same hardware under different resources. Each has a daemon that is killed and started with other settings.
 """
 
 import random
 from collections.abc import Callable, Sequence
 
 import msgspec
+from tests.sdk.holdings.node_parts import (
+    BOTH,
+    DRA,
+    FIRST,
+    PLUGIN,
+    SECOND,
+    VERSIONS,
+    Holder,
+    Release,
+    driver,
+    overlap,
+    renamed,
+)
 
-from plugwright.attributes import Consumption, CounterSet
 from plugwright.model import Device
+from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.overlaps import Name
-from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, ServedResource
-from plugwright.sdk.serve_settings import ServeMode
+from plugwright.sdk.holdings.records import ClaimRecord, PodRecord, ServedResource
 
 __all__ = ["Rules", "search"]
 
-DRIVER = "card.example.com"
-HALVES = CounterSet("card-a", {"halves": 2})
-A, B = "example.com/card", "example.com/other"
-WHOLE_A = Device("GPU-a", physical=("GPU-a",), consumes=[Consumption(HALVES, {"halves": 2})])
-# Their ids tell the hardware: after the memory of offers is lost, nothing else does.
-HALF = [Device(f"GPU-a/{n}", physical=(f"GPU-a/{n}",), consumes=[Consumption(HALVES, {"halves": 1})]) for n in (0, 1)]
-WHOLE_B = Device("GPU-b", physical=("GPU-b",))
-SHARES = [Device(f"GPU-b::{n}", physical=("GPU-b",), sharing="x") for n in (0, 1)]
-PLUGIN, DRA = ServeMode.DEVICE_PLUGIN, ServeMode.DRA
-CONFIGS: Sequence[dict[str, tuple[ServeMode, list[Device]]]] = (
-    {A: (PLUGIN, [WHOLE_A, WHOLE_B])},
-    {A: (PLUGIN, [*HALF, *SHARES])},
-    {A: (PLUGIN, [WHOLE_A, *HALF])},
-    {A: (DRA, [WHOLE_A, WHOLE_B])},
-    {B: (PLUGIN, [WHOLE_A, *SHARES])},
-    {A: (PLUGIN, [WHOLE_A, WHOLE_B]), B: (PLUGIN, [*HALF, *SHARES])},
-    {A: (DRA, [WHOLE_A]), B: (PLUGIN, [*HALF, WHOLE_B])},
-)
-
 
 class Rules(msgspec.Struct, frozen=True):
-    """The daemon's decisions, and whether it avoids List while an Allocate is open."""
+    """The daemon's decisions, and what its parts do around them."""
 
     book: type[Book] = Book
-    lists_while_open: bool = False
-
-
-class Holder(msgspec.Struct, eq=False):
-    name: Name
-    device: Device
-    is_claim: bool = False
+    lists_while_open: bool = False  # calls List while an Allocate is open
+    confirms_allocate: bool = True  # decides again when an Allocate is recorded, if another release offers the device
+    confirms_claims: bool = True  # decides again when a claim is recorded
+    reads_again: bool = True  # for that decision
+    arbitrates: bool = True  # with `serve: both` a device is on one side
 
 
 class Node:
     def __init__(self, seed: int, rules: Rules) -> None:
         self.random, self.rules, self.now = random.Random(seed), rules, 1000.0
-        self.trace: list[str] = []
+        [self.version] = self.random.choices(VERSIONS, (1, 1, 4, 4))
+        # In some lives the ids of the second release are names of its own, and its memory is never lost.
+        self.has_own_names = self.random.random() < 0.5
+        self.trace: list[str] = [self.version.name]
         self.holders: list[Holder] = []  # running pods and prepared claims: the truth
         self.records: dict[Name, list[Holder]] = {}  # the kubelet's, of ended pods too
         self.in_use: set[Name] = set()
         self.forgotten: set[Name] = set()  # held, but free for the kubelet, which was listed while it allocated (3.58)
-        self.open: list[Holder] = []  # Allocate has been called and has not returned
+        self.open: list[tuple[Release, Holder]] = []  # Allocate has been called and has not returned
+        self.recorded: list[tuple[Release, Holder]] = []  # claims that are on disk and not prepared yet
         self.lists: dict[str, dict[str, Device]] = {}  # healthy devices by resource, as the kubelet has them
         self.checkpoint: dict[Name, tuple[PodRecord, ...]] = {}
         self.written = self.now
-        self.memory: Memory | None = None
         self.has_claim_files = self.can_read_checkpoint = self.can_list = True
-        self.book: Book | None = None
-        self.config = CONFIGS[0]
+        second = [renamed(config) for config in SECOND] if self.has_own_names else SECOND
+        self.releases = [Release(1, FIRST)]
+        if self.random.random() < 0.6:
+            self.releases.append(Release(2, second))
 
     def step(self) -> None:
         self.now += self.random.random() * 3
         steps: list[tuple[int, Callable[[], None]]] = [
-            (8, self.begin_pod), (8, self.finish_allocate), (5, self.end_pod), (6, self.read), (6, self.publish),
-            (2, self.prepare), (2, self.unprepare), (2, self.start), (1, self.kill), (1, self.lose_memory),
-            (1, self.lose_claim_files), (2, self.toggle_checkpoint), (2, self.toggle_pods), (1, self.foreign_list),
-            (1, self.reboot),
+            (10, self.begin_pod), (10, self.finish_allocate), (5, self.end_pod), (6, self.read_one),
+            (6, self.publish_one), (5, self.record_claim), (4, self.finish_claim), (2, self.unprepare),
+            (3, self.start_one), (1, self.kill_one), (2, self.lose_memory), (2, self.lose_claim_files),
+            (1, self.lose_split), (2, self.toggle_checkpoint), (2, self.toggle_pods), (1, self.foreign_list),
+            (1, self.reboot), (1, self.restart_kubelet), (1, self.follow), (2, self.move),
         ]  # fmt: skip
         [(_, step)] = self.random.choices(steps, [weight for weight, _ in steps])
         self.trace.append(step.__name__)
         step()
 
+    def chosen(self) -> Release:
+        release = self.random.choice(self.releases)
+        self.trace[-1] += f" {release.number}"
+        return release
+
     # The kubelet.
 
     def begin_pod(self) -> None:
         candidates = [
-            (resource, device)
-            for resource, devices in self.lists.items()
-            for device in devices.values()
-            if (resource, device.id) not in self.in_use
+            (release, (resource, device_id))
+            for release in self.releases
+            for resource in release.config
+            for device_id in self.lists.get(resource, ())
+            if release.book is not None
         ]
-        if self.book is None or not candidates:
+        if not candidates:
             return
         self.collect()
-        resource, device = self.random.choice(candidates)
-        name = resource, device.id
-        if name in self.in_use or self.book.refusals(resource, [device.id]):
+        release, name = self.random.choice(candidates)
+        book, (resource, device_id), device = release.book, name, self.lists[name[0]][name[1]]
+        if book is None or name in self.in_use or book.refusals(resource, [device_id]):
+            return
+        if self.rules.arbitrates and release.side(name) is not PLUGIN:
             return
         self.trace[-1] += f" {name}"
-        self.book.begin_allocate(resource, [device.id])
+        book.begin_allocate(resource, [device_id])
+        if name in book.beside_neighbours:
+            self.store_memory(release)
         self.forgotten.discard(name)
         self.in_use.add(name)
-        self.open.append(Holder(name, device))
+        self.open.append((release, Holder(name, device)))
 
     def finish_allocate(self) -> None:
-        if not self.open or self.book is None:
+        if not self.open:
             return
-        holder = self.open.pop(0)
-        self.book.end_allocate(holder.name[0], [holder.name[1]], is_answered=True)
+        release, holder = self.open.pop(0)
+        book, (resource, device_id) = release.book, holder.name
+        assert book is not None
+        self.trace[-1] += f" {holder.name}"
+        refused = self.confirm_allocate(release, holder.name)
+        book.end_allocate(resource, [device_id], is_answered=not refused)
+        if refused:
+            self.trace[-1] += f" refused: {refused}"
+            self.in_use.discard(holder.name)
+            return
         self.holders.append(holder)
         self.records.setdefault(holder.name, []).append(holder)
-        self.trace[-1] += f" {holder.name}"
         if self.random.random() < 0.7:
             self.write_checkpoint()
+
+    def confirm_allocate(self, release: Release, name: Name) -> str:
+        is_asked = release.book is not None and name in release.book.beside_neighbours
+        return self.confirm(release, name) if is_asked and self.rules.confirms_allocate else ""
+
+    def confirm(self, release: Release, name: Name) -> str:
+        """Why a device that is recorded as given out cannot be."""
+        book = release.book
+        assert book is not None
+        if name in book.beside_neighbours:
+            if book.memory is None:
+                return "the memory is lost"
+            self.store_memory(release)
+            if self.rules.reads_again:
+                self.read_files(release)
+                book.settle()
+        return book.conflicts(name[0], [name[1]]).get(name[1], "")
 
     def end_pod(self) -> None:
         if pods := [holder for holder in self.holders if not holder.is_claim]:
@@ -124,7 +156,7 @@ class Node:
             for name, holders in self.records.items()
             if (kept := [holder for holder in holders if holder in self.holders])
         }
-        self.in_use = (set(self.records) | {holder.name for holder in self.open}) - self.forgotten
+        self.in_use = (set(self.records) | {holder.name for _, holder in self.open}) - self.forgotten
 
     def foreign_list(self) -> None:
         """Somebody else calls List: what is being allocated is no longer in use (3.58)."""
@@ -136,124 +168,284 @@ class Node:
         self.checkpoint = {name: (PodRecord("uid", "main"),) for name in self.records}
         self.written = self.now
 
-    # The daemon.
-
-    def start(self) -> None:
-        """Takes longer than the kubelet needs to store an answer."""
-        self.kill()
-        self.write_checkpoint()
-        self.config = self.random.choice(CONFIGS)
-        self.book = self.rules.book(self.memory, keeps_memory=True, clock=lambda: self.now)
-        self.read()
-        for resource, (api, devices) in self.config.items():
-            self.book.offer(
-                resource, {device.id: device for device in devices}, ServedResource(api, driver(resource), api is DRA)
-            )
-        self.trace[-1] += f" {CONFIGS.index(self.config)}"
-        self.publish()
-
-    def kill(self) -> None:
-        """The kubelet gives nothing out without a plugin.
-
-        It fails the pods whose Allocate has not returned. An answer may have arrived just before: then the pod runs,
-        and neither the ended daemon nor a checkpoint knows of it yet.
-        """
-        self.book, self.lists = None, {}
-        for holder in self.open:
-            if self.random.random() < 0.5:
-                self.holders.append(holder)
-                self.records.setdefault(holder.name, []).append(holder)
-                self.trace[-1] += f" answered {holder.name}"
-            else:
-                self.in_use.discard(holder.name)
+    def restart_kubelet(self) -> None:
+        """It knows only its checkpoint; a container whose Allocate it had not stored has not been started."""
+        for release, holder in self.open:
+            if release.book is not None:
+                release.book.end_allocate(holder.name[0], [holder.name[1]], is_answered=self.random.random() < 0.5)
         self.open.clear()
+        self.forget_unstored()
+        self.lists = {}
 
-    def reboot(self) -> None:
-        """The kubelet knows only its checkpoint: pods that it does not contain lose their devices.
-
-        Claims stay prepared for their pods, because the driver's files survive.
-        """
-        self.kill()
+    def forget_unstored(self) -> None:
         self.records = {name: holders for name, holders in self.records.items() if name in self.checkpoint}
         recorded = [holder for holders in self.records.values() for holder in holders]
         self.holders = [holder for holder in self.holders if holder.is_claim or holder in recorded]
         self.forgotten.clear()
         self.in_use = set(self.records)
-        self.start()
 
-    def read(self) -> None:
-        book = self.book
+    def reboot(self) -> None:
+        """Claims stay prepared for their pods, because the driver's files survive."""
+        for release in self.releases:
+            self.kill(release)
+        self.forget_unstored()
+        for release in self.random.sample(self.releases, len(self.releases)):
+            self.start(release)
+
+    # The daemons.
+
+    def start_one(self) -> None:
+        self.start(self.chosen())
+
+    def kill_one(self) -> None:
+        self.kill(self.chosen())
+
+    def read_one(self) -> None:
+        self.read(self.chosen())
+
+    def publish_one(self) -> None:
+        self.publish(self.chosen())
+
+    def start(self, release: Release) -> None:
+        """Takes longer than the kubelet needs to store an answer."""
+        self.kill(release)
+        self.write_checkpoint()
+        release.config = self.random.choice(release.configs)
+        self.trace[-1] += f" {release.configs.index(release.config)}"
+        release.book = self.rules.book(release.memory, keeps_memory=True, clock=lambda: self.now)
+        release.is_listed = False
+        is_both = any(api is BOTH for api, _ in release.config.values())
+        release.sides = dict(release.split or {}) if is_both else {}
+        release.split = release.split if is_both else None
+        known = release.memory.resources if release.memory is not None else {}
+        has_changed = any(known.get(key, (api,))[0] is not api for key, (api, _) in release.config.items())
+        if release.memory is None or has_changed:
+            self.read(release)
+        else:
+            self.read_files(release)
+            release.book.settle()
+        for resource, (api, devices) in release.config.items():
+            listed = {device.id: device for device in devices}
+            release.book.offer(resource, listed, ServedResource(api, driver(resource), api is not PLUGIN))
+        release.is_listed = True
+        self.decide_sides(release)
+        self.publish(release)
+
+    def kill(self, release: Release) -> None:
+        """The kubelet gives nothing out without a plugin.
+
+        It fails the pods whose Allocate has not returned. An answer may have arrived just before: then the pod runs,
+        and neither the ended daemon nor a checkpoint knows of it yet. A daemon that has to decide again before it
+        answers has not answered.
+        """
+        if release.book is None:
+            return
+        for owner, holder in list(self.open):
+            if owner is release:
+                self.open.remove((owner, holder))
+                if self.random.random() < 0.5 and not self.confirm_allocate(release, holder.name):
+                    self.holders.append(holder)
+                    self.records.setdefault(holder.name, []).append(holder)
+                    self.trace[-1] += f" answered {holder.name}"
+                else:
+                    self.in_use.discard(holder.name)
+        self.recorded = [(owner, holder) for owner, holder in self.recorded if owner is not release]
+        release.book = None
+        for resource in release.config:
+            self.lists.pop(resource, None)
+
+    def read(self, release: Release) -> None:
+        """Everything, as the daemon does while a device is kept back."""
+        book = release.book
         if book is None:
             return
-        if self.can_read_checkpoint:
-            book.take_checkpoint(self.checkpoint, self.written)
-        else:
-            book.fail(HoldingSource.CHECKPOINT, "unreadable")
-        claims = [holder for holder in self.holders if holder.is_claim]
-        records = [ClaimRecord(driver(holder.name[0]), holder.name[1], holder.name[1], uid="u") for holder in claims]
+        self.read_files(release)
         is_listed = self.can_list and (not self.open or self.rules.lists_while_open)
-        known = records if self.has_claim_files or is_listed else list(book.claims)
-        book.take_claims(known, are_complete=self.has_claim_files)
         if is_listed:
-            self.forgotten |= {holder.name for holder in self.open}
+            if not self.has_claim_files:
+                self.take_claims(book, self.claims())
+            self.forgotten |= {holder.name for _, holder in self.open}
+            ended = {} if self.version.lists_active_only else dict.fromkeys(self.records, ("default", "pod"))
             self.foreign_list()
-            book.take_pods(dict.fromkeys(self.records, ("default", "pod")))
+            book.take_pods(ended | dict.fromkeys(self.records, ("default", "pod")))
             self.write_checkpoint()
             if self.can_read_checkpoint:
                 book.take_checkpoint(self.checkpoint, self.written)
         elif not self.can_list:
             book.fail(HoldingSource.POD_RESOURCES, "unreadable")
         book.settle()
+        self.decide_sides(release)
+        self.store_memory(release)
 
-    def publish(self) -> None:
-        if self.book is None:
+    def read_files(self, release: Release) -> None:
+        book = release.book
+        assert book is not None
+        book.take_neighbours({str(other.number): other.memory for other in self.others(release) if other.memory})
+        if self.can_read_checkpoint:
+            book.take_checkpoint(self.checkpoint, self.written)
+        else:
+            book.fail(HoldingSource.CHECKPOINT, "unreadable")
+        if self.has_claim_files:
+            self.take_claims(book, self.claims())
+        else:
+            book.take_claims(list(book.claims), are_complete=False)
+
+    def follow(self) -> None:
+        """`Get` for each known pod, which a daemon asks to show them; it frees nothing (3.58)."""
+        release = self.chosen()
+        book = release.book
+        if book is None or not self.version.has_get or not self.can_list:
             return
-        for resource, (api, devices) in self.config.items():
+        if HoldingSource.POD_RESOURCES not in book.unknown:
+            book.take_pods({name: pod for name, pod in book.pods.items() if name in self.records})
+
+    def publish(self, release: Release) -> None:
+        if release.book is None:
+            return
+        for resource, (api, devices) in release.config.items():
             listed = {device.id: device for device in devices}
-            closed = self.book.closed(resource, listed)
-            if api is PLUGIN:
-                self.lists[resource] = {key: device for key, device in listed.items() if key not in closed}
-        self.memory = self.book.memory
+            closed = release.book.closed(resource, listed)
+            if api is PLUGIN or (api is BOTH and self.rules.arbitrates):
+                on_side = {key for key in listed if release.side((resource, key)) is PLUGIN}
+            else:
+                on_side = set(listed) if api is BOTH else set()
+            self.lists[resource] = {key: device for key, device in listed.items() if key in on_side - closed.keys()}
+        self.store_memory(release)
         if self.random.random() < 0.5:
             self.write_checkpoint()
 
-    def prepare(self) -> None:
-        """A driver publishes nothing while the checkpoint is unreadable, nor what a pod holds under the same name.
-
-        The scheduler gives no device to two claims: it knows the allocations of all claims from the API server.
-        """
-        book, allocated = self.book, {holder.name for holder in self.holders if holder.is_claim}
-        if book is None or HoldingSource.CHECKPOINT in book.missing:
+    def store_memory(self, release: Release) -> None:
+        """The other daemon watches the directory of these files."""
+        assert release.book is not None
+        memory = release.book.memory
+        if memory is None or memory == release.memory:
             return
-        for resource, (api, devices) in self.config.items():
+        release.memory = memory
+        for other in self.others(release):
+            if other.book is not None and other.book.take_neighbours({str(release.number): memory}):
+                other.book.settle()
+                self.publish(other)
+
+    def others(self, release: Release) -> list[Release]:
+        return [other for other in self.releases if other is not release]
+
+    # Claims.
+
+    def record_claim(self) -> None:
+        """A claim for a device that a driver has published is on disk, before the device is given to it.
+
+        A driver publishes nothing while the checkpoint is unreadable, nor what a pod holds under the same name. The
+        scheduler gives no device to two claims, unless one has admin access.
+        """
+        release = self.chosen()
+        book = release.book
+        if book is None or HoldingSource.CHECKPOINT in book.missing or not self.version.prepares_claims:
+            return
+        taken = {holder.name for holder in self.holders if holder.is_claim and not holder.admin}
+        taken |= {holder.name for _, holder in self.recorded}
+        free = []
+        for resource, (api, devices) in release.config.items():
+            if api is PLUGIN:
+                continue
             closed = book.closed(resource, {device.id: device for device in devices})
-            taken = book.held | allocated
-            free = [device for device in devices if device.id not in closed and (resource, device.id) not in taken]
-            if api is DRA and free:
-                device = self.random.choice(free)
-                self.holders.append(Holder((resource, device.id), device, is_claim=True))
-                self.has_claim_files = True
-                self.trace[-1] += f" {device.id}"
-                self.read_claims()
+            for device in devices:
+                name = resource, device.id
+                on_side = release.side(name) is DRA or not self.rules.arbitrates
+                if on_side and device.id not in closed and name not in book.held | taken:
+                    free.append((name, device))
+        if not free:
+            return
+        name, device = self.random.choice(free)
+        holder = Holder(name, device, is_claim=True, admin=self.random.random() < 0.1)
+        self.recorded.append((release, holder))
+        self.has_claim_files = True
+        self.trace[-1] += f" {name}"
+        self.take_claims(book, self.claims())
+        if name in book.beside_neighbours:
+            self.store_memory(release)
+
+    def finish_claim(self) -> None:
+        if not self.recorded:
+            return
+        release, holder = self.recorded[0]
+        self.trace[-1] += f" {holder.name}"
+        if holder.admin or not self.rules.confirms_claims or not self.confirm(release, holder.name):
+            self.recorded.pop(0)
+            self.holders.append(holder)
+        elif self.random.random() < 0.5:
+            self.recorded.pop(0)  # its pod is deleted
 
     def unprepare(self) -> None:
         if claims := [holder for holder in self.holders if holder.is_claim]:
             self.holders.remove(self.random.choice(claims))
 
-    def read_claims(self) -> None:
-        """What the driver in this process records is known at the same time."""
-        assert self.book is not None
-        claims = [holder for holder in self.holders if holder.is_claim]
-        records = [ClaimRecord(driver(holder.name[0]), holder.name[1], holder.name[1], uid="u") for holder in claims]
-        self.book.take_claims(records, are_complete=True)
+    def claims(self) -> list[Holder]:
+        """In the files of the drivers, and as far as they are prepared by pod-resources."""
+        recorded = [holder for _, holder in self.recorded] if self.has_claim_files else []
+        return [holder for holder in self.holders if holder.is_claim] + recorded
+
+    def take_claims(self, book: Book, claims: Sequence[Holder]) -> None:
+        """A driver's own file has the id of each device, other sources the name in its slice."""
+        records = [
+            ClaimRecord(
+                driver(holder.name[0]),
+                device_name(holder.name[1]),
+                holder.name[1] if self.has_claim_files else "",
+                uid="u",
+                admin_access=holder.admin,
+            )
+            for holder in claims
+        ]
+        book.take_claims(records, are_complete=self.has_claim_files)
+
+    # `serve: both`.
+
+    def decide_sides(self, release: Release) -> None:
+        """Where no file tells the side of a device: claims keep theirs, pods too, and the others are divided."""
+        book = release.book
+        assert book is not None
+        if book.missing or not release.is_listed:
+            return
+        claimed = {book.name_of(claim) for claim in book.claims}
+        for name, (api, _) in release.devices.items():
+            if api is BOTH and name not in release.sides:
+                free = self.random.choice([PLUGIN, DRA])
+                release.sides[name] = DRA if name in claimed else PLUGIN if name in book.held else free
+                release.split = dict(release.sides)
+
+    def move(self) -> None:
+        """A device changes sides when no source has a holder, nor an allocation that is in flight."""
+        release = self.chosen()
+        if release.book is None or not release.sides:
+            return
+        name = self.random.choice(sorted(release.sides))
+        if name not in release.devices:
+            return
+        side = release.sides.pop(name)
+        self.publish(release)  # the kubelet is told first
+        self.read(release)
+        release.sides[name] = side
+        in_flight = any(holder.name == name for _, holder in [*self.open, *self.recorded])
+        if not release.book.missing and name not in release.book.held and not in_flight:
+            release.sides[name] = DRA if side is PLUGIN else PLUGIN
+        release.split = dict(release.sides)
 
     # Faults.
 
     def lose_memory(self) -> None:
-        self.memory = None
+        """Not beside the files of claims: pod-resources have names that do not tell the hardware of a part."""
+        release = self.chosen()
+        if self.has_claim_files and (release.number == 1 or not self.has_own_names):
+            release.memory = None
 
     def lose_claim_files(self) -> None:
-        self.has_claim_files = False
+        """A claim that is only recorded loses its record, and is prepared from the beginning."""
+        if all(release.memory is not None for release in self.releases):
+            self.has_claim_files = False
+            self.recorded.clear()
+
+    def lose_split(self) -> None:
+        self.chosen().split = None
 
     def toggle_checkpoint(self) -> None:
         self.can_read_checkpoint = not self.can_read_checkpoint
@@ -263,25 +455,12 @@ class Node:
 
     def violation(self) -> str:
         """Two exclusive holders of one physical device."""
-        for index, one in enumerate(self.holders):
-            for other in self.holders[:index]:
-                if _overlap(one.device, other.device):
+        exclusive = [holder for holder in self.holders if not holder.admin]
+        for index, one in enumerate(exclusive):
+            for other in exclusive[:index]:
+                if overlap(one.device, other.device):
                     return f"{one.name} and {other.name} are held: {' → '.join(self.trace[-40:])}"
         return ""
-
-
-def driver(resource: str) -> str:
-    return f"{resource.rpartition('/')[2]}.example.com"
-
-
-def _overlap(one: Device, other: Device) -> bool:
-    if one.sharing and one.sharing == other.sharing:
-        return False
-    return any(
-        f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
-        for first in one.physical
-        for second in other.physical
-    )
 
 
 def search(steps: int, seed: int, rules: Rules) -> str | None:
@@ -290,8 +469,9 @@ def search(steps: int, seed: int, rules: Rules) -> str | None:
     for number in range(steps):
         if number % 200 == 0:
             node = Node(seed + number, rules)
-            node.trace.append("start")
-            node.start()
+            for release in node.releases:
+                node.trace.append("start")
+                node.start(release)
         node.step()
         if violation := node.violation():
             return f"step {number}: {violation}"

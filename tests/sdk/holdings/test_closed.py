@@ -120,7 +120,7 @@ async def test_a_lost_memory_makes_devices_wait(kubelet: ObservedKubelet, kept: 
     sources = Sources(kubelet)
     await held_whole(kubelet, kept)
     assert kept.state_dir is not None
-    memory = kept.state_dir / "offers.json"
+    memory = kept.state_dir / "offers" / "plugwright.json"
     memory.unlink() if loss == "removed" else memory.write_bytes(GARBAGE)
     await sources.lose()
     async with serving(whole("a", "b"), settings=kept) as daemon:
@@ -134,7 +134,7 @@ async def test_a_recorded_device_stays_healthy_while_the_others_wait(kubelet: Ob
     """After a reboot the kubelet fails pods whose recorded devices are not Healthy."""
     await held_whole(kubelet, kept)
     assert kept.state_dir is not None
-    (kept.state_dir / "offers.json").unlink()
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
     await stop(kubelet)
     async with serving(whole("a", "b"), settings=kept) as daemon:
         listed = await devices(daemon, WHOLE)

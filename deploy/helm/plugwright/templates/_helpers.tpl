@@ -99,6 +99,10 @@ sys.exit({{ ternary "0" "not answer.startswith(b'{\"ok\"')" (eq . "startup") }})
 {{- define "plugwright.instances" -}}
 {{- $name := include "plugwright.fullname" . -}}
 {{- $shared := pick .Values "nodeSelector" "affinity" "tolerations" "stateDir" "runDir" -}}
+{{- /* A pod of its own reads the control socket. */ -}}
+{{- if and .Values.events.enabled (not .Values.runDir) -}}
+{{- $_ := set $shared "runDir" (printf "/run/plugwright/%s" (include "plugwright.clusterName" .)) -}}
+{{- end -}}
 {{- $release := printf "%s/%s" .Release.Namespace .Release.Name -}}
 {{- include "plugwright.checkPools" . -}}
 {{- $instances := list -}}
@@ -425,6 +429,31 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- end -}}
 {{- $found -}}
+{{- end -}}
+
+{{/* Whether the MPS pods of a configuration are privileged: as mps.privileged says, or if one of them sets compute modes. */}}
+{{- define "plugwright.mpsPrivileged" -}}
+{{- $privileged := .root.Values.mps.privileged -}}
+{{- if kindIs "string" $privileged -}}
+{{- $privileged = false -}}
+{{- range .config.resources -}}
+{{- if eq (dig "nvidia" "share" "mps" "mode" "leave" .) "exclusive" -}}
+{{- $privileged = true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $privileged -}}
+{{- end -}}
+
+{{/* The seccomp profile of the daemons and of MPS. */}}
+{{- define "plugwright.seccompProfile" -}}
+{{- $profile := .Values.security.seccompProfile -}}
+{{- if hasPrefix "localhost/" $profile -}}
+type: Localhost
+localhostProfile: {{ trimPrefix "localhost/" $profile }}
+{{- else -}}
+type: {{ $profile }}
+{{- end -}}
 {{- end -}}
 
 {{/* Daemons, plugin and tenants meet in directories of the node: the file and the chart must mean the same ones. */}}

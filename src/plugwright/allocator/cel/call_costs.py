@@ -1,4 +1,4 @@
-"""What a call costs: the estimate before evaluation, and the actual cost during it.
+"""The cost of a call: estimated before evaluation, and measured during it.
 
 The constants and formulas are Kubernetes': they decide which selectors an API server accepts.
 """

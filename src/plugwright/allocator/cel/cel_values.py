@@ -33,7 +33,7 @@ __all__ = [
 
 
 class EvaluationError(Exception):
-    """An error at run time, which `||` and `&&` may absorb."""
+    """An error at run time, which `||` and `&&` can absorb."""
 
 
 class Uint(int):

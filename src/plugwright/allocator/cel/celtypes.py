@@ -132,7 +132,7 @@ class Substitutions:
         return parameter(f"_var{self._fresh - 1}")
 
     def renamed(self, types: Iterable[Type]) -> list[Type]:
-        """The types with fresh parameters in place of theirs."""
+        """The types, with fresh parameters instead of their own."""
         names: dict[str, Type] = {}
 
         def rename(kind: Type) -> Type:

@@ -1,6 +1,6 @@
 """The functions of Kubernetes' CEL environment for device selectors, and their overloads.
 
-One table in a notation of its own: `size: string.() int; (string) int` declares a method and a function. `C` stands
+One table in a compact notation: `size: string.() int; (string) int` declares a method and a function. `C` stands
 for every comparable type, `S` for every type with a sum; other capital letters are type parameters.
 """
 
@@ -169,7 +169,7 @@ class Overload(Struct, frozen=True):
 
 
 def device_fields(*, stored: bool) -> dict[str, Type]:
-    """The fields of `device`. Stored expressions may hold lists in attributes, so those have the type dyn."""
+    """The fields of `device`. Stored expressions can have lists in attributes, so these have the type dyn."""
     attribute = celtypes.DYN if stored else celtypes.ANY
     return {**DEVICE_FIELDS, "attributes": map_of(celtypes.STRING, map_of(celtypes.STRING, attribute))}
 

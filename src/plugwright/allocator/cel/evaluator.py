@@ -41,7 +41,7 @@ class BudgetExhausted(Exception):
 
 
 def compile_closure(root: Node, *, metered: bool) -> tuple[Closure, int]:
-    """A function of a frame, and the frame's size. A metered one pays for every step from the frame's budget."""
+    """A function of a frame, and the frame's size. A metered function deducts every step from the frame's budget."""
     compiler = _Metered() if metered else _Compiler()
     return compiler.compile(root), compiler.size
 
@@ -212,7 +212,7 @@ class _Compiler:
 
 
 class _Metered(_Compiler):
-    """Pays for every step, as cel-go's cost tracker does."""
+    """Deducts the cost of every step, as cel-go's cost tracker does."""
 
     def compile(self, node: Node) -> Closure:
         closure = super().compile(node)

@@ -85,7 +85,7 @@ function("_==_", object, object)(equal)
 def _unequal(left: object, right: object) -> bool:
     try:
         return not equal(left, right)
-    except EvaluationError:  # in cel-go, what cannot be compared is unequal
+    except EvaluationError:  # in cel-go, values that cannot be compared are unequal
         return True
 
 

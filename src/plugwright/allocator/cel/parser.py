@@ -23,7 +23,7 @@ from plugwright.allocator.cel.syntax_tree import (
 
 __all__ = ["parse"]
 
-_NESTING = 100  # cel-go's limit is 250; ours keeps within Python's own limit whoever calls
+_NESTING = 100  # cel-go's limit is 250; ours stays within Python's own limit for any caller
 _CHAIN = 250  # operators or members in a row, each of which deepens the tree
 _WEIGHT = 20_000  # optMap() evaluates its target twice, so nesting it doubles the work
 

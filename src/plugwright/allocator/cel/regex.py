@@ -1,6 +1,6 @@
 """Regular expressions in RE2's syntax, matched in linear time.
 
-Python's `re` may backtrack for an exponential time, and accepts what RE2 refuses. This is a small Pike machine: threads
+Python's `re` can backtrack exponentially, and accepts patterns that RE2 rejects. This is a small Pike machine: threads
 in order of preference, one step per character. Scripts in Unicode classes (`\\p{Greek}`) are refused.
 """
 

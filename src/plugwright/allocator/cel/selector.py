@@ -1,4 +1,4 @@
-"""Selectors: expressions that are true for the devices a request may get."""
+"""Selectors: expressions that are true for the devices that a request can get."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ LENGTH_LIMIT = 10 * 1024  # bytes of an expression, by the API server's validati
 
 
 class SelectorError(Exception):
-    """A selector that does not compile, or one whose evaluation failed. The text is in the API server's words."""
+    """A selector that does not compile or whose evaluation failed. The message is the API server's."""
 
 
 class SelectorTooCostly(SelectorError):
@@ -93,10 +93,10 @@ class CompiledSelector:
 
 
 def compile_selector(expression: str, *, stored: bool = False) -> CompiledSelector:
-    """Compiles an expression; raises `SelectorError` if it does not compile, is not boolean, or may cost too much.
+    """Compiles an expression; raises `SelectorError` if it does not compile, is not boolean, or can cost too much.
 
-    `stored` compiles as kube-scheduler does for objects which the API server accepted before: newer functions are
-    available, and the cost is limited during evaluation alone.
+    `stored` compiles as kube-scheduler does for objects that the API server has already accepted: newer functions are
+    available, and the cost is limited only during evaluation.
     """
     try:
         root = parse(expression)

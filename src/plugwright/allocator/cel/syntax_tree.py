@@ -68,11 +68,11 @@ class CallNode(Node, eq=False):
 
 class ListNode(Node, eq=False):
     elements: list[Node]
-    optional: frozenset[int] = frozenset()  # indices of elements that may be absent
+    optional: frozenset[int] = frozenset()  # indices of optional elements
 
 
 class MapNode(Node, eq=False):
-    entries: list[tuple[Node, Node, bool]]  # key, value, whether the value may be absent
+    entries: list[tuple[Node, Node, bool]]  # key, value, whether the value is optional
 
 
 class StructNode(Node, eq=False):
@@ -80,7 +80,7 @@ class StructNode(Node, eq=False):
 
 
 class Comprehension(Node, eq=False):
-    """A fold over a list or the keys of a map: what every macro with a variable becomes."""
+    """A fold over a list or the keys of a map: the form of every macro with a variable."""
 
     range: Node
     variable: str

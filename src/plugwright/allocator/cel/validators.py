@@ -41,7 +41,7 @@ def validate(root: Node, source: str) -> None:
     def visit(node: Node, mixed: bool) -> None:
         if isinstance(node, CallNode) and node.args:
             findings.extend(_format_findings(node) if node.function == "format" else _literal_findings(node))
-            mixed = mixed or node.function == "format"  # its values may have several types
+            mixed = mixed or node.function == "format"  # its values can have several types
         if not mixed:
             findings.extend(_mixed_findings(node))
         for child in children(node):

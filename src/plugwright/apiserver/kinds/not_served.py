@@ -44,7 +44,6 @@ KINDS_NOT_SERVED = (
 
 NOT_SERVED_SUBRESOURCES = {
     ("pods", "ephemeralcontainers"): "`kubectl debug`",
-    ("pods", "portforward"): "`kubectl port-forward`",
     ("pods", "proxy"): "the proxy of pods",
     ("pods", "resize"): "the resizing of pods",
     ("nodes", "proxy"): "the proxy of nodes",

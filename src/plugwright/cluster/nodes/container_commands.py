@@ -1,28 +1,27 @@
-"""Commands in the containers of a node that runs them as processes: what `kubectl exec` starts.
+"""Commands in the containers of a node that runs them as processes, and clients of the containers' own processes.
 
-A command sees what its container was started with: environment, mounts, device nodes, and the working directory. It is
-a process of its own beside the container's, and ends with its client.
+A command of `kubectl exec` sees what its container was started with: environment, mounts, device nodes, and the working
+directory. It is a process of its own beside the container's, and ends with its client.
 """
 
 import asyncio
-import fcntl
 import json
 import os
-import struct
 import sys
-import termios
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from plugwright.apiserver.remote_commands import CommandOptions, CommandStreams
 from plugwright.cluster.nodes.pod_processes import Launch
 from plugwright.kubelet import sandbox
+from plugwright.kubelet.container_input import ContainerInput
 from plugwright.kubelet.processes import container_environment, granted_paths
 from plugwright.system import processes
+from plugwright.system.terminal import Terminal
 
-__all__ = ["run_command"]
+__all__ = ["attach_to", "run_command"]
 
 _GRACE = 2.0  # seconds from SIGTERM to SIGKILL once the client has gone
 _PIECE = 2**15
@@ -39,10 +38,34 @@ async def run_command(launch: Launch, host: str, options: CommandOptions, stream
         environment.setdefault("TERM", "xterm")
     paths = json.dumps([*granted_paths(launch.options), *launch.paths])
     words = (sys.executable, "-I", "-S", sandbox.__file__, paths, launch.directory, *options.command)
-    with ExitStack() as files:
-        if options.tty:
-            return await _in_terminal(words, environment, streams, files)
-        return await _with_pipes(words, environment, options, streams)
+    if options.tty:
+        return await _in_terminal(words, environment, streams)
+    return await _with_pipes(words, environment, options, streams)
+
+
+async def attach_to(output: AsyncIterator[bytes], given: ContainerInput | None, streams: CommandStreams) -> None:
+    """Shows the output until the container ends; `given` gets the client's input and the size of its terminal."""
+    if given is None:
+        await _show_log(output, streams)
+        return
+    helpers = [asyncio.ensure_future(_give(given, streams)), asyncio.ensure_future(_resize(given, streams))]
+    try:
+        await _show_log(output, streams)
+    finally:
+        for helper in helpers:
+            helper.cancel()
+        await given.client_left()
+
+
+async def _show_log(output: AsyncIterator[bytes], streams: CommandStreams) -> None:
+    async for piece in output:
+        await streams.write(piece)
+
+
+async def _give(given: ContainerInput, streams: CommandStreams) -> None:
+    while data := await streams.input.get():
+        await given.write(data)
+    await given.client_left()
 
 
 async def _with_pipes(
@@ -100,88 +123,49 @@ def _problems(line: bytes) -> bytes:
     return "".join(f"plugwright: {text}\n" for text, _ in found).encode()
 
 
-async def _in_terminal(
-    words: Sequence[str], environment: dict[str, str], streams: CommandStreams, files: ExitStack
-) -> int:
-    ours, theirs = os.openpty()
-    files.callback(os.close, ours)
+async def _in_terminal(words: Sequence[str], environment: dict[str, str], streams: CommandStreams) -> int:
+    terminal = Terminal()
     try:
         process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=partial(fcntl.ioctl, theirs, termios.TIOCSCTTY, 0),
+            *words, **terminal.options, env=environment, start_new_session=True
         )
+        terminal.close_theirs()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [tasks.create_task(_type(terminal, streams)), tasks.create_task(_resize(terminal, streams))]
+                await _show(terminal, streams)
+                for helper in helpers:
+                    helper.cancel()
+            return _code(await process.wait())
+        finally:
+            await processes.end(process, _GRACE)
     finally:
-        os.close(theirs)
-    os.set_blocking(ours, False)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            helpers = [tasks.create_task(_type(ours, streams)), tasks.create_task(_resize(ours, streams))]
-            await _show(ours, streams)
-            for helper in helpers:
-                helper.cancel()
-        return _code(await process.wait())
-    finally:
-        await processes.end(process, _GRACE)
+        terminal.close()
 
 
-async def _type(terminal: int, streams: CommandStreams) -> None:
-    loop = asyncio.get_running_loop()
+async def _type(terminal: Terminal, streams: CommandStreams) -> None:
     while True:
-        data = await streams.input.get() or b"\x04"  # the end of input, as typed
-        while data:
-            try:
-                data = data[os.write(terminal, data) :]
-            except BlockingIOError:
-                with _ready(loop.add_writer, loop.remove_writer, terminal) as ready:
-                    await ready.wait()
+        await terminal.write(await streams.input.get())
 
 
-async def _resize(terminal: int, streams: CommandStreams) -> None:
+async def _resize(terminal: Terminal | ContainerInput, streams: CommandStreams) -> None:
     while True:
-        columns, rows = await streams.sizes.get()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        terminal.resize(*await streams.sizes.get())
 
 
-async def _show(terminal: int, streams: CommandStreams) -> None:
-    """Until the last process has closed the terminal, which reads as an error."""
-    loop, first = asyncio.get_running_loop(), b""
-    is_first = True
-    with _ready(loop.add_reader, loop.remove_reader, terminal) as ready:
-        while True:
-            await ready.wait()
-            ready.clear()
-            try:
-                data = os.read(terminal, _PIECE)
-            except BlockingIOError:
-                continue
-            except OSError:
-                return
-            if not data:
-                return
-            if is_first:
-                first += data
-                line, end, data = first.partition(b"\n")
-                if not end:
-                    continue
-                echo, bracket, found = line.partition(b"[")  # of what was typed before the sandbox wrote
-                is_first, data = False, echo + _problems(bracket + found) + data
-            if data:
-                await streams.write(data)
-
-
-@contextmanager
-def _ready(add: Callable[..., None], remove: Callable[[int], bool], terminal: int) -> Iterator[asyncio.Event]:
-    event = asyncio.Event()
-    add(terminal, event.set)
-    try:
-        yield event
-    finally:
-        remove(terminal)
+async def _show(terminal: Terminal, streams: CommandStreams) -> None:
+    """Without the first line, as `_copy_output`."""
+    first = b""
+    while data := await terminal.read(_PIECE):
+        first += data
+        line, end, rest = first.partition(b"\n")
+        if not end:
+            continue
+        echo, bracket, found = line.partition(b"[")  # of what was typed before the sandbox wrote
+        await streams.write(echo + _problems(bracket + found) + rest)
+        break
+    while data := await terminal.read(_PIECE):
+        await streams.write(data)
 
 
 def _code(returned: int) -> int:

@@ -24,13 +24,14 @@ from plugwright.cluster.cdi_devices import with_node_cdi_devices
 from plugwright.cluster.container_logs import ContainerLogs, LogName
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
 from plugwright.cluster.nodes import node_status
-from plugwright.cluster.nodes.container_commands import run_command
+from plugwright.cluster.nodes.container_commands import attach_to, run_command
 from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_pods import NodePods
 from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
 from plugwright.errors import ClusterError, KubeletError, PeerGone, StatusError
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.topology_manager import TopologyPolicy
 
 __all__ = ["EmulatedNode", "NodeSettings"]
 
@@ -109,6 +110,13 @@ class EmulatedNode:
             await self.kubelet.start()
             self._begin()
 
+    def _write_config(self) -> None:
+        """The part of the kubelet's configuration that daemons report, where a real kubelet's file is."""
+        settings = self.settings.kubelet
+        if settings.policy is not TopologyPolicy.NONE:
+            text = f"topologyManagerPolicy: {settings.policy}\ntopologyManagerScope: {settings.scope}\n"
+            (self.kubelet.paths.root / "config.yaml").write_text(text)
+
     def pod_changed(self, pod: Object) -> None:
         """A pod of this node was added or changed."""
         if self._pods is not None:
@@ -129,6 +137,18 @@ class EmulatedNode:
             raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
         launch = await self._pods.command_launch(stored["metadata"]["uid"], options.container)
         return await run_command(launch, str(stored["metadata"]["name"]), options, streams)
+
+    async def attach(self, stored: Object, options: CommandOptions, streams: CommandStreams) -> None:
+        """Connects a client to a running container, from now until it ends."""
+        output = self.read_log(stored, options.container, LogOptions(follow=True, tail=0))
+        given = self._pods.container_input(stored["metadata"]["uid"], options.container) if self._pods else None
+        await attach_to(output, given if options.stdin else None, streams)
+
+    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A port of the pods, which have the network of this machine."""
+        if self._pods is None:
+            raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
+        return await asyncio.open_connection("localhost", port)
 
     def log(self, stored: Object, container: str) -> str:
         """The output of a container's process; of a container that is not run, the options it would have got."""
@@ -157,6 +177,7 @@ class EmulatedNode:
         return container_logs.lines_of_text(self.log(stored, container), began, options, ended)
 
     def _begin(self) -> None:
+        self._write_config()
         self._register()
         self._task = asyncio.create_task(self._run(), name=f"node {self.name}")
         self._task.add_done_callback(self._log_failure)

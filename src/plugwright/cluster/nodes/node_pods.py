@@ -18,6 +18,7 @@ from plugwright.cluster.scheduling import fit
 from plugwright.cluster.scheduling.fit import NodeInfo, Rejection
 from plugwright.errors import KubeletError, StatusError
 from plugwright.kubelet import Phase
+from plugwright.kubelet.container_input import ContainerInput
 from plugwright.system.concurrency import single_error
 
 __all__ = ["NodeContext", "NodePods", "PodWorker", "RuntimeSettings"]
@@ -62,6 +63,10 @@ class NodePods:
         if worker is None:
             raise StatusError(400, "BadRequest", f'container "{container}" is not running')
         return await worker.command_launch(container)
+
+    def container_input(self, uid: str, container: str) -> ContainerInput | None:
+        worker = self._workers.get(uid)
+        return worker.container_input(container) if worker is not None else None
 
     def deleted(self, uid: str) -> None:
         """The pod's object is gone: its containers end, and no status is written."""

@@ -18,6 +18,7 @@ from plugwright.cluster.nodes import restarts
 from plugwright.cluster.nodes.container_runs import ContainerRun
 from plugwright.cluster.nodes.restarts import CrashLoopBackoff
 from plugwright.errors import ContainerConfigError, ContainerWaiting, KubeletError
+from plugwright.kubelet.container_input import ContainerInput
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import STOP_GRACE, ContainerProcess, Output
@@ -73,12 +74,16 @@ class ProcessHost(Protocol):
 
 
 class PodProcesses:
-    """`runs` are the containers' by name. `stop` ends them all, after as many seconds of grace as are published."""
+    """`runs` and `inputs` are the containers' by name.
+
+    `stop` ends them all, after as many seconds of grace as are published.
+    """
 
     def __init__(self, host: ProcessHost, logs: ContainerLogs, timing: ProcessTiming) -> None:
         self.runs = {
             str(container.get("name")): ContainerRun() for container in restarts.containers_of(host.stored["spec"])
         }
+        self.inputs = _inputs(host.stored["spec"])
         self.stop: Latest[float | None] = Latest(None)
         self._host, self._logs, self._timing = host, logs, timing
         self._changed = Signal()
@@ -187,6 +192,7 @@ class PodProcesses:
             paths=launch.paths,
             directory=launch.directory,
             stop=stop,
+            input=self.inputs.get(name),
         )
 
     def _started(self, name: str) -> None:
@@ -213,6 +219,17 @@ class PodProcesses:
         self.runs[name] = run
         self._changed.notify()
         self._host.refresh()
+
+
+def _inputs(spec: Object) -> dict[str, ContainerInput]:
+    """Of the containers with `stdin` or `tty`."""
+    found: dict[str, ContainerInput] = {}
+    for container in restarts.containers_of(spec):
+        is_open, is_terminal, once = (bool(container.get(name)) for name in ("stdin", "tty", "stdinOnce"))
+        if is_open or is_terminal:
+            given = ContainerInput(is_open=is_open, is_terminal=is_terminal, closes_with_client=once)
+            found[str(container.get("name"))] = given
+    return found
 
 
 async def _pause(seconds: float, stop: Latest[float | None]) -> None:

@@ -34,6 +34,7 @@ from plugwright.errors import (
 )
 from plugwright.kubelet import ContainerKind, Phase, Pod, pods
 from plugwright.kubelet.admission import Predicates
+from plugwright.kubelet.container_input import ContainerInput
 
 __all__ = ["REJECTED", "PodWorker"]
 
@@ -203,6 +204,10 @@ class PodWorker:
             raise StatusError(400, "BadRequest", f'container "{container}" of pod "{name}" is not running')
         entry = next(one for one in restarts.containers_of(self.stored["spec"]) if one["name"] == container)
         return await self._config.launch(self.pod, entry, self._processes.runs[container].attempt, is_start=False)
+
+    def container_input(self, container: str) -> ContainerInput | None:
+        """Of a container that is a process and has `stdin` or `tty`."""
+        return self._processes.inputs.get(container) if self._processes is not None else None
 
     @property
     def _config(self) -> PodConfig:

@@ -140,10 +140,13 @@ class PreparedClaims:
     async def transaction(self) -> AsyncIterator["ClaimTransaction"]:
         """The claims, which no other call or process changes while inside; OSError or PlugwrightError if unreadable."""
         async with self._turn:
-            transaction = ClaimTransaction(self._file, self._disk)
+            transaction = ClaimTransaction(self._file, self._disk, self.latest.publish_if_changed)
             try:
                 await transaction.run(partial(transaction.open, self._found))
-                self.latest.publish_if_changed(transaction.claims)
+            except BaseException:
+                transaction.close()
+                raise  # what was known stays: claims in a file that cannot be read hold their devices
+            try:
                 yield transaction
             finally:
                 transaction.close()
@@ -175,19 +178,23 @@ class PreparedClaims:
 class ClaimTransaction:
     """The claims of a driver under the lock of their file; `run` is the way to call its other methods, which block.
 
+    `changed` is called on the event loop with the claims that are in the file now.
+
     The lock is kept until the last of those calls has ended, even if its caller waits no longer: on a disk that hangs,
     an earlier write never replaces a later one.
     """
 
-    def __init__(self, file: StateFile[Claims], disk: BlockingCalls) -> None:
+    def __init__(self, file: StateFile[Claims], disk: BlockingCalls, changed: Callable[[Claims], object]) -> None:
         self.claims: Claims = {}
-        self._file, self._disk = file, disk
+        self._file, self._disk, self._changed = file, disk, changed
         self._lock = ExitStack()
         self._users, self._counting = 1, threading.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work` in a thread, to its end also if the caller is cancelled: no file appears later."""
-        return await self._disk.run(partial(self._locked, work), to_end=True)
+        result = await self._disk.run(partial(self._locked, work), to_end=True)
+        self._changed(self.claims)
+        return result
 
     def open(self, find: "Callable[..., Claims]") -> None:
         """Locks and reads the file; `find` finds the claims if it cannot be used."""

@@ -58,7 +58,9 @@ class Nvidia(Plugin):
         self._selection = selection.from_config(config)
         self._sharing = backend or TimeSlicing(resource, config.share)
         self._serve = ServeSettings()
-        files = DriverFiles(config, simulated=monitor.driver.inject is not None)
+        is_simulated = monitor.driver.inject is not None
+        self.simulates = ("xid", "recover", "remove", "add") if is_simulated else ()
+        files = DriverFiles(config, simulated=is_simulated)
         self._specs = GpuSpecs(config, files)
         self._labels = NodeLabels(resource, config)
         self._allocations = AllocationBuilder(config, files, self._specs)

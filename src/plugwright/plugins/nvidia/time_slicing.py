@@ -42,10 +42,10 @@ class TimeSlicing:
         return "time-slicing: containers take turns, memory is not limited" if self._share else ""
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        if not self._share or units[0].replica is None:
-            return ContainerExtras(env=sharing.device_env(units))
-        sharing.check_request(self._resource, self._share.most, units)
-        return ContainerExtras(env=sharing.share_env(units))
+        """No sizes, as nothing limits a container to them."""
+        if self._share and units[0].replica is not None:
+            sharing.check_request(self._resource, self._share.most, units)
+        return ContainerExtras(env=sharing.device_env(units))
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         return self.extras(units)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
 from plugwright.sdk.driver_names import device_name
-from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource
+from plugwright.sdk.holdings.allocations import Allocations, outstanding
+from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource, waiting_text
+from plugwright.sdk.holdings.neighbours import Neighbours
 from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
 from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
@@ -18,7 +20,6 @@ from plugwright.sdk.serve_settings import ServeMode
 __all__ = ["Book"]
 
 _NOT_READ = "it has not been read yet"
-_STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if it ever will
 _OPEN = "its previous Allocate has not returned"
 _SAME_REQUEST = "this very request"
 
@@ -33,23 +34,31 @@ class Book:
         self.stored: Mapping[Name, tuple[PodRecord, ...]] = {}  # by the checkpoint
         self.pods: Mapping[Name, tuple[str, str]] = {}  # by pod-resources: namespace and name
         self.claims: tuple[ClaimRecord, ...] = ()
-        self.allocated: dict[Name, float] = {}  # when Allocate was answered; no checkpoint accounts for it yet
         self._clock, self._keeps_memory = clock, keeps_memory
         self._is_lost = memory is None
         self._apis = dict(memory.resources) if memory is not None else {}
         self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
-        self._calls: dict[Name, float | None] = {}  # open calls of Allocate, with the time of the answer before
+        self._claimed_before = memory.claimed if memory is not None else ()  # until claims are accounted for
+        self._allocations = Allocations(clock)
         self._served: dict[str, ServedResource] = {}
         self._listed: dict[str, Mapping[str, Device]] = {}
         self._offers: dict[Name, Offer] = {}  # those with identity
         self._settled: dict[Name, Offer] = {}  # open since this process offers them
         self._settled_apis: dict[str, ServeMode] = {}
         self._holds = HoldIndex()
+        self._neighbours, self._written = Neighbours(), 0.0
+        self._given: set[Name] = set()  # by other releases; no checkpoint accounts for it yet
+        self._beside_neighbours: frozenset[Name] | None = None  # None: to be found out
         self._claimed: dict[Name, ClaimRecord] = {}
         self._contended_offers: set[Name] | None = None  # None: to be found out
         self._claims_are_complete, self._claims_may_exist = False, True
         for source in (HoldingSource.CHECKPOINT, HoldingSource.POD_RESOURCES):
             self.fail(source, _NOT_READ)
+
+    @property
+    def allocated(self) -> dict[Name, float]:
+        """When Allocate was answered for devices that no checkpoint accounts for yet."""
+        return self._allocations.answered
 
     # What is offered.
 
@@ -60,7 +69,7 @@ class Book:
         self._served[resource], self._listed[resource] = served, devices
         if new != before:
             self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource} | new
-            self._contended_offers = None
+            self._contended_offers = self._beside_neighbours = None
         if new != before or self.claims:
             self._find_holds()
 
@@ -71,7 +80,7 @@ class Book:
         self._settled_apis.pop(resource, None)
         self._settled = {name: offer for name, offer in self._settled.items() if name[0] != resource}
         self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource}
-        self._contended_offers = None
+        self._contended_offers = self._beside_neighbours = None
         self._find_holds()
 
     # What the sources say.
@@ -84,12 +93,9 @@ class Book:
     def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
         """The kubelet's checkpoint, and when it was written."""
         self.unknown.pop(HoldingSource.CHECKPOINT, None)
-        self.stored = stored
-        self.allocated = {
-            name: answered
-            for name, answered in self.allocated.items()
-            if not self._is_accounted_for(name, answered, written)
-        }
+        self.stored, self._written = stored, written
+        self._allocations.account(stored, written)
+        self._find_given()
         self._find_holds()
 
     def take_pods(self, pods: Mapping[Name, tuple[str, str]]) -> None:
@@ -104,7 +110,22 @@ class Book:
         Not `may_exist`: neither a driver of ours nor pod-resources has ever been on this node.
         """
         self.claims, self._claims_are_complete, self._claims_may_exist = tuple(claims), are_complete, may_exist
+        self._find_given()
         self._find_holds()
+
+    def take_neighbours(self, memories: Mapping[str, Memory]) -> bool:
+        """What other releases on the node remember of their offers, by release. Whether anything is new."""
+        is_new = self._neighbours.take(memories)
+        if is_new:
+            self._contended_offers = self._beside_neighbours = None
+            self._find_given()
+            self._find_holds()
+        return is_new
+
+    @property
+    def ended_by_neighbours(self) -> set[Name]:
+        """Devices that we serve whose pods have ended, which another release waits for the kubelet to write."""
+        return {name for name in self._neighbours.ended if name[0] in self._served}
 
     @property
     def missing(self) -> list[HoldingSource]:
@@ -119,13 +140,13 @@ class Book:
     def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
         """Why these devices cannot be allocated together now, by id; empty if they can."""
         contended = self.contended
-        if not self._calls and not contended and not self._claimed:
+        if not self._allocations.open and not contended and not self._claimed:
             return {}
         reasons: dict[str, str] = {}
         request = HoldIndex()
         for device_id in device_ids:
             name = resource, device_id
-            if name in self._calls:
+            if name in self._allocations.open:
                 reasons[device_id] = _OPEN
             elif self._is_claimed(name):
                 reasons[device_id] = f"held by {self._claimed[name].holder}"
@@ -137,13 +158,22 @@ class Book:
                     reasons[device_id] = hold.reason(name)
         return reasons
 
+    def conflicts(self, resource: str, device_ids: Iterable[str]) -> dict[str, str]:
+        """Why devices that are recorded as given out, or as claimed, are held by somebody else as well."""
+        found: dict[str, str] = {}
+        for name in ((resource, device_id) for device_id in device_ids):
+            if name in self.beside_neighbours and self.missing:
+                found[name[1]] = self._waiting_text()
+            elif name in self._offers and (hold := self._holds.conflict(self._offers[name])) is not None:
+                found[name[1]] = hold.reason(name)
+        return found
+
     def begin_allocate(self, resource: str, device_ids: Iterable[str]) -> bool:
         """Whether other devices have to be kept back from now on."""
         changed = False
         for device_id in device_ids:
             name = resource, device_id
-            self._calls[name] = self.allocated.get(name)
-            self.allocated[name] = self._clock()
+            self._allocations.begin(name)
             if name in self.contended:
                 self._holds.add(Hold(self._offers[name], "a pod that is being admitted", is_offered=True))
                 changed = True
@@ -153,15 +183,8 @@ class Book:
         """Whether other devices may be open again, because the call has failed."""
         changed = False
         for device_id in device_ids:
-            name = resource, device_id
-            before = self._calls.pop(name, None)
-            if is_answered:
-                self.allocated[name] = self._clock()
-            elif before is not None:
-                self.allocated[name] = before
-            else:
-                self.allocated.pop(name, None)
-                changed = changed or name in self.contended
+            if self._allocations.end((resource, device_id), is_answered=is_answered):
+                changed = changed or (resource, device_id) in self.contended
         if changed:
             self._find_holds()
         return changed
@@ -192,19 +215,16 @@ class Book:
 
         The present one has a pod that pod-resources does not list, or was written before an Allocate.
         """
-        answered = self._clock() - _STORED_LATE
-        return any(name not in self.pods for name in self.stored) or any(
-            when < answered for name, when in self.allocated.items() if name not in self._calls
-        )
+        return any(name not in self.pods for name in self.stored) or self._allocations.is_late()
 
     def settle(self) -> None:
         """Remembers what is held, and forgets offers that are no longer made, unless a source is missing."""
         held = self.held
-        for name in held - self._remembered.keys():
+        for name in sorted(held - self._remembered.keys()):
             self._remembered[name] = self.offer_of(name)
         if self.missing:
             return
-        self._is_lost = False
+        self._is_lost, self._claimed_before = False, ()
         self._remembered = {
             name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
         }
@@ -216,8 +236,16 @@ class Book:
     def contended(self) -> set[Name]:
         """The offered devices that overlap another offer, made now or remembered."""
         if self._contended_offers is None:
-            self._contended_offers = conflicting(self._offers, self._remembered.values())
+            theirs = self._neighbours.offered(self._served)
+            self._contended_offers = conflicting(self._offers, [*self._remembered.values(), *theirs])
         return self._contended_offers
+
+    @property
+    def beside_neighbours(self) -> frozenset[Name]:
+        """The offered devices that overlap an offer of another release."""
+        if self._beside_neighbours is None:
+            self._beside_neighbours = self._neighbours.overlapping(self._offers, self._served)
+        return self._beside_neighbours
 
     @property
     def held(self) -> set[Name]:
@@ -229,29 +257,45 @@ class Book:
         """None while it is lost: one that is written before all sources were read would hide the loss."""
         if self._is_lost:
             return None
-        return Memory(dict(self._apis), tuple(self._remembered[name] for name in sorted(self._remembered)))
+        offers = tuple(self._remembered[name] for name in sorted(self._remembered))
+        if not self._neighbours.offers:
+            return Memory(dict(self._apis), offers)
+        ended = [name for name in self.stored.keys() - self.pods.keys() if name in self._neighbours.offers]
+        return Memory(
+            dict(self._apis),
+            offers,
+            self._allocations.given(self.beside_neighbours),
+            tuple(sorted({*self._claimed, *self._claimed_before})),
+            tuple(sorted(ended)) if HoldingSource.POD_RESOURCES not in self.unknown else (),
+        )
 
     @property
     def drivers(self) -> set[str]:
         """The DRA drivers of resources that are or were offered."""
-        return {served.driver for served in self._served.values()} | {driver for _, driver in self._apis.values()}
+        own = {served.driver for served in self._served.values()} | {driver for _, driver in self._apis.values()}
+        return own | self._neighbours.drivers
 
     def offer_of(self, name: Name) -> Offer:
         """As it was offered when it was given out."""
         guess = guessed_offer(name)
         remembered = self._remembered.get(name, guess)
-        return remembered if remembered != guess else self._offers.get(name, guess)
+        if remembered != guess:
+            return remembered
+        return self._offers.get(name) or self._neighbours.offers.get(name, guess)
 
     def name_of(self, claim: ClaimRecord) -> Name:
         """The device of a claim under the name that the device plugin API has for it."""
         resource = next((key for key, served in self._served.items() if served.driver == claim.driver), None)
         if resource is None:
-            resource = next((key for key, (_, driver) in self._apis.items() if driver == claim.driver), claim.driver)
+            resource = next((key for key, (_, driver) in self._apis.items() if driver == claim.driver), None)
+        resource = resource or self._neighbours.resource_of(claim.driver) or claim.driver
         if claim.device_id:
             return resource, claim.device_id
-        known = [*self._listed.get(resource, ()), *(name[1] for name in self._remembered if name[0] == resource)]
-        if resource == claim.driver:  # one that this daemon never had: its device may be called as the hardware
-            known = [name for offer in self._offers.values() for name in offer.physical]
+        names = (*self._remembered, *self._neighbours.offers)
+        known = [*self._listed.get(resource, ())]
+        known += [name[1] for name in names if name[0] == resource and name[1] != claim.device]
+        # One that was offered in another way, or never here: its device may be called as the hardware.
+        known += [name for offer in self._offers.values() for name in offer.physical]
         return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:
@@ -266,10 +310,9 @@ class Book:
             return Closed(hold.reason(name))
         if plain is not None:
             return plain
-        if offer is not None and self._settled.get(name) != offer:
-            if waits and self._has_changed(name, offer):
-                return Closed(waits, waits=True)
-            self._settle(name, offer)
+        if offer is not None and waits and self._may_be_held(name, offer):
+            return Closed(waits, waits=True)
+        self._settle(name, offer)
         return None
 
     def _settle(self, name: Name, offer: Offer | None) -> None:
@@ -300,6 +343,12 @@ class Book:
         before = self._apis.get(resource)
         return Closed(waits, waits=True) if before is not None and before[0] is not served.api else None
 
+    def _may_be_held(self, name: Name, offer: Offer) -> bool:
+        """While a source is missing. What only this release offers stays open once it is."""
+        if name in self.beside_neighbours:
+            return True
+        return self._settled.get(name) != offer and self._has_changed(name, offer)
+
     def _has_changed(self, name: Name, offer: Offer) -> bool:
         """Whether the hardware may be held under another name than this."""
         # A contended offer overlaps another one, of now or of an earlier run.
@@ -308,31 +357,27 @@ class Book:
         return name in self._remembered and self._remembered[name] != offer
 
     def _waiting_text(self) -> str:
-        texts = [
-            f"{_SOURCES[source]} since {_utc(self.unknown[source].since)}: {self.unknown[source].reason}"
-            for source in self.missing
-        ]
-        return f"it is not known who holds it: cannot read {'; '.join(texts)}" if texts else ""
+        return waiting_text({source: self.unknown[source] for source in self.missing})
 
     def _is_claimed(self, name: Name) -> bool:
         served = self._served.get(name[0])
         return name in self._claimed and served is not None and not served.is_arbitrated
 
-    def _is_accounted_for(self, name: Name, answered: float, written: float) -> bool:
-        """Whether a checkpoint written at that time shows what became of an answer to Allocate."""
-        if name in self._calls:
-            return False
-        return written > answered if name in self.stored else written > answered + _STORED_LATE
+    def _find_given(self) -> None:
+        self._given = outstanding(self._neighbours.given, self.stored, self._written)
+        if not self._claims_are_complete:  # the files may be lost, and pods were listed before
+            self._given |= self._neighbours.claimed
 
     def _find_holds(self) -> None:
         self._claimed = {self.name_of(claim): claim for claim in self.claims if not claim.admin_access}
         self._holds = HoldIndex(self._all_holds())
 
     def _all_holds(self) -> Iterator[Hold]:
-        for name in sorted(self.held):
+        for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
-            yield Hold(offer, holder, is_offered=name in self._offers)
+            is_offered = name in self._offers or name in self._neighbours.offers
+            yield Hold(offer, holder, is_offered=is_offered)
             if offer != guessed_offer(name):
                 continue
             nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
@@ -347,15 +392,5 @@ class Book:
         return "a pod"
 
 
-_SOURCES = {
-    HoldingSource.CHECKPOINT: "the kubelet's checkpoint",
-    HoldingSource.POD_RESOURCES: "pod-resources",
-}
-
-
 def _has_names(device: Device) -> bool:
     return bool(device.physical or device.consumes)
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

@@ -1,5 +1,6 @@
 """The published value of the ledger: every holding of a device on this node, and the sources that cannot be read."""
 
+import time
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
@@ -7,7 +8,7 @@ import msgspec
 
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["DeviceKey", "Holding", "HoldingSource", "Holdings", "UnknownSource"]
+__all__ = ["DeviceKey", "Holding", "HoldingSource", "Holdings", "UnknownSource", "waiting_text"]
 
 
 class HoldingSource(StrEnum):
@@ -99,3 +100,18 @@ class Holdings(msgspec.Struct, frozen=True):
         """The pods that hold a device, as namespace/name; each once, whatever the number of its containers."""
         names = (f"{holding.namespace}/{holding.pod}" for holding in self.of(resource, device_id) if holding.pod)
         return tuple(dict.fromkeys(sorted(names)))
+
+
+_SOURCES = {
+    HoldingSource.CHECKPOINT: "the kubelet's checkpoint",
+    HoldingSource.POD_RESOURCES: "pod-resources",
+}
+
+
+def waiting_text(missing: Mapping[HoldingSource, UnknownSource]) -> str:
+    """Why a device waits for these sources; empty if there are none."""
+    texts = [
+        f"{_SOURCES[source]} since {time.strftime('%H:%M:%S UTC', time.gmtime(unknown.since))}: {unknown.reason}"
+        for source, unknown in missing.items()
+    ]
+    return f"it is not known who holds it: cannot read {'; '.join(texts)}" if texts else ""

@@ -11,13 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
-from plugwright.model import Device, some
-from plugwright.protocol import pod_resources
+from plugwright.errors import HoldersUnknown, PlugwrightError
+from plugwright.model import Device
 from plugwright.protocol.pod_resources import PodResources
 from plugwright.sdk.holdings import sources
 from plugwright.sdk.holdings.book import Book
@@ -25,12 +25,13 @@ from plugwright.sdk.holdings.holding import Holdings, HoldingSource
 from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointContent, KubeletCheckpoint
 from plugwright.sdk.holdings.offers import OfferMemory
 from plugwright.sdk.holdings.overlaps import Name
-from plugwright.sdk.holdings.published import published
+from plugwright.sdk.holdings.published import claims_by_device, published, waiting_by_resource
 from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, ServedResource
 from plugwright.sdk.holdings.sources import ClaimFilesRead
 from plugwright.sdk.settings import Settings
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff
+from plugwright.system.inotify import settled_changes
 from plugwright.system.latest import InProgress, Latest, Signal
 from plugwright.system.log_once import LogOnce
 from plugwright.text import clean
@@ -44,8 +45,9 @@ _PATIENCE = 1.0  # seconds that a person waits for the end of an Allocate
 _MOMENT = 0.01  # seconds; after a stop of this process, calls that have come meanwhile are first
 _FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
 _FIRST_RETRY = 0.2  # seconds, while a source is missing
+_SETTLE = 0.01  # seconds
 _WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits for the memory of its offer
-_MOST_GETS = 8  # the kubelet allows ten questions at once to all its clients (6.2)
+_LOST = "how devices were offered before is not known yet"
 
 
 class Ledger:
@@ -60,7 +62,7 @@ class Ledger:
         self.changed = Signal()
         self.allocating = InProgress()  # calls of Allocate, of all resources, until the kubelet has stored the answer
         self.latest = Latest(Holdings())
-        self.memory = OfferMemory(settings.state_dir)
+        self.memory = OfferMemory(settings)
         self.checkpoint = KubeletCheckpoint(settings.paths.checkpoint, settings.timeouts.checkpoint)
         self._paths, self._interval = settings.paths, settings.timeouts.holders
         self._clock, self._resend = clock, resend
@@ -72,7 +74,8 @@ class Ledger:
         self._files, self._pod_claims = ClaimFilesRead(), tuple[ClaimRecord, ...]()
         self._is_loaded = False
         self._disk = BlockingCalls("files of claims", _LIMIT)
-        self._turn = asyncio.Lock()
+        self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
+        self._recorded = 0  # how often a driver in this process has recorded its claims
         self._listed_at = -_FRESH
         self._unexplained: frozenset[Name] = frozenset()
         self._to_read, self._to_write = Signal(), Signal()
@@ -117,23 +120,42 @@ class Ledger:
     def end_allocate(self, resource: str, device_ids: Collection[str], *, is_answered: bool) -> None:
         if self._book.end_allocate(resource, device_ids, is_answered=is_answered):
             self._notify()
+        if self.is_shared(resource, device_ids):
+            self._to_write.notify()
 
     async def remembered(self) -> None:
         """Returns when the present offers are on disk, so that no later run takes an older one for the last."""
         if not self.memory.is_written.value:
             await asyncio.wait_for(self.memory.is_written.until(bool), _WRITTEN_LIMIT)
 
+    def is_shared(self, resource: str, device_ids: Iterable[str]) -> bool:
+        """Whether another release on the node offers hardware of these devices too."""
+        beside = self._book.beside_neighbours
+        return bool(beside) and any((resource, device_id) in beside for device_id in device_ids)
+
+    async def confirm(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
+        """Why devices that are recorded as given out, or as claimed, cannot be: by id, empty if they can.
+
+        What another release offers too is read again, when it can read what this one is giving out: of two that take
+        one device at once, one sees the other.
+        """
+        if self.is_shared(resource, device_ids):
+            offers = self.offers
+            if offers is None:
+                return dict.fromkeys(device_ids, _LOST)
+            await self.memory.write(offers)
+            await self._read_files()
+            with suppress(HoldersUnknown, FileNotFoundError):
+                await self.read_checkpoint()  # as it is after the other files were read
+            self._decide()
+        return self._book.conflicts(resource, device_ids)
+
     # For whoever decides or shows holdings.
 
     @property
     def waiting(self) -> dict[str, str]:
         """By resource, why devices wait for a source, and which."""
-        found: dict[str, str] = {}
-        for resource, closed in self._closed.items():
-            waiting = [device_id for device_id, reason in closed.items() if reason.waits]
-            if waiting:
-                found[resource] = f"{some(waiting)}: {closed[waiting[0]].reason}"
-        return found
+        return waiting_by_resource(self._closed)
 
     @property
     def offers(self) -> Memory | None:
@@ -149,6 +171,7 @@ class Ledger:
 
     def take_prepared(self, driver: str, claims: Iterable[ClaimRecord]) -> None:
         """The claims of a driver in this process, as soon as they are recorded."""
+        self._recorded += 1
         others = (claim for claim in self._files.claims if claim.driver != driver)
         drivers = self._files.drivers | {driver}
         self._files = replace(self._files, claims=(*others, *claims), drivers=drivers)
@@ -157,13 +180,7 @@ class Ledger:
 
     def claimed(self, resource: str) -> dict[str, tuple[str, ...]]:
         """By device id, the claims that hold devices of a resource."""
-        found: dict[str, tuple[str, ...]] = {}
-        for claim in self._book.claims:
-            name = self._book.name_of(claim)
-            if name[0] == resource and not claim.admin_access:
-                text = f"{claim.namespace}/{claim.claim}" if claim.claim else f"with uid {claim.uid}"
-                found[name[1]] = (*found.get(name[1], ()), text)
-        return found
+        return claims_by_device(self._book, resource)
 
     async def list_pods(self, patience: float = _LIMIT) -> list[PodResources]:
         """All active pods. HoldersUnknown if the kubelet does not answer, or allocates for longer than `patience`."""
@@ -174,8 +191,7 @@ class Ledger:
         except TimeoutError:
             raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None
         try:
-            async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
-                pods = await kubelet.pods(_LIMIT)
+            pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
         except (OSError, PlugwrightError) as error:
             reason = clean(f"pod-resources cannot be read: {error}")
             self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
@@ -235,11 +251,15 @@ class Ledger:
             group.create_task(self._keep_memory())
             group.create_task(self._follow())
             group.create_task(self._refresh())
+            if self.memory.directory is not None:
+                group.create_task(self._watch_neighbours(self.memory.directory))
 
     async def _follow(self) -> None:
         retry, read = Backoff(_FIRST_RETRY, max(_FIRST_RETRY, self._interval)), self._to_read.count
         while True:
-            is_missing, is_closed = bool(self.waiting), any(self._closed.values()) or self._has_claims_of_pods
+            # The kubelet does not report the end of a pod, nor that of a claim which only pod-resources have.
+            by_pods = any(claim.source is HoldingSource.POD_RESOURCES for claim in self._book.claims)
+            is_missing, is_closed = bool(self.waiting), by_pods or any(self._closed.values())
             pause = min(retry.delay(), self._interval) if is_missing else self._interval if is_closed else None
             read = await self._to_read.wait(read, pause)
             if not is_missing:
@@ -249,6 +269,22 @@ class Ledger:
             except Exception as error:  # one reading: the next one may succeed, and until then nothing changes
                 logger.exception("cannot find out who holds devices", extra={"error": clean(error)})
                 await asyncio.sleep(self._interval)
+
+    async def _watch_neighbours(self, directory: Path) -> None:
+        """Other releases say at once what they offer, and what they are giving out of it."""
+        async with aclosing(settled_changes(directory, settle=_SETTLE)) as changes:
+            async for _ in changes:
+                with suppress(OSError, PlugwrightError):  # the next change, or the next Allocate, is read again
+                    others = await self._disk.run(self.memory.others)
+                    if self._take_neighbours(others):
+                        await self._read_files()
+                        self._decide()
+
+    def _take_neighbours(self, memories: Mapping[str, Memory]) -> bool:
+        before, is_new = self._book.ended_by_neighbours, self._book.take_neighbours(memories)
+        if self._book.ended_by_neighbours - before:
+            self._resend()
+        return is_new
 
     async def _refresh(self) -> None:
         seen = self.wanted.count
@@ -282,15 +318,26 @@ class Ledger:
             await self.read_checkpoint()
         except (HoldersUnknown, FileNotFoundError) as error:
             self._warn(HoldingSource.CHECKPOINT, clean(error))
-        drivers, directories = self._book.drivers | self._drivers, sorted(self._cdi)
-        try:
-            self._files = await self._disk.join(
-                lambda: sources.read_claim_files(self._paths, directories, drivers), " ".join(sorted(drivers))
-            )
-        except (OSError, PlugwrightError) as error:
-            self._files = replace(self._files, are_complete=False)
-            self._warn(HoldingSource.PREPARED_CLAIMS, clean(error))
-        self._merge_claims()
+        async with self._reading:
+            try:
+                await self._read_claims()
+            except (OSError, PlugwrightError) as error:
+                self._files = replace(self._files, are_complete=False)
+                self._warn(HoldingSource.PREPARED_CLAIMS, clean(error))
+            self._merge_claims()
+
+    async def _read_claims(self) -> None:
+        """Again if a driver has recorded a claim meanwhile: what was read is then older than what is known."""
+        drivers, directories, recorded = self._book.drivers | self._drivers, sorted(self._cdi), -1
+
+        def read() -> tuple[ClaimFilesRead, Mapping[str, Memory]]:
+            return sources.read_claim_files(self._paths, directories, drivers), self.memory.others()
+
+        while recorded != self._recorded:
+            recorded = self._recorded
+            read_files, others = await self._disk.run(read)
+        self._files = read_files
+        self._take_neighbours(others)
 
     async def _name_holders(self) -> None:
         """Asks for the pods whose names are not known; known ones are followed without the effect of List."""
@@ -308,21 +355,10 @@ class Ledger:
     async def _follow_pods(self) -> bool:
         """Forgets the pods that have ended; False if the kubelet has no `Get`, or has too many pods to be asked."""
         pods = sorted(set(self._book.pods.values()))
-        if len(pods) > _MOST_GETS:
-            return False
-        found: dict[Name, tuple[str, str]] = {}
-        try:
-            async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
-                for namespace, name in pods:
-                    try:
-                        found |= sources.pods_by_device([await kubelet.pod(name, namespace, _LIMIT)])
-                    except PeerRefused as error:
-                        if "not found" not in str(error):
-                            return False  # before 1.34 it has to be enabled
-        except (OSError, PlugwrightError):
-            return False
-        self._book.take_pods(found)
-        return True
+        found = await sources.followed_pods(self._paths.pod_resources_socket, pods, _LIMIT)
+        if found is not None:
+            self._book.take_pods(found)
+        return found is not None
 
     def _take_pods(self, pods: Collection[PodResources]) -> None:
         self._book.take_pods(sources.pods_by_device(pods))
@@ -339,11 +375,6 @@ class Ledger:
         ]
         read = self._files
         self._book.take_claims((*read.claims, *others), are_complete=read.are_complete, may_exist=read.may_exist)
-
-    @property
-    def _has_claims_of_pods(self) -> bool:
-        """Whether a claim is known by pod-resources alone, which do not report its end."""
-        return any(claim.source is HoldingSource.POD_RESOURCES for claim in self._book.claims)
 
     def _decide(self) -> None:
         self._book.settle()

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
+from plugwright.model import some
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings, HoldingSource
 from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import Closed
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["published"]
+__all__ = ["claims_by_device", "published", "waiting_by_resource"]
 
 
 def published(book: Book, closed: Mapping[str, Mapping[str, Closed]], before: Holdings, now: float) -> Holdings:
@@ -30,6 +31,27 @@ def published(book: Book, closed: Mapping[str, Mapping[str, Closed]], before: Ho
         {key: reason.reason for key, reason in kept_back.items()},
         {key: reason.reason for key, reason in kept_back.items() if reason.waits},
     )
+
+
+def waiting_by_resource(closed: Mapping[str, Mapping[str, Closed]]) -> dict[str, str]:
+    """By resource, why devices wait for a source, and which."""
+    found: dict[str, str] = {}
+    for resource, devices in closed.items():
+        waiting = [device_id for device_id, reason in devices.items() if reason.waits]
+        if waiting:
+            found[resource] = f"{some(waiting)}: {devices[waiting[0]].reason}"
+    return found
+
+
+def claims_by_device(book: Book, resource: str) -> dict[str, tuple[str, ...]]:
+    """By device id, the claims that hold devices of a resource."""
+    found: dict[str, tuple[str, ...]] = {}
+    for claim in book.claims:
+        name = book.name_of(claim)
+        if name[0] == resource and not claim.admin_access:
+            text = f"{claim.namespace}/{claim.claim}" if claim.claim else f"with uid {claim.uid}"
+            found[name[1]] = (*found.get(name[1], ()), text)
+    return found
 
 
 def _holdings(book: Book) -> Iterator[Holding]:

@@ -3,10 +3,10 @@
 import msgspec
 
 from plugwright.sdk.holdings.holding import HoldingSource
-from plugwright.sdk.holdings.overlaps import Offer
+from plugwright.sdk.holdings.overlaps import Name, Offer
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["ClaimRecord", "Closed", "Memory", "PodRecord", "ServedResource"]
+__all__ = ["ClaimRecord", "Closed", "Given", "Memory", "PodRecord", "ServedResource"]
 
 
 class ServedResource(msgspec.Struct, frozen=True):
@@ -17,11 +17,26 @@ class ServedResource(msgspec.Struct, frozen=True):
     is_arbitrated: bool = False
 
 
+class Given(msgspec.Struct, frozen=True):
+    """A device that Allocate gives out: it counts as held until a checkpoint of after `answered` shows otherwise."""
+
+    name: Name
+    answered: float
+
+
 class Memory(msgspec.Struct, frozen=True):
-    """How hardware was last offered: by resource the API and the name of the driver, and each offer with identity."""
+    """How hardware was last offered: by resource the API and the name of the driver, and each offer with identity.
+
+    The rest is for the other releases on the node. `given` are the devices they offer as well that this one is giving
+    out, `claimed` those that its claims hold; which claims these are is in the files of the driver. `ended` are devices
+    of theirs whose pods have ended: the kubelet writes that after one of their device lists (4.31).
+    """
 
     resources: dict[str, tuple[ServeMode, str]] = {}
     offers: tuple[Offer, ...] = ()
+    given: tuple[Given, ...] = ()
+    claimed: tuple[Name, ...] = ()
+    ended: tuple[Name, ...] = ()
 
 
 class PodRecord(msgspec.Struct, frozen=True):

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from plugwright.errors import PeerRefused, PlugwrightError
+from plugwright.protocol import pod_resources
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import PodResources
 from plugwright.sdk.holdings.holding import HoldingSource
@@ -20,11 +22,20 @@ from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import ClaimRecord
 from plugwright.system import files
 
-__all__ = ["CDI_OWNER", "ClaimFilesRead", "claims_in", "pods_by_device", "read_claim_files"]
+__all__ = [
+    "CDI_OWNER",
+    "ClaimFilesRead",
+    "claims_in",
+    "followed_pods",
+    "listed_pods",
+    "pods_by_device",
+    "read_claim_files",
+]
 
 CDI_OWNER = "plugwright-dra"  # in the names of the CDI specs of claims
 _CHECKPOINT = "checkpoint.json"
 _STATE = "dra_manager_state"
+_MOST_GETS = 8  # the kubelet allows ten questions at once to all its clients (6.2)
 _KIND = "/claim"  # the end of the kind of a claim's CDI spec
 
 
@@ -79,6 +90,32 @@ def pods_by_device(pods: Iterable[PodResources]) -> dict[Name, tuple[str, str]]:
         for container in pod.containers
         for device in container.devices
     }
+
+
+async def listed_pods(socket: Path, limit: float) -> list[PodResources]:
+    """All active pods. OSError or PlugwrightError."""
+    async with pod_resources.connect(socket) as kubelet:
+        return await kubelet.pods(limit)
+
+
+async def followed_pods(
+    socket: Path, pods: Collection[tuple[str, str]], limit: float
+) -> dict[Name, tuple[str, str]] | None:
+    """By device, those of the pods that have not ended; None if the kubelet has no `Get`, or they are too many."""
+    if len(pods) > _MOST_GETS:
+        return None
+    found: dict[Name, tuple[str, str]] = {}
+    try:
+        async with pod_resources.connect(socket) as kubelet:
+            for namespace, name in pods:
+                try:
+                    found |= pods_by_device([await kubelet.pod(name, namespace, limit)])
+                except PeerRefused as error:
+                    if "not found" not in str(error):
+                        return None  # before 1.34 it has to be enabled
+    except (OSError, PlugwrightError):
+        return None
+    return found
 
 
 def claims_in(pods: Iterable[PodResources]) -> Iterator[ClaimRecord]:

@@ -1,0 +1,50 @@
+"""`plugwright page`: the devices of a cluster in a browser."""
+
+import json
+import os
+import sys
+
+import click
+
+from plugwright.apiserver.extra import check_installed
+from plugwright.cli import logs
+from plugwright.cli.fleet_options import cluster_options
+from plugwright.cli.options import duration
+from plugwright.fleet.daemons import DaemonChoice
+
+__all__ = ["page"]
+
+_LIBRARIES = ("starlette", "uvicorn")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  plugwright page                               the running `plugwright up`, or the cluster that kubectl uses
+  kubectl plugwright page --context lab --port 8675
+"""
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the page, on 127.0.0.1.  [default: any]"
+)
+@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@cluster_options
+def page(cluster: DaemonChoice, port: int, timeout: float | None, output: str) -> None:
+    """Serve a page with every device of the cluster, as it changes: who holds it, its health, what waits for it.
+
+    It listens on 127.0.0.1 alone. The address that it prints has a token: whoever has it sees what your kubeconfig may
+    read, and may make mock devices fail. Ctrl-C ends it.
+    """
+    check_installed("plugwright page", _LIBRARIES, "web")
+    logs.configure("human", "warning")
+    from plugwright.web.page_program import run  # the server and the views
+
+    def show(address: str, server: str) -> None:
+        if output == "json":
+            click.echo(json.dumps({"page": address, "server": server, "pid": os.getpid()}))
+        else:
+            click.echo(f"the page of {server}:  {address}\nCtrl-C ends it.")
+        sys.stdout.flush()
+
+    run(cluster, os.environ, show, port, timeout)

@@ -1,0 +1,66 @@
+"""Devices that Allocate has given out, or is giving out, and that no checkpoint of the kubelet accounts for yet."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from plugwright.sdk.holdings.overlaps import Name
+from plugwright.sdk.holdings.records import Given
+
+__all__ = ["Allocations", "is_accounted_for", "outstanding"]
+
+_STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if it ever will
+_LONGEST_CALL = 60.0  # seconds; a call of Allocate has ended by then, whoever answers it
+
+
+class Allocations:
+    """`answered` is when each Allocate was answered, or began; `open` are those that have not returned."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.answered: dict[Name, float] = {}
+        self.open: dict[Name, float | None] = {}  # with the time of the answer before
+        self._clock = clock
+
+    def begin(self, name: Name) -> None:
+        self.open[name] = self.answered.get(name)
+        self.answered[name] = self._clock()
+
+    def end(self, name: Name, *, is_answered: bool) -> bool:
+        """Whether nobody has the device, because the call has failed."""
+        before = self.open.pop(name, None)
+        if is_answered:
+            self.answered[name] = self._clock()
+        elif before is not None:
+            self.answered[name] = before
+        else:
+            self.answered.pop(name, None)
+            return True
+        return False
+
+    def account(self, stored: Collection[Name], written: float) -> None:
+        """Forgets what a checkpoint accounts for."""
+        self.answered = {
+            name: answered
+            for name, answered in self.answered.items()
+            if name in self.open or not is_accounted_for(answered, written, is_stored=name in stored)
+        }
+
+    def is_late(self) -> bool:
+        """Whether a new checkpoint may show that an answered Allocate has ended."""
+        answered = self._clock() - _STORED_LATE
+        return any(when < answered for name, when in self.answered.items() if name not in self.open)
+
+    def given(self, names: Collection[Name]) -> tuple[Given, ...]:
+        """Those of the devices that are given out, for the other releases on the node."""
+        found = sorted(name for name in self.answered if name in names) if names else ()
+        return tuple(Given(name, self.answered[name] + _LONGEST_CALL * (name in self.open)) for name in found)
+
+
+def outstanding(given: Mapping[Name, float], stored: Collection[Name], written: float) -> set[Name]:
+    """The devices of other releases that no checkpoint accounts for."""
+    return {
+        name for name, answered in given.items() if not is_accounted_for(answered, written, is_stored=name in stored)
+    }
+
+
+def is_accounted_for(answered: float, written: float, *, is_stored: bool) -> bool:
+    """Whether a checkpoint written at that time shows what became of an answer to Allocate."""
+    return written > answered if is_stored else written > answered + _STORED_LATE

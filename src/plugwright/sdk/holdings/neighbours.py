@@ -1,0 +1,73 @@
+"""What the other releases of plugwright on the node offer and give out, by the files in which they remember it.
+
+Two releases never serve one resource, but they may offer the same hardware under two. The kubelet and the files of
+claims name what a release has given out by its resource and id alone: which hardware that is, only its file tells.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer
+from plugwright.sdk.holdings.records import Memory
+from plugwright.sdk.serve_settings import ServeMode
+
+__all__ = ["Neighbours"]
+
+
+class Neighbours:
+    """`offers` are all that they remember, `given` what they give out, each with the time of the answer.
+
+    `ended` are devices whose pods have ended, which they wait for the kubelet to write.
+    """
+
+    def __init__(self) -> None:
+        self.offers: dict[Name, Offer] = {}
+        self.given: dict[Name, float] = {}
+        self.claimed: frozenset[Name] = frozenset()
+        self.ended: frozenset[Name] = frozenset()
+        self._memories: Mapping[str, Memory] = {}
+
+    def take(self, memories: Mapping[str, Memory]) -> bool:
+        """By release; one whose file is lost stays as it was. Whether anything is new."""
+        memories = {**self._memories, **memories}
+        if memories == self._memories:
+            return False
+        self._memories = memories
+        self.offers, self.given, claimed, ended = {}, {}, set[Name](), set[Name]()
+        for memory in memories.values():
+            self.offers |= {offer.name: offer for offer in memory.offers}
+            self.given |= {given.name: given.answered for given in memory.given}
+            claimed.update(memory.claimed)
+            ended.update(memory.ended)
+        self.claimed, self.ended = frozenset(claimed), frozenset(ended)
+        return True
+
+    def offered(self, resources: Iterable[str]) -> list[Offer]:
+        """Their offers, without those of `resources`: a release that has taken one over decides about it alone."""
+        own = set(resources)
+        return [offer for name, offer in self.offers.items() if name[0] not in own]
+
+    def overlapping(self, offers: Mapping[Name, Offer], resources: Iterable[str]) -> frozenset[Name]:
+        """Those of our offers that cannot be held beside one of theirs."""
+        theirs = self.offered(resources) if self.offers else ()
+        if not theirs:
+            return frozenset()
+        index = HoldIndex(Hold(offer, "") for offer in theirs)
+        return frozenset(name for name, offer in offers.items() if index.conflict(offer) is not None)
+
+    def resource_of(self, driver: str) -> str | None:
+        """The resource that they serve, or have served, by this DRA driver."""
+        for memory in self._memories.values():
+            for resource, (_, known) in memory.resources.items():
+                if known == driver:
+                    return resource
+        return None
+
+    @property
+    def drivers(self) -> set[str]:
+        """Those that may have prepared claims."""
+        return {
+            driver
+            for memory in self._memories.values()
+            for api, driver in memory.resources.values()
+            if api is not ServeMode.DEVICE_PLUGIN
+        }

@@ -1,0 +1,158 @@
+"""Two releases on one node that offer the same hardware under two resources: it has one holder all the same."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts, serving
+from plugwright.dra.device_access import PluginDevices
+from plugwright.errors import PluginError, UnhealthyDevice
+from plugwright.kubelet import KubeletSettings, Timing
+from plugwright.sdk.daemon import Daemon
+from plugwright.testing import claim_requesting, pod_requesting, running
+from plugwright.testing.harness import PluginKubelet
+
+CARD, HALF, LIMIT = "example.com/card", "example.com/half", 30.0
+KUBELET = KubeletSettings(timeout=LIMIT, timing=Timing(reconcile=0.05, unprepare_retry=0.1))
+
+
+class Cards(Plugin):
+    """Their ids tell nothing about the hardware."""
+
+    def __init__(self, resource: str, *devices: Device) -> None:
+        self.resource, self._devices = resource, devices
+
+    async def discover(self) -> AsyncIterator[Sequence[Device]]:
+        yield self._devices
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return Allocation(env={"DEVICES": ",".join(device.id for device in devices)})
+
+
+def card() -> Cards:
+    return Cards(CARD, Device("slot-7", physical=("card0",)))
+
+
+def halves() -> Cards:
+    return Cards(HALF, *(Device(f"h{n}", physical=(f"card0/{n}",)) for n in (0, 1)))
+
+
+def settings(tmp_path: Path, release: str) -> Settings:
+    timeouts = Timeouts(holders=0.05, in_flight=0.3)
+    return Settings(
+        release=f"default/{release}",
+        state_dir=tmp_path / f"state-{release}",
+        node_dir=tmp_path / "node",
+        timeouts=timeouts,
+    )
+
+
+@asynccontextmanager
+async def neighbour(kubelet: PluginKubelet, tmp_path: Path, plugin: Plugin) -> AsyncIterator[Daemon]:
+    """A release beside that of the kubelet's daemon; inside, both know the offers of the other."""
+    own, serve = kubelet.daemon.settings, ServeSettings(cdi=str(kubelet.cdi), host_root=None)
+    plugin.serve = serve
+    second = replace(
+        settings(tmp_path, "second"), kubelet_dir=own.kubelet_dir, device_plugins_dir=own.device_plugins_dir
+    )
+    async with serving(plugin, settings=second) as daemon, asyncio.timeout(LIMIT):
+        await until_shared(daemon, plugin)
+        for runtime in kubelet.daemon.resources.values():
+            await until_shared(kubelet.daemon, runtime.service.plugin)
+        yield daemon
+
+
+async def until_shared(daemon: Daemon, plugin: Plugin) -> None:
+    inventory = daemon.resource(plugin.resource).inventory.latest
+    snapshot = await inventory.until(lambda snapshot: snapshot is not None)
+    assert snapshot is not None
+    await daemon.ledger.changed.until(lambda: daemon.ledger.is_shared(plugin.resource, snapshot.devices))
+    await inventory.until(lambda now: now is not None and all(device.healthy for device in now.devices.values()))
+
+
+async def until(daemon: Daemon, resource: str, device_id: str, reason: str) -> None:
+    """Until the device is Unhealthy for this reason, or Healthy if it is empty."""
+    await daemon.resource(resource).inventory.latest.until(
+        lambda now: now is not None and now.devices[device_id].reason == reason
+    )
+
+
+async def refused(daemon: Daemon, resource: str, device_id: str, why: str) -> None:
+    with pytest.raises(UnhealthyDevice, match=why):
+        await daemon.resource(resource).service.allocate([[device_id]])
+
+
+async def test_hardware_that_a_pod_of_another_release_holds_is_kept_back_until_the_pod_ends(tmp_path: Path) -> None:
+    async with (
+        running(card(), tmp_path, KUBELET, settings(tmp_path, "first")) as kubelet,
+        neighbour(kubelet, tmp_path, halves()) as second,
+    ):
+        await kubelet.allocatable(HALF, 2)
+        pod = await kubelet.admit(pod_requesting({CARD: 1}, name="a"))
+        await refused(second, HALF, "h0", "held as slot-7")  # at once, whatever has been read by then
+        for device_id in ("h0", "h1"):
+            await until(second, HALF, device_id, f"held as slot-7 of {CARD} by default/a")
+        await kubelet.remove(pod)
+        for device_id in ("h0", "h1"):
+            await until(second, HALF, device_id, "")
+        await kubelet.allocatable(HALF, 2)
+        allocated = await kubelet.admit(pod_requesting({HALF: 1}, name="b"))
+        [device_id] = allocated.container("main").env["DEVICES"].split(",")
+        await until(kubelet.daemon, CARD, "slot-7", f"held as {device_id} of {HALF} by default/b")
+
+
+async def test_a_claim_of_another_release_keeps_its_hardware_from_pods(tmp_path: Path) -> None:
+    async with (
+        running(card(), tmp_path, KUBELET, settings(tmp_path, "first"), "dra") as kubelet,
+        neighbour(kubelet, tmp_path, halves()) as second,
+    ):
+        pod = await kubelet.admit(pod_requesting({}, name="a", claims=[claim_requesting({CARD: 1}, name="c")]))
+        assert kubelet.container(pod).env["DEVICES"] == "slot-7"
+        await refused(second, HALF, "h0", "held as slot-7 of example.com/card by ResourceClaim default/c")
+        await until(second, HALF, "h1", f"held as slot-7 of {CARD} by ResourceClaim default/c")
+        await kubelet.remove(pod)
+        await until(second, HALF, "h1", "")
+
+
+async def test_a_claim_waits_for_hardware_that_a_pod_of_another_release_holds(tmp_path: Path) -> None:
+    async with (
+        running(card(), tmp_path, KUBELET, settings(tmp_path, "first"), "dra") as kubelet,
+        neighbour(kubelet, tmp_path, halves()),
+    ):
+        await kubelet.allocatable(HALF, 2)
+        holder = await kubelet.admit(pod_requesting({HALF: 1}, name="a"))
+        confirmed = await kubelet.daemon.ledger.confirm(CARD, ["slot-7"])  # whatever has been read by then
+        device_id = confirmed["slot-7"].split()[2]
+        await until(kubelet.daemon, CARD, "slot-7", f"held as {device_id} of {HALF} by default/a")
+        await kubelet.remove(holder)
+        # Only the other release has a device list after which the kubelet writes that the pod has ended.
+        await until(kubelet.daemon, CARD, "slot-7", "")
+        pod = await kubelet.admit(pod_requesting({}, name="b", claims=[claim_requesting({CARD: 1})]))
+        assert kubelet.container(pod).env["DEVICES"] == "slot-7"
+
+
+async def test_what_is_being_given_out_keeps_a_recorded_claim_from_its_hardware(tmp_path: Path) -> None:
+    """Two resources of one daemon: the claim was recorded while the Allocate was open."""
+    first, second = card(), halves()
+    async with running([first, second], tmp_path, KUBELET, settings(tmp_path, "first")) as kubelet:
+        ledger = kubelet.daemon.ledger
+        ledger.begin_allocate(HALF, ["h0"])
+        devices = PluginDevices(kubelet.daemon.resource(CARD), Anything())
+        with pytest.raises(PluginError, match=f"held as h0 of {HALF} by a pod that is being admitted"):
+            await devices.allocate([Device("slot-7")])
+        ledger.end_allocate(HALF, ["h0"], is_answered=False)
+        assert (await devices.allocate([Device("slot-7")])).env == {"DEVICES": "slot-7"}
+
+
+class Anything:
+    """Claims may have every device."""
+
+    async def arriving(self, names: Collection[str]) -> None:
+        return None
+
+    def refusal(self, device_id: str) -> str:
+        return ""
