@@ -17,7 +17,7 @@ _NODES = "--bind {here}/fake/dev:/dev"
 _NRI = "--bind {here}/fake/nri:/var/run/nri"  # with an NRI runtime that listens in it
 PEERS: Mapping[str, str] = {
     "gdp": "-- {here}/gdp --listen 127.0.0.1:0 --plugin-directory {dir} "
-    "--device {name:nulls,groups:[{count:4,paths:[{path:/dev/null}]}]}",
+    '--device {"name":"nulls","groups":[{"count":4,"paths":[{"path":"/dev/null"}]}]}',
     "everpeace": "--bind {here}/fake/everpeace:/k8s-host-device-plugin -- {here}/everpeace",
     "cc": f"{_NODES} -- {{here}}/cc --listen 127.0.0.1:0",
     "tpm": f"{_NODES} -- {{here}}/tpm",
