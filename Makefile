@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants mutants-random verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto actionlint proto bench bench-joined cdi-hook vgpu arm64 test-arm64 image chart chart-readme docs pictures dist smoke prometheus first-hour clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants mutants-random verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto actionlint proto bench bench-joined cdi-hook vgpu arm64 test-arm64 image chart chart-readme docs pictures dist smoke prometheus chromium test-page first-hour clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -31,8 +31,8 @@ $(READY): pyproject.toml uv.lock
 	  $(UV) UV_PROJECT_ENVIRONMENT=.venv $$uv sync --quiet --frozen --all-extras
 	@touch $@
 
-demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go
-	@$(BIN)/python examples/demo.py
+demo: $(READY) ## a cluster in one process: ten mock GPUs by count, four by claims; one fails, stale resources go: [PAGE=1]
+	@$(BIN)/python examples/demo.py $(if $(PAGE),--page)
 
 first-hour: $(READY) ## the first hour of a new user, from a bare clone on a terminal (needs Go)
 	@$(BIN)/python -m tests.kubernetes.first_hour
@@ -84,7 +84,7 @@ else
 endif
 
 # The tests that PLUGWRIGHT_MUTANTS makes larger; `make test` runs the others.
-MUTANT_TESTS = $(addprefix tests/conformance/test_,mutants.py driver_mutants.py small_plugin.py small_driver.py go.py go_driver.py)
+MUTANT_TESTS = $(addprefix tests/conformance/test_,mutants.py driver_mutants.py small_plugin.py small_driver.py tolerated.py go.py go_driver.py)
 verify-mutants: $(READY) ## every mutant of the small plugins and driver, in Python and Go, is caught by its rule; the correct ones keep all
 	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(or $(JOBS),4) --timeout 600 $(MUTANT_TESTS) $(ARGS)
 
@@ -96,6 +96,14 @@ go-programs: $(READY) ## helm, and the Go programs of tests with the modules the
 
 prometheus: ## Prometheus and promtool of the distribution, for the tests of alerts (Debian or Ubuntu; root)
 	@command -v promtool >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends prometheus >/dev/null; }
+
+# `make setup` takes selenium away again when uv.lock has changed.
+chromium: $(READY) ## Chromium, its driver and selenium, for the tests of the page (Debian or Ubuntu; root)
+	@command -v chromedriver >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium chromium-driver >/dev/null; }
+	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras --group browser
+
+test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, hostile texts, other origins: [ARGS='-k keyboard']
+	@PLUGWRIGHT_REQUIRE=chromium $(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 kubernetes-programs: $(READY) ## the programs that `make test-kubernetes` runs, which builds them itself if need be (needs Go)
 	@$(BIN)/python -m tests.kubernetes.passes --build $(if $(VERSION),--version $(VERSION))

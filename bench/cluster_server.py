@@ -33,7 +33,7 @@ def main() -> None:
 
     # Not `kept`: what is measured is a cluster in memory.
     options, plugins = UpOptions(nodes=int(nodes)), NodePlugins(config)
-    program.run(options, StateDirectory(directory, kept=False), plugins, ready)
+    program.run(options, StateDirectory(directory, kept=False), plugins, program.UpCalls(ready))
 
 
 class _Pauses:

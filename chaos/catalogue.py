@@ -1,7 +1,7 @@
 """Every fault and experiment, in the order of the table."""
 
 from chaos.experiment import Experiment, Fault, experiment
-from chaos.faults import doors, fuzzing, hardware, kubelet_side, limits, processes, writes
+from chaos.faults import doors, fuzzing, hardware, holders, kubelet_side, limits, oversized, processes, writes
 
 __all__ = ["EXPERIMENTS", "FAULTS"]
 
@@ -11,6 +11,7 @@ FAULTS: tuple[Fault, ...] = (
     *processes.FAULTS,
     *hardware.FAULTS,
     *doors.FAULTS,
+    *oversized.FAULTS,
 )
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -23,5 +24,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *processes.EXPERIMENTS,
     *map(experiment, hardware.FAULTS),
     *map(experiment, doors.FAULTS),
+    *map(experiment, oversized.FAULTS),
+    *oversized.EXPERIMENTS,
     *fuzzing.EXPERIMENTS,
+    *holders.EXPERIMENTS,
 )

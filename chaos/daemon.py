@@ -180,6 +180,10 @@ class Daemon:
     def peak_mib(self) -> float:
         return _fields(Path(f"/proc/{self.pid}/status"))["VmHWM"] / 1024
 
+    def forget_peak(self) -> None:
+        """The peak is counted from here on."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
     async def ask(self, request: Mapping[str, object], limit: float = _ANSWER_LIMIT) -> object:
         """What the control socket answers; OSError or PlugwrightError where it does not."""
         return await asyncio.to_thread(json_lines.ask, self.node.control, request, limit)

@@ -5,7 +5,7 @@ file says so, which is how the truth of the health is measured. The others are w
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,18 +70,24 @@ class Node:
         self.say_checked(healthy=True)
         self.configure()
 
-    def configure(self) -> None:
-        """At once, so that nobody reads half of it. JSON is YAML too."""
+    def configure(self, more: Sequence[Mapping[str, object]] = ()) -> None:
+        """At once, so that nobody reads half of it. JSON is YAML too. `more` are further resources."""
         new = self.config.with_name("new")
-        new.write_text(json.dumps({"resources": self._resources(), "host": {"root": str(self.machine.root)}}))
+        host = {"root": str(self.machine.root), "cdi": str(self.root / "cdi")}
+        new.write_text(json.dumps({"resources": [*self._resources(), *more], "host": host}))
         new.replace(self.config)
 
     def say_checked(self, *, healthy: bool) -> None:
         self.machine.write("/run/new", _GOOD if healthy else _BAD).replace(self.checked_file)
 
     def files(self) -> set[str]:
-        """Everything that the daemon may leave behind; sockets have new names after each registration."""
+        """Everything that the daemon may leave behind; sockets have new names after each registration.
+
+        The history of devices, which begins with its first event, names of owners and locks are meant to stay.
+        """
         found = {path for directory in (self.state, self.control.parent) for path in directory.rglob("*")}
+        found = {path for path in found if not path.name.startswith("history.jsonl") and path.suffix != ".lock"}
+        found -= {*(self.state / "owners").glob("*")}
         # Names with a dot are the kubelet's, which may have been killed while it wrote its checkpoint.
         sockets = [path for path in self.paths.device_plugins.glob("[!.]*") if path.name != "kubelet.sock"]
         kinds = {f"device-plugins/*{path.suffix}" for path in sockets}

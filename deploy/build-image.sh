@@ -78,8 +78,10 @@ build() { # build IMAGE
   # The network may have a certificate of its own, and a base none at all: this machine's are seen while building.
   local certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
   [ ! -f "$certificates" ] || arguments+=(--volume "$certificates:/run/certificates.crt:ro" --build-arg SSL_CERT_FILE=/run/certificates.crt)
+  echo "building localhost/$1:$version" >&2
   builder bud --quiet --layers=false --format docker --file deploy/Dockerfile --ignorefile deploy/Dockerfile.dockerignore \
     --tag "localhost/$1:$version" "${arguments[@]}" . >/dev/null
+  echo "writing $output/$1.tar" >&2
   rm -f "$output/$1.tar"
   builder push --quiet "localhost/$1:$version" "docker-archive:$output/$1.tar:localhost/$1:$version"
   echo "localhost/$1:$version $output/$1.tar"

@@ -8,13 +8,14 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def main() -> None:
                 demo = Demo(api, facts, root, environment)
                 devices(demo)
                 claims(demo)
+                if "--page" in sys.argv[1:]:
+                    look(facts["page"])
         step("SIGTERM, as Ctrl-C: the cluster has ended and left nothing behind", f"ls {facts['state']}")
         left = [
             path for path in map(Path, (facts["kubeconfig"], facts["control"], node_directory(facts))) if path.exists()
@@ -86,6 +89,13 @@ def main() -> None:
         expect(not left, f"left behind: {left}")
     print(f"\nAll steps verified in {time.monotonic() - began:.0f} seconds. A cluster of your own:\n")
     print(shlex.join([relative(Path(sys.executable).with_name("plugwright")), "up"]))
+
+
+def look(page: str) -> None:
+    """Keeps the cluster and its page running until Ctrl-C."""
+    step("The cluster and its page go on, until Ctrl-C", page)
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 class Demo:

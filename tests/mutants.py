@@ -116,7 +116,7 @@ def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
         )
     except subprocess.TimeoutExpired:
         return Outcome("killed", "the limit for all tests")
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode in (0, _TESTS_FAILED):
         return Outcome("killed", failed[1] if failed else "") if done.returncode else Outcome("survived")
     print(done.stdout, done.stderr, file=sys.stderr)

@@ -156,3 +156,9 @@ def test_every_change_meets_the_current_versions_and_the_full_run_the_older_ones
     assert [each.version.rpartition(".")[0] for each in passes.FULL] == ["1.36", "1.37", "1.35", "1.34"]
     [alone] = passes.chosen(passes.FULL, "1.35.9")
     assert (alone.version, alone.tests, alone.arguments[-1]) == ("1.35.9", "full", "--full")
+
+
+def test_ring_2_runs_the_named_tests_alone() -> None:
+    assert passes.chosen_tests(["-k", "x"]) == ["tests/kubernetes", "-k", "x"]
+    named = "tests/kubernetes/test_day.py::test_a"
+    assert passes.chosen_tests([named, "-q"]) == [named, "-q"]

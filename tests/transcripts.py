@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["BLOCK", "Exchange", "comparable", "exchanges", "files", "impersonal"]
 
-SHOWN_HOME, SHOWN_PORT, SHOWN_PID = "/home/me", "40123", "4711"
+SHOWN_HOME, SHOWN_PORT, SHOWN_PID, SHOWN_TOKEN = "/home/me", "40123", "4711", "secret"
 BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
 FILE = re.compile(r"```(?:yaml|python|ini)\n(# (\S+\.(?:yaml|py|ini))\n.*?)```", re.DOTALL)
 AGE = re.compile(r"\b(\d+[dhms])+( \(x\d+ over (\d+[dhms])+\))?(?=\s|$)", re.MULTILINE)
@@ -48,6 +48,7 @@ def impersonal(output: str, home: Path) -> str:
     output = output.replace(str(home), SHOWN_HOME)
     output = re.sub(r"(?<=127\.0\.0\.1:)\d+", SHOWN_PORT, output)
     output = re.sub(r"(?<=process )\d+", SHOWN_PID, output)
+    output = re.sub(r"(?<=token=)[\w-]+", SHOWN_TOKEN, output)
     return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
 
 

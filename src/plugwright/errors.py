@@ -15,7 +15,7 @@
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are not the expected message
-    │       ├── MessageTooLong          more bytes than this side reads
+    │       ├── MessageTooLarge         more bytes or values than this side accepts
     │       └── UnknownKind             an object of a kind that has no protobuf message
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
@@ -58,12 +58,13 @@ from plugwright.text import described, line_of, quoted
 
 # fmt: off
 __all__ = [
-    "AllocationAborted", "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut", "CallUnfinished",
+    "AllocationAborted", "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut",
+    "CallUnfinished",
     "CheckpointCorrupt", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
     "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
     "HardwareMissing", "HoldersUnknown",
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
-    "MalformedMessage", "MessageTooLong", "NotFound", "NotVisible", "PatchFailed", "PathTooLong", "PeerGone",
+    "MalformedMessage", "MessageTooLarge", "NotFound", "NotVisible", "PatchFailed", "PathTooLong", "PeerGone",
     "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
     "PrerequisiteBroken",
@@ -222,8 +223,8 @@ class MalformedMessage(ProtocolError):
     """Bytes arrived that are not the message of the method."""
 
 
-class MessageTooLong(MalformedMessage):
-    """A message is longer than this side reads."""
+class MessageTooLarge(MalformedMessage):
+    """A message or an answer has more bytes or values than this side accepts."""
 
 
 class UnknownKind(MalformedMessage):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chaos.experiment import Cell, Experiment, Fault, Plan, Row, experiment
+from chaos.faults import holders
 from chaos.rig import Rig
 from chaos.run import try_all
 
@@ -28,7 +29,7 @@ async def only(found: Experiment) -> Row:
     return row
 
 
-@pytest.mark.parametrize("name", ["vanished", "directory", "descriptors"])
+@pytest.mark.parametrize("name", ["vanished", "directory", "descriptors", "huge-pods"])
 async def test_a_fault_is_injected_and_observed(name: str) -> None:
     row = await only(named(name))
     assert not row.skipped
@@ -49,6 +50,12 @@ async def test_a_promise_that_does_not_hold_is_told() -> None:
     assert not row.holds
     assert not row.served.holds
     assert "the daemon has ended with -9" in row.recovered.text
+
+
+async def test_releases_and_kubelet_that_come_and_go_leave_every_card_one_holder() -> None:
+    life = await holders.search(20, seed=3)
+    assert life.violations == []
+    assert life.done["plugin_pod"] + life.done["claim_pod"] > 0
 
 
 async def test_an_experiment_that_hangs_is_a_broken_promise() -> None:

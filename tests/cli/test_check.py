@@ -81,3 +81,15 @@ async def test_the_file_of_another_plugin_leads_to_import(tmp_path: Path) -> Non
     assert line == (
         f"plugwright: {path} is a configuration of another plugin; convert it: plugwright import --from nvidia {path}"
     )
+
+
+async def test_a_kubernetes_object_is_recognised(tmp_path: Path) -> None:
+    code, lines, _ = await check(tmp_path / "pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n")
+    assert code == 1
+    assert len(lines) == 1
+    assert "pod.yaml is a Kubernetes object; a configuration of plugwright begins with `resources:`" in lines[0]
+
+
+async def test_a_misspelt_template_is_answered_with_the_closest_one(tmp_path: Path) -> None:
+    entry = "resources:\n  - {name: a.io/b, paths: [/dev/null], env: {X: '{nod}'}}\n"
+    assert "has {nod}: did you mean {node}?" in (await check(tmp_path / "x.yaml", entry))[1][0]

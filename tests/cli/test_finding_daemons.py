@@ -1,6 +1,7 @@
 """Commands find their daemon: after `plugwright up` by themselves, of a cluster's node by exec."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from plugwright import Settings, serving
 from plugwright.fleet.daemons import CONTROL_SOCKET
 from plugwright.plugins.mock import Mock, MockOptions
 
+PROGRAM = [str(Path(sys.executable).with_name("plugwright"))]
 pytestmark = pytest.mark.skipif(CONTROL_SOCKET.exists(), reason="a daemon of this machine is found first")
 
 
@@ -38,6 +40,27 @@ async def test_after_up_commands_find_the_only_node(runtime: RuntimeDirectory) -
         assert (await runtime.ask("log-level")).code == 0
         wrong = await runtime.ask("mock", "fail", ids[5][:-1] + "?")
         assert (wrong.code, f"did you mean {ids[5]!r}?" in wrong.err) == (1, True)
+
+
+async def test_the_shell_completes_devices_resources_and_nodes(runtime: RuntimeDirectory) -> None:
+    async with runtime.up("--nodes", 2):
+
+        async def completed(line: str) -> list[str]:
+            words = {"_PLUGWRIGHT_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+            done = await ended(PROGRAM, {**runtime.environment, **words})
+            assert (done.code, done.err) == (0, "")
+            return [word.removeprefix("plain,") for word in done.out.split()]
+
+        shown = json.loads((await runtime.ask("status", "--node", "node-2", "-o", "json")).out)
+        ids = [device["id"] for device in shown["resources"][0]["devices"]]
+        assert await completed("plugwright mock fail --node node-2 mock-3") == [ids[3]]
+        assert await completed("plugwright cordon --node node-2 ") == ["list", "mock/gpu"]
+        assert await completed("plugwright uncordon --node node-1 ") == ["mock/gpu"]
+        assert await completed("plugwright status --node ") == ["node-1", "node-2"]
+        assert await completed("plugwright up stop-node ") == ["node-1", "node-2"]
+        assert await completed("plugwright verify --explain ALO-0") == [f"ALO-0{number}" for number in range(1, 10)]
+        socket = runtime.root / "plugwright-up/node-1.sock"
+        assert len(await completed(f"plugwright cordon --control-socket {socket} mock/gpu ")) == 10
 
 
 async def test_of_several_nodes_one_is_chosen(runtime: RuntimeDirectory) -> None:

@@ -15,6 +15,8 @@ from plugwright import __version__
 from plugwright.cli.main import cli
 from plugwright.cli.run import run
 
+# What these print is not a table: an address, reports, events, a plan, another configuration.
+OWN_FORMATS = {("page",), ("verify",), ("kubelet",), ("run",), ("import",)}
 ONLY_ONCE = ("check", "print_config", "once", "output", "timeout", "api")  # flags of one call, not settings of a daemon
 CHECK = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}
 
@@ -80,6 +82,25 @@ async def test_help_loads_no_command() -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_the_help_of_each_command_has_an_example(path: tuple[str, ...]) -> None:
     assert f"plugwright {' '.join(path)} " in example(*path)
+
+
+def test_every_command_that_prints_a_table_has_the_same_formats() -> None:
+    formats: dict[tuple[str, ...], object] = {}
+    for path in COMMANDS:
+        command: click.Command | None = cli
+        for name in path:
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), name)
+        assert command is not None
+        for option in command.params:
+            if option.name == "output":
+                formats[path] = option.type
+    assert formats.keys() >= OWN_FORMATS
+    others = {path: kind for path, kind in formats.items() if path not in OWN_FORMATS}
+    assert len(others) >= 20
+    for path, kind in others.items():
+        assert isinstance(kind, click.Choice), path
+        assert list(kind.choices) == ["text", "wide", "json", "yaml"], path
 
 
 def test_the_help_of_run_names_the_variable_of_each_setting() -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from msgspec.structs import replace
 from tests.cli.processes import Node, python, running
@@ -83,6 +84,19 @@ async def test_text_shows_each_device_with_health_and_reason(
     ]
     assert devices[1][7:] == ["fell", "off", "the", "bus"]
     assert "\033" not in done.out
+
+
+async def test_of_several_resources_some_are_shown(controlled: Settings, node: Node) -> None:
+    plugins = [Mock(name, MockOptions(count=1)) for name in ("mock/gpu", "mock/nic", "mock/fpga")]
+    async with serving(*plugins, settings=controlled):
+        report = json.loads((await node.ask("status", "mock/nic", "mock/gpu", "-o", "json")).out)
+        assert sorted(resource["name"] for resource in report["resources"]) == ["mock/gpu", "mock/nic"]
+        shown = yaml.safe_load((await node.ask("status", "mock/nic", "-o", "yaml")).out)
+        assert [resource["name"] for resource in shown["resources"]] == ["mock/nic"]
+        assert "mock/gpu" not in (await node.ask("status", "mock/nic")).out
+        wrong = await node.ask("status", "mock/nik")
+        assert wrong.code == 1
+        assert "(served: mock/fpga, mock/gpu, mock/nic); did you mean 'mock/nic'?" in wrong.err
 
 
 async def test_json_is_a_node_report(kubelet: ObservedKubelet, controlled: Settings, node: Node) -> None:

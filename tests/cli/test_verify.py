@@ -135,7 +135,8 @@ async def test_rules_are_listed_and_explained() -> None:
     listed = await verify("--list")
     assert (listed.code, "LST-03  MUST" in listed.out) == (0, True)
     explained = await verify("--explain", "alo-03")
-    assert (explained.code, "docs/kubelet-behaviour.md#3.41" in explained.out) == (0, True)
+    assert explained.code == 0
+    assert "3.41, 8.11 (docs/kubelet-behaviour.md in plugwright's source)" in explained.out
 
 
 async def test_a_program_that_runs_already_is_attached_to(root: Path) -> None:

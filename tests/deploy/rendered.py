@@ -10,7 +10,19 @@ import yaml
 from tests.kubernetes import building
 from tests.requirements import unavailable
 
-__all__ = ["CASES", "CHART", "GOLDEN", "ROOT", "Object", "helm", "helm_or_skip", "host_mounts", "objects", "one"]
+__all__ = [
+    "CASES",
+    "CHART",
+    "GOLDEN",
+    "ROOT",
+    "Object",
+    "built_helm_or_skip",
+    "helm",
+    "helm_or_skip",
+    "host_mounts",
+    "objects",
+    "one",
+]
 
 Object = dict[str, Any]
 
@@ -31,14 +43,19 @@ def one(case: str, kind: str, name: str = "") -> Object:
     return found
 
 
+def built_helm_or_skip(recipe: building.Recipe) -> str:
+    """helm 3, of `make go-programs`, or helm 4: three minutes of a CPU, so that CI's ring 1 does not require it."""
+    if building.missing(recipe):
+        unavailable(recipe.name, f"no {recipe.name}: build it by `python -m tests.kubernetes.building {recipe.name}`")
+    return str(recipe.place / "helm")
+
+
 def helm_or_skip() -> str:
     """The program of $HELM, on the PATH, or of `make go-programs`."""
     program = os.environ.get("HELM") or shutil.which("helm")
     if program:
         return program
-    if building.missing(building.HELM):
-        unavailable("helm", "no helm: put it on PATH, its path in HELM, or build it by `make go-programs`")
-    return str(building.HELM.place / "helm")
+    return built_helm_or_skip(building.HELM)
 
 
 def helm(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:

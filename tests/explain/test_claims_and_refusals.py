@@ -148,3 +148,25 @@ def test_an_object_that_may_not_be_read_is_not_called_missing() -> None:
         "spec": {**waiting["spec"], "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]},
     }
     assert "ResourceClaimTemplate t cannot be read" in explain_pod(seen, template).answer
+
+
+def test_a_claim_of_another_namespace_is_named() -> None:
+    far = claim("c")
+    world = World((node("n1"),), claims=({**far, "metadata": {"namespace": "other", "name": "c"}},))
+    answer = explain_pod(world, pod("w", claim="c")).answer
+    assert "does not exist in namespace default; the one in namespace other is only for pods there" in answer
+
+
+def test_a_pod_that_named_its_node_is_told_what_the_node_lacks() -> None:
+    world = World((node("n1"),))
+    assert explain_pod(world, pod("w", on="gone")).answer == "is on node gone (Pending), which does not exist"
+    assert "offers no example.com/gpu" in explain_pod(world, pod("w", 1, on="n1")).answer
+
+
+def test_an_init_container_may_ask_for_less() -> None:
+    waiting = pod("w", 1)
+    limits = {"example.com/gpu": "3"}
+    container = {"name": "prepare", "image": "x", "resources": {"limits": limits, "requests": limits}}
+    waiting = {**waiting, "spec": {**waiting["spec"], "initContainers": [container]}}
+    cures = explain_pod(World((node("n1", 2),), (waiting,)), waiting).cures
+    assert cures[0].text == "runs with 2 instead of 3 example.com/gpu in init container prepare (on n1)"

@@ -4,14 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
+from inspect import signature
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.kube.serving import requests_ended
 
-from plugwright.errors import MalformedMessage, PeerGone, PeerRefused, PeerSilent
+from plugwright.errors import MalformedMessage, MessageTooLarge, PeerGone, PeerRefused, PeerSilent
 from plugwright.kube.access import ClusterAccess
-from plugwright.kube.answers import EVENT_LIMIT, RESPONSE_LIMIT, object_name
+from plugwright.kube.answers import LARGE, AnswerLimits, object_name
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.credentials import Credentials
 from plugwright.system.concurrency import cancel
@@ -22,15 +24,16 @@ BUFFERS = 24 * 2**20  # bytes that may be on their way in the buffers of two soc
 
 Send = Callable[[bytes], Awaitable[None]]
 Answer = Callable[[Send], Awaitable[None]]
+TargetAnswer = Callable[[Send, str], Awaitable[None]]  # by the request's target
 
 
 class Server:
     """Sends `answer` after each request, and counts the bytes."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer | TargetAnswer) -> None:
         self.sent = self.requests = 0
         self.answering: set[asyncio.Task[None]] = set()
-        self._answer = answer
+        self._answer = cast("TargetAnswer", answer) if len(signature(answer).parameters) == 2 else _always(answer)
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def send(content: bytes) -> None:
@@ -45,18 +48,21 @@ class Server:
         try:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while True:
-                    await reader.readuntil(b"\r\n\r\n")
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
                     self.requests += 1
-                    await self._answer(send)
+                    await self._answer(send, head.split()[1])
         finally:
             writer.transport.abort()
 
 
 @asynccontextmanager
-async def serving(answer: Answer, limit: float = 30.0) -> AsyncIterator[tuple[ApiClient, Server]]:
+async def serving(
+    answer: Answer | TargetAnswer, limit: float = 30.0, sizes: AnswerLimits = LARGE
+) -> AsyncIterator[tuple[ApiClient, Server]]:
     served = Server(answer)
     server = await asyncio.start_server(served.connected, "127.0.0.1")
-    client = ApiClient(ClusterAccess(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Credentials()), limit)
+    access = ClusterAccess(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Credentials())
+    client = ApiClient(access, limit, sizes=sizes)
     try:
         yield client, served
     finally:
@@ -75,6 +81,10 @@ def body(content: object, *headers: str) -> Answer:
         await send(f"{OK}{lines}Content-Length: {len(text)}\r\n\r\n{text}".encode())
 
     return answer
+
+
+def _always(answer: Answer | TargetAnswer) -> TargetAnswer:
+    return lambda send, _: cast("Answer", answer)(send)
 
 
 def endless(head: str, part: bytes) -> Answer:
@@ -173,14 +183,14 @@ async def test_a_body_without_end_is_read_up_to_the_limit(head: str) -> None:
     part = b"x" * 2**16
     piece = part if head != CHUNKED else b"10000\r\n" + part + b"\r\n"
     async with serving(endless(head, piece)) as (client, server):
-        with pytest.raises(MalformedMessage, match=f"at most {RESPONSE_LIMIT} bytes, got 67[0-9]+ or more"):
+        with pytest.raises(MalformedMessage, match=f"at most {LARGE.answer} bytes, got 67[0-9]+ or more"):
             await client.get(NODE)
-        assert server.sent < RESPONSE_LIMIT + BUFFERS
+        assert server.sent < LARGE.answer + BUFFERS
 
 
 async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
     async with serving(endless(f"{OK}Content-Length: 99999999999\r\n\r\n", b"x" * 2**16)) as (client, server):
-        with pytest.raises(MalformedMessage, match=f"at most {RESPONSE_LIMIT} bytes, got 99999999999 or more"):
+        with pytest.raises(MalformedMessage, match=f"at most {LARGE.answer} bytes, got 99999999999 or more"):
             await client.list(NODES)
         assert server.sent < BUFFERS
 
@@ -200,9 +210,49 @@ async def test_a_change_without_end_is_read_up_to_the_limit(head: str) -> None:
     part = b"x" * 2**16
     piece = part if head != CHUNKED else b"10000\r\n" + part + b"\r\n"
     async with serving(endless(head, piece)) as (client, server):
-        with pytest.raises(MalformedMessage, match=f"at most {EVENT_LIMIT} bytes, got 167[0-9]+ or more"):
+        with pytest.raises(MalformedMessage, match=f"at most {LARGE.change} bytes, got 167[0-9]+ or more"):
             await first_change(client)
-        assert server.sent < EVENT_LIMIT + BUFFERS
+        assert server.sent < LARGE.change + BUFFERS
+
+
+FEW = AnswerLimits(answer=4000, change=4000, values=100)
+
+
+async def test_an_answer_of_too_many_values_is_not_decoded() -> None:
+    async with serving(body({"items": [[]] * 200}), sizes=FEW) as (client, _):
+        with pytest.raises(MessageTooLarge, match="at most 100 values, got 401"):
+            await client.get(NODE)
+    change = {"type": "ADDED", "object": {"metadata": {"name": "n1"}, "spec": [[]] * 200}}
+    async with serving(body(json.dumps(change) + "\n"), sizes=FEW) as (client, _):
+        with pytest.raises(MessageTooLarge, match="at most 100 values"):
+            await first_change(client)
+
+
+@pytest.mark.parametrize("size", [1, 300], ids=["values", "bytes"])
+async def test_a_page_that_is_too_large_is_requested_with_fewer_objects(size: int) -> None:
+    """500 objects, then 62, and then 7 at a time, which are small enough."""
+    names = [f"n{number}" for number in range(30)]
+    asked = []
+
+    async def answer(send: Send, target: str) -> None:
+        query = parse_qs(urlsplit(target).query)
+        count, begin = int(query["limit"][0]), int(query.get("continue", ["0"])[0])
+        asked.append((count, begin))
+        items = [{"metadata": {"name": name, "text": "x" * size}, "more": [0] * 5} for name in names[begin:][:count]]
+        more = {"continue": str(begin + count)} if begin + count < len(names) else {}
+        await body({"items": items, "metadata": more})(send)
+
+    async with serving(answer, sizes=FEW) as (client, _):
+        found, _ = await client.list(NODES)
+    assert [each["metadata"]["name"] for each in found] == names
+    assert asked == [(500, 0), (62, 0), (7, 0), (7, 7), (7, 14), (7, 21), (7, 28)]
+
+
+async def test_a_list_whose_single_objects_are_too_large_is_refused() -> None:
+    async with serving(body({"items": [], "x": "x" * 5000}), sizes=FEW) as (client, server):
+        with pytest.raises(MessageTooLarge, match=r"at most 4000 bytes, got 50[0-9]+ or more"):
+            await client.list(NODES)
+        assert server.requests == 4  # 500, 62, 7 and 1 at a time
 
 
 async def test_a_compressed_answer_is_refused() -> None:

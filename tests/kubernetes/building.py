@@ -1,9 +1,9 @@
 """The programs of a cluster, built from the Go module proxy and kept in a cache.
 
-    python -m tests.kubernetes.building [helm] [VERSION …]
+    python -m tests.kubernetes.building [helm] [helm4] [VERSION …]
 
-builds helm, or the programs of a cluster of each version, if they are not in the cache. `machine` installs the programs
-that come from the machine's packages.
+builds helm 3, helm 4, or the programs of a cluster of each version, if they are not in the cache. `machine` installs
+the programs that come from the machine's packages.
 """
 
 import fcntl
@@ -17,6 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from plugwright.cli.counting_line import CountingLine
 
 __all__ = [
     "CONTAINERD",
@@ -75,6 +78,7 @@ CONTAINERD = Recipe(
 ETCD = Recipe("etcd", "go.etcd.io/etcd/server/v3", "3.6.16", {"etcd": "go.etcd.io/etcd/server/v3"})
 HELM = Recipe("helm", "helm.sh/helm/v3", "3.21.4", {"helm": "helm.sh/helm/v3/cmd/helm"})
 HELM_4 = Recipe("helm4", "helm.sh/helm/v4", "4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"})
+_HELMS = {each.name: [each] for each in (HELM, HELM_4)}
 
 
 def kubernetes(version: str) -> Recipe:
@@ -141,7 +145,7 @@ def _build(recipe: Recipe) -> None:
     print(f"building {recipe.name} {recipe.version}: {', '.join(recipe.packages)}", flush=True)
     # In one call, so that one program is linked while another is compiled. A directory takes the packages' own names.
     output = made if len(recipe.packages) > 1 else made / next(iter(recipe.packages))
-    flags = ["-tags", recipe.tags, "-ldflags", f"-s -w {texts}", "-o", str(output)]
+    flags = ["-v", "-tags", recipe.tags, "-ldflags", f"-s -w {texts}", "-o", str(output)]
     _go(module, "build", *flags, *recipe.packages.values())
     shutil.rmtree(recipe.place, ignore_errors=True)
     made.rename(recipe.place)  # all or nothing: what was interrupted is never taken for done
@@ -166,19 +170,32 @@ def _replacements(module: Path, required: str, staging: str) -> list[str]:
 
 def _go(directory: Path, *arguments: str) -> str:
     flags = {"GOFLAGS": "-mod=mod -trimpath -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
-    done = subprocess.run(
-        ["go", *arguments], cwd=directory, env={**os.environ, **flags}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        words = "\n".join((done.stderr or done.stdout).splitlines()[-_SHOWN_LINES:])
+    with (
+        CountingLine("packages compiled") as line,
+        TemporaryFile("w+") as output,
+        subprocess.Popen(
+            ["go", *arguments], cwd=directory, env={**os.environ, **flags}, stdout=output, stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stderr is not None
+        errors: list[str] = []
+        for error in process.stderr:  # with -v, the name of each package
+            errors.append(error.rstrip())
+            line.show(len(errors))
+        code = process.wait()
+        output.seek(0)
+        written = output.read()
+    if code:
+        words = "\n".join((errors or written.splitlines())[-_SHOWN_LINES:])
         raise BuildFailed(f"go {' '.join(arguments)} failed:\n{words}")
-    return done.stdout
+    return written
 
 
 def main(names: list[str]) -> None:
     try:
         for name in names or [DEFAULT_VERSION]:
-            for recipe in [HELM] if name == "helm" else [ETCD, CONTAINERD, kubernetes(name)]:
+            for recipe in _HELMS.get(name) or [ETCD, CONTAINERD, kubernetes(name)]:
                 print(build(recipe))
     except BuildFailed as error:
         sys.exit(str(error))

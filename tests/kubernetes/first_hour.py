@@ -10,6 +10,7 @@ import pty
 import re
 import shlex
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 from tests.kubernetes import building
 
@@ -163,6 +165,9 @@ def _cluster(shell: Terminal) -> None:
     shell.run("kubectl scale deployment/web --replicas=1")
     _expect(shell.run("kubectl logs deployment/web"), "hello")
     _expect(shell.run("kubectl exec -it deployment/web -- sh -c 'echo inside $HOSTNAME'"), "inside web-")
+    once = "kubectl run once -it --rm --restart=Never --image=demo --command --"
+    _expect(shell.run(f"{once} sh -c 'sleep 2; tty; echo done'"), "done")
+    _forwarded(shell)
     shell.run("kubectl create job sum --image=demo -- sh -c 'echo $((6 * 7))'")
     shell.run("kubectl wait --for=condition=complete job/sum --timeout=60s")
     _expect(shell.run("kubectl logs job/sum"), "42")
@@ -170,6 +175,28 @@ def _cluster(shell: Terminal) -> None:
     shell.run("kubectl drain node-1 --force --grace-period=1 --timeout=60s")
     shell.run("kubectl uncordon node-1")
     shell.run(".venv/bin/plugwright up status --state lab")
+
+
+def _forwarded(shell: Terminal) -> None:
+    """A page of a pod's web server, by `kubectl port-forward`."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        served, local = one.getsockname()[1], other.getsockname()[1]
+    shell.run(f"kubectl run files --image=demo --command -- {sys.executable} -m http.server {served}")
+    end = time.monotonic() + _LIMIT
+    while not _is_listening(served):
+        if time.monotonic() > end:
+            raise FirstHourFailed("the pod's web server does not listen")
+        time.sleep(0.1)
+    with shell.running(f"kubectl port-forward pod/files {local}:{served}") as wait_for:
+        wait_for("Forwarding from")
+        with urlopen(f"http://127.0.0.1:{local}/", timeout=30) as answer:
+            _expect(answer.read().decode(), "Directory listing")
+    shell.run("kubectl delete pod files --now")
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _own_plugin(shell: Terminal) -> None:

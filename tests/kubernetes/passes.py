@@ -22,7 +22,7 @@ from tests import session_records
 from tests.kubernetes import building
 from tests.session_records import SessionRecord
 
-__all__ = ["BEGIN", "CHANGE", "END", "FULL", "Pass", "chosen", "main", "row", "with_rows"]
+__all__ = ["BEGIN", "CHANGE", "END", "FULL", "Pass", "chosen", "chosen_tests", "main", "row", "with_rows"]
 
 BEGIN, END = "<!-- make test-kubernetes-full: begin -->", "<!-- make test-kubernetes-full: end -->"
 _HEADINGS = ("Kubernetes", "tests", "date", "commit", "passed", "failed", "skipped", "minutes")
@@ -86,7 +86,7 @@ def chosen(passes: Sequence[Pass], version: str) -> Sequence[Pass]:
 
 
 def _run(found: Pass, arguments: Sequence[str], record: Path, *, shown: bool) -> int:
-    command = [sys.executable, "-m", "pytest", "--timeout", "3000", "tests/kubernetes", *found.arguments, *arguments]
+    command = [sys.executable, "-m", "pytest", "--timeout", "3000", *found.arguments, *chosen_tests(arguments)]
     own = {"PLUGWRIGHT_KUBERNETES_VERSION": found.version, session_records.VARIABLE: str(record)}
     output = None if shown else subprocess.PIPE
     done = subprocess.run(
@@ -95,6 +95,12 @@ def _run(found: Pass, arguments: Sequence[str], record: Path, *, shown: bool) ->
     if done.stdout is not None:
         print(f"\n=== Kubernetes {found.version}, {found.tests}\n{done.stdout}", flush=True)
     return done.returncode
+
+
+def chosen_tests(arguments: Sequence[str]) -> list[str]:
+    """The arguments of pytest; without a test file or directory among them, all of `tests/kubernetes`."""
+    named = any(argument.startswith("tests/kubernetes") for argument in arguments)
+    return [*([] if named else ["tests/kubernetes"]), *arguments]
 
 
 def row(found: Pass, record: SessionRecord, *arguments: str) -> str:

@@ -1,6 +1,7 @@
 """Events and Node conditions, from a real daemon's socket to an API server."""
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -174,6 +175,18 @@ async def test_events_wait_for_an_api_server_that_is_away(node: ReportedNode) ->
     await node.served.start()
     await node.condition(has_failed)
     await node.event("DeviceFailed", "Pod")
+
+
+async def test_an_event_that_is_refused_holds_nothing_up(node: ReportedNode, caplog: pytest.LogCaptureFixture) -> None:
+    _, device = await node.admitted("train")
+    await node.report()
+    await node.condition(is_healthy)
+    refusal = json.dumps({"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "being terminated"})
+    is_event = "/api/v1/namespaces/default/events"
+    node.served.trouble = lambda scope: (403, refusal.encode()) if scope["path"].startswith(is_event) else None
+    await node.command("fail", id=device, reason="broken")
+    await node.condition(has_failed)
+    assert "being terminated" in caplog.text
 
 
 async def test_the_program_ends_at_sigterm_and_its_conditions_can_be_cleared(

@@ -6,7 +6,7 @@ h2spec (`make test-wire`) tries the standard's own list of faults.
 import asyncio
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -333,6 +333,25 @@ async def test_a_peer_that_asks_and_never_reads_is_disconnected(root: Path) -> N
             await asyncio.sleep(0)
             if len(waiting.streams) >= 100:
                 break
+        writer.close()
+        del reader
+
+
+async def test_refusals_that_a_peer_never_reads_are_bounded(root: Path) -> None:
+    """A refusal is one frame of headers: no window of the peer holds it back, and its stream is over."""
+    async with serving(root) as server:
+        reader, writer = await asyncio.open_unix_connection(server.path, limit=1)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(PREFACE + SETTINGS)
+        await writer.drain()
+        for first in range(1, 80_001, 1000):
+            requests = (request(stream_id, b"/none") for stream_id in range(first, first + 1000, 2))
+            writer.write(b"".join(requests))
+            with suppress(ConnectionError):
+                await writer.drain()
+            if server.connections and server.connections[0].is_over:
+                break
+        assert server.connections[0].is_over
         writer.close()
         del reader
 

@@ -22,6 +22,7 @@ from tests.observed_kubelet import ObservedKubelet
 from plugwright import Device, Plugin, Registration, Settings, serving
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon
+from plugwright.testing import pod_requesting
 
 NO_REQUESTS = {
     "nonsense": (b"nonsense", "not JSON: "),
@@ -146,6 +147,19 @@ async def test_status_is_answered_again_and_again(controlled: Settings, path: Pa
         for _ in range(3):
             answer = await someone.ask(do="status")
             assert [len(resource["devices"]) for resource in answer["ok"]["resources"]] == [2]
+
+
+async def test_status_names_the_pod_of_each_held_device(
+    kubelet: ObservedKubelet, controlled: Settings, path: Path
+) -> None:
+    async with two_devices(controlled), client(path) as someone:
+        await kubelet.endpoint("mock/gpu", 2)
+        await kubelet.kubelet.admit(pod_requesting({"mock/gpu": 1}, name="reader"))
+        async with asyncio.timeout(60):
+            while True:
+                [gpu] = (await someone.ask(do="status"))["ok"]["resources"]
+                if sorted(device["pods"] for device in gpu["devices"]) == [[], ["default/reader"]]:
+                    break
 
 
 async def answers(path: Path) -> None:

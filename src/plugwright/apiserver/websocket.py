@@ -13,7 +13,7 @@ from starlette.types import Message, Scope
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from plugwright.errors import MalformedMessage, MessageTooLong
+from plugwright.errors import MalformedMessage, MessageTooLarge
 from plugwright.kube import websocket_frames
 from plugwright.kube.websocket_frames import BINARY, CLOSE, PONG, WebSocketReader
 
@@ -149,7 +149,7 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             for message in self._reader.messages():
                 self._handle(message)
-        except MessageTooLong:
+        except MessageTooLarge:
             self._close(_TOO_BIG)
         except MalformedMessage:
             self._close(_PROTOCOL_ERROR)

@@ -26,8 +26,19 @@ def check(path: Path | None) -> None:
         show_valid(path, schema.load(path))
     except ConfigError as error:
         found = recognised_format(path)
+        if not found and {"apiVersion", "kind"} <= _top_level_keys(path):
+            text = f"{path} is a Kubernetes object; a configuration of plugwright begins with `resources:`"
+            raise ConfigError(f"{text} (of a ConfigMap, check the text in `data`)") from error
         if not found:
             raise
         raise ConfigError(
             f"{path} is a configuration of another plugin; convert it: plugwright import --from {found} {path}"
         ) from error
+
+
+def _top_level_keys(path: Path) -> set[str]:
+    """Empty for a file that cannot be read."""
+    try:
+        return {line.partition(":")[0] for line in path.read_text().splitlines() if line[:1].isalpha()}
+    except (OSError, UnicodeDecodeError):
+        return set()

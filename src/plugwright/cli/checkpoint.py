@@ -4,7 +4,6 @@ The format is `protocol.checkpoint`, the meaning `protocol.checkpoint_diff`. A r
 `--output json`, values for programs.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from plugwright.cli.output import document_printed, output_option
 from plugwright.errors import CheckpointCorrupt, ConfigError
 from plugwright.protocol import checkpoint as codec
 from plugwright.protocol.checkpoint import Checkpoint, CheckpointReading
@@ -48,14 +48,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _shared_options(command: F) -> F:
     for option in (
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            help="Output format.",
-        ),
+        output_option(),
         click.option(
             "--device-plugins-dir",
             type=click.Path(path_type=Path),
@@ -92,7 +85,8 @@ def show(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: P
     """
     name = file or _default_file(kubelet_dir, device_plugins_dir)
     reading = _read(name)
-    click.echo(json.dumps(show_report(name, reading)) if output == "json" else "\n".join(show_lines(reading)))
+    if not document_printed(show_report(name, reading), output):
+        click.echo("\n".join(show_lines(reading)))
     _check(name, reading)
 
 
@@ -109,9 +103,7 @@ def verify(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir:
     name = file or _default_file(kubelet_dir, device_plugins_dir)
     reading, problems = _examine(_bytes_of(name))
     dropped = list(_dropped(reading.checkpoint)) if reading else []
-    if output == "json":
-        click.echo(json.dumps(verify_report(name, reading, problems, dropped)))
-    else:
+    if not document_printed(verify_report(name, reading, problems, dropped), output):
         good = [("good", summary(reading))] if reading and not problems else []
         for part, problem in (*problems, *good, *dropped):
             click.echo(f"{name}: {part}: {printable(problem)}")
@@ -134,11 +126,8 @@ def diff(old: str, new: str, output: str, kubelet_dir: Path | None, device_plugi
     if old == new == "-":
         raise click.UsageError("only one of the two files can be standard input")
     changes = differences(*(_trusted(name) for name in (old, new)))
-    if output == "json":
-        click.echo(
-            json.dumps({"old": old, "new": new, "differences": [difference_report(change) for change in changes]})
-        )
-    else:
+    report = {"old": old, "new": new, "differences": [difference_report(change) for change in changes]}
+    if not document_printed(report, output):
         click.echo("\n".join(line for change in changes for line in difference_lines(change)) or "no differences")
     if changes:
         sys.exit(1)

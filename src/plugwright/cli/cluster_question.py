@@ -1,4 +1,4 @@
-"""What `why`, `fit` and `lint` share: how they reach a cluster, read files and NodeReports, and print documents."""
+"""What `why`, `fit` and `lint` share: how they reach a cluster, and read files and NodeReports."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import yaml
 from msgspec.structs import replace
 
 from plugwright.cli.completing import complete_namespace
-from plugwright.cli.output import Dumper
+from plugwright.cli.output import output_option
 from plugwright.errors import ConfigError
 from plugwright.explain import World, read_world
 from plugwright.explain.world import ApiObject
@@ -24,7 +24,7 @@ from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient
 
 __all__ = [
-    "AskedCluster", "AskedReports", "cluster_options", "printed", "read_objects", "report_options", "wanted_namespace",
+    "AskedCluster", "AskedReports", "cluster_options", "read_objects", "report_options", "wanted_namespace",
     "with_reports",
 ]  # fmt: skip
 
@@ -38,11 +38,9 @@ _CLUSTER = (
         "-n", "--namespace", shell_complete=complete_namespace,
         help="Namespace of the objects.  [default: that of the context]",
     ),
-    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl, or in a pod its account."),
+    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl; in a pod, its service account."),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option(
-        "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
-    ),
+    output_option(),
 )  # fmt: skip
 _ALL_NAMESPACES = click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
 _REPORTS = (
@@ -51,7 +49,8 @@ _REPORTS = (
         help="NodeReport of a node whose daemon cannot be reached (`plugwright status -o json`). May be repeated.",
     ),
     click.option("--no-daemons", is_flag=True, help="Do not ask the nodes' daemons for their NodeReports (by exec)."),
-    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True,
+                 help="Labels of the daemons' pods."),
     click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
 )  # fmt: skip
 
@@ -167,15 +166,6 @@ def _content(path: Path) -> bytes:
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"{path} must be at most {_MOST_BYTES} bytes")
     return content
-
-
-def printed(document: msgspec.Struct, output: str) -> bool:
-    """Prints the document if the output is JSON or YAML."""
-    if output not in ("json", "yaml"):
-        return False
-    plain = msgspec.to_builtins(document)
-    click.echo(json.dumps(plain) if output == "json" else yaml.dump(plain, Dumper=Dumper, sort_keys=False).rstrip())
-    return True
 
 
 def wanted_namespace(namespace: str | None, path: Path | None, context: str | None) -> str:

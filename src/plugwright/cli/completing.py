@@ -1,10 +1,11 @@
-"""Completion of names of the cluster: pods, claims, nodes, namespaces, resources and devices.
+"""Completion of names: pods, claims, nodes, namespaces, resources and devices of the cluster, and rules of `verify`.
 
 A shell waits for the answer, so that nothing is offered if the cluster does not answer within a few seconds. Names are
-read from the cluster that the flags on the line choose. Devices are named by their drivers, so ids that a shell would
-not take literally are not offered.
+read from the cluster that the flags on the line choose, or from this machine's daemon. Devices are named by their
+drivers, so ids that a shell would not take literally are not offered.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,7 +15,8 @@ from typing import Any, TypeAlias
 import click
 
 __all__ = [
-    "complete_device_id", "complete_held", "complete_namespace", "complete_node", "complete_resource", "complete_why",
+    "complete_device_id", "complete_held", "complete_joined_node", "complete_namespace", "complete_node",
+    "complete_node_of_up", "complete_resource", "complete_rule", "complete_why",
 ]  # fmt: skip
 
 LIMIT = 5.0  # seconds
@@ -92,16 +94,39 @@ def _devices(context: click.Context) -> Any:
     return read_fleet(choice)[0]
 
 
+def _resources_here(context: click.Context) -> list[Any] | None:
+    """Of the status of a daemon on this machine; None if another one is chosen, or none listens."""
+    from plugwright.fleet.daemons import CONTROL_SOCKET, DaemonChoice, LocalDaemon, find_daemon
+    from plugwright.system import sockets
+
+    given = context.params
+    socket = given.get("control_socket")
+    if given.get("node") or given.get("all_nodes") or not (socket or sockets.is_listening(CONTROL_SOCKET)):
+        return None
+    daemon = find_daemon(DaemonChoice(Path(socket) if socket else None))
+    return list(daemon.ask({"do": "status"})["resources"]) if isinstance(daemon, LocalDaemon) else None
+
+
 def _device_ids(context: click.Context) -> _Names:
     resource = context.params.get("resource") or ""
+    if (here := _resources_here(context)) is not None:
+        for entry in here:
+            if resource in ("", entry["name"]):
+                yield from ((str(device["id"]), f"{entry['name']}, {device['health']}") for device in entry["devices"])
+        return
     for device in _devices(context).devices:
         if resource in ("", device.resource):
             yield device.id, f"{device.resource} on {device.node}, {device.state}"
 
 
 def _resources(context: click.Context) -> _Names:
+    if context.command.name == "cordon":
+        yield "list", "the devices out of service"
+    if (here := _resources_here(context)) is not None:
+        yield from ((str(entry["name"]), "") for entry in here)
+        return
     fleet = _devices(context)
-    return ((entry.resource, "") for entry in (*fleet.devices, *fleet.unnamed))
+    yield from ((entry.resource, "") for entry in (*fleet.devices, *fleet.unnamed))
 
 
 def _held(context: click.Context) -> _Names:
@@ -114,9 +139,32 @@ def _held(context: click.Context) -> _Names:
                 yield f"{holder.namespace}/{holder.pod}", f"holds {device.resource}"
 
 
+def _nodes_of_up(context: click.Context) -> _Names:
+    from plugwright.cluster.up.state_directory import state_directory
+
+    state = context.params.get("state")
+    up = state_directory(Path(state) if state else None, os.environ).running_cluster()
+    return ((str(name), "") for name in up["nodes"])
+
+
+def _joined_nodes(context: click.Context) -> _Names:
+    from plugwright.cluster.joined.join_state import JoinState
+
+    return ((str(name), "") for name in JoinState(Path(context.params["state"])).running()["nodes"])
+
+
+def _rules(_context: click.Context) -> _Names:
+    from plugwright.conformance.catalogue import DRIVER_RULES, RULES
+
+    return ((rule.id, rule.title) for rule in (*RULES, *DRIVER_RULES))
+
+
 complete_why = _completer(_objects_in)
 complete_namespace = _completer(partial(_named, "/api/v1/namespaces"))
 complete_node = _completer(partial(_named, "/api/v1/nodes"))
 complete_device_id = _completer(_device_ids)
 complete_resource = _completer(_resources)
 complete_held = _completer(_held)
+complete_node_of_up = _completer(_nodes_of_up)
+complete_joined_node = _completer(_joined_nodes)
+complete_rule = _completer(_rules)

@@ -42,7 +42,9 @@ _OPTIONS = (
     ),
     click.option("--kubeconfig", type=_PATH, help="With --node.  [default: as kubectl]"),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option(
+        "--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemons' pods."
+    ),
     click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
 )
 _ALL_NODES = click.option("--all-nodes", is_flag=True, help="The daemons of all nodes of the cluster.")

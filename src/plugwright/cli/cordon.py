@@ -7,9 +7,8 @@ import click
 
 from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, device_id
-from plugwright.cli.fleet_options import document_printed
 from plugwright.cli.options import duration, moment
-from plugwright.cli.output import Cell, age, table_lines
+from plugwright.cli.output import Cell, age, document_printed, output_option, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.device_names import NamedDevice, complete_device
 from plugwright.sdk.status import CordonStatus, DaemonStatus
@@ -39,7 +38,7 @@ _by = click.option(
 )
 @_by
 @click.option("--list", "listing", is_flag=True, hidden=True)  # its earlier name
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="With `list`.  [default: text]")
+@output_option("With `list`.", default=None)
 @daemon_options(all_nodes=True)
 def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: Any) -> None:
     """Take one device out of service: it turns Unhealthy with this reason, and stays so over restarts.

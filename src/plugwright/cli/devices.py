@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from plugwright.cli.completing import complete_node, complete_resource
 from plugwright.cli.devices_table import device_lines
-from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option
+from plugwright.cli.fleet_options import cluster_options, echo_unseen
+from plugwright.cli.output import document_printed, output_option
 from plugwright.errors import PeerGone
 from plugwright.explain.world import World
 from plugwright.fleet.cluster_view import read_fleet
@@ -35,7 +36,7 @@ Examples:
 )  # fmt: skip
 @click.option("--unhealthy", is_flag=True, help="Only devices that are unhealthy, cordoned, tainted or unknown.")
 @click.option("-w", "--watch", is_flag=True, help="Keep running, and draw again as things change.")
-@output_option
+@output_option()
 @cluster_options
 def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, output: str) -> None:
     """Show each device of the cluster or of NODE: model, health, reason, NUMA node and holder.

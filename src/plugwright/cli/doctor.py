@@ -10,8 +10,10 @@ from typing import Any
 import click
 import msgspec
 
+from plugwright.cli.completing import complete_node
 from plugwright.cli.control import control_socket
 from plugwright.cli.fleet_options import cluster_options
+from plugwright.cli.output import document_printed, output_option
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
 from plugwright.doctor.examined_node import DoctorTarget
@@ -34,19 +36,18 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("node", metavar="[NODE]", default="")
+@click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
 @click.option("--root", type=click.Path(path_type=Path), default="/", show_default=True,
               help="Where the node's file system is, in a pod that mounts it. Other paths are below it.")  # fmt: skip
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",
               help="The kubelet's directory.  [default: as the daemon uses it]")  # fmt: skip
 @click.option("--device-plugins-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_DEVICE_PLUGINS_DIR",
-              help="Its device-plugins directory.  [default: under --kubelet-dir]")  # fmt: skip
+              help="The kubelet's device-plugins directory.  [default: under --kubelet-dir]")  # fmt: skip
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_STATE_DIR",
               default="/var/lib/plugwright", show_default=True, help="State directory of the daemon.")  # fmt: skip
 @click.option("--node-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_NODE_DIR",
               help="Directory of cordons and owners.  [default: as in the chart, or --state-dir]")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
-              help="json is a DoctorReport: docs/doctor.md.")  # fmt: skip
+@output_option("json and yaml are a DoctorReport: docs/doctor.md.")
 @cluster_options
 @control_socket
 def doctor(cluster: DaemonChoice, output: str, **options: Any) -> None:
@@ -57,7 +58,8 @@ def doctor(cluster: DaemonChoice, output: str, **options: Any) -> None:
     than the node itself. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
     """
     report = _examined_there(cluster) if cluster.node else diagnose(_target(**options))
-    click.echo(msgspec.json.encode(report).decode() if output == "json" else "\n".join(_lines(report)))
+    if not document_printed(report, output):
+        click.echo("\n".join(_lines(report)))
     sys.exit(_CODES[report.result])
 
 

@@ -1,13 +1,12 @@
 """`plugwright dra`: the devices that DRA drivers publish in a cluster, and the claims that have them."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import PeerRefused
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient, Document
@@ -20,11 +19,13 @@ _GROUP = "/apis/resource.k8s.io/v1"
 _SLICE_COLUMNS = ["NODE", "DRIVER", "DEVICE", "TAINTS", "CLAIM", "ATTRIBUTES"]
 _CLAIM_COLUMNS = ["NAMESPACE", "CLAIM", "STATE", "NODE", "DRIVER", "DEVICES", "PODS"]
 _cluster_options = (
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: as kubectl, or in a pod its account."),
+    click.option(
+        "--kubeconfig", type=click.Path(path_type=Path), help="Default: as kubectl; in a pod, its service account."
+    ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
     click.option("--node", "nodes", multiple=True, metavar="NODE", help="Only of these nodes."),
     click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only of these drivers."),
-    click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    output_option(),
 )
 
 
@@ -46,14 +47,13 @@ def slices(
 ) -> None:
     """List the devices in ResourceSlices, with their taints and the claims that have them.
 
-    A pool that the scheduler cannot use, because slices of it are missing, is said.
+    Reports pools that the scheduler cannot use because slices are missing.
     """
     found = _read(kubeconfig, context, ("resourceslices", "resourceclaims"))
     devices = published_devices(*found)
     shown = [device for device in devices if _is_wanted(device, nodes, drivers)]
     incomplete = [text for pool, text in incomplete_pools(found[0]) if _is_wanted(pool, nodes, drivers)]
-    if output == "json":
-        click.echo(json.dumps({"devices": shown, "incomplete": incomplete}))
+    if document_printed({"devices": shown, "incomplete": incomplete}, output):
         return
     for text in incomplete:
         click.echo(click.style(text, fg="red"))
@@ -69,8 +69,7 @@ def claims(
     """List ResourceClaims, with their devices and the pods that have reserved them."""
     (documents,) = _read(kubeconfig, context, ("resourceclaims",))
     shown = [claim for claim in listed_claims(documents) if _has_wanted(claim, nodes, drivers)]
-    if output == "json":
-        click.echo(json.dumps({"claims": shown}))
+    if document_printed({"claims": shown}, output):
         return
     rows = [_claim_row(claim) for claim in shown]
     click.echo("\n".join(table_lines(_CLAIM_COLUMNS, rows)) if rows else "no ResourceClaims")

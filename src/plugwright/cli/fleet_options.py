@@ -1,22 +1,18 @@
-"""What `devices`, `who`, `free` and `history` share: the flags for the cluster, and how documents are printed."""
+"""What `devices`, `who` and `free` share: the flags for the cluster, and what they could not see."""
 
-import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
-import yaml
 
 from plugwright.cli.completing import complete_namespace
-from plugwright.cli.output import Dumper
 from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.fleet.fleet_devices import Fleet
 from plugwright.text import clean
 
-__all__ = ["cluster_options", "document_printed", "echo_unseen", "output_option", "pod_namespace"]
+__all__ = ["cluster_options", "echo_unseen", "pod_namespace"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMESPACE = click.option(
@@ -25,15 +21,14 @@ _NAMESPACE = click.option(
 _ALL_NAMESPACES = click.option(
     "-A", "--all-namespaces", is_flag=True, help="A pod of any namespace, which is the default."
 )
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]), default="text", show_default=True
-)
 _OPTIONS = (
     click.option(
         "--kubeconfig", type=click.Path(path_type=Path), help="Default: the running `plugwright up`, else as kubectl."
     ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Of the daemons' pods."),
+    click.option(
+        "--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemons' pods."
+    ),
     click.option("--daemon-namespace", metavar="NAME", help="Namespace of the daemons' pods.  [default: any]"),
 )
 
@@ -65,15 +60,6 @@ def pod_namespace(command: F) -> F:
         return command(*arguments, namespace=namespace, **values)
 
     return _NAMESPACE(_ALL_NAMESPACES(call))  # type: ignore[return-value]
-
-
-def document_printed(value: object, output: str) -> bool:
-    """Whether the output is a document, which has been printed then."""
-    if output not in ("json", "yaml"):
-        return False
-    document = msgspec.to_builtins(value)
-    click.echo(json.dumps(document) if output == "json" else yaml.dump(document, Dumper=Dumper, sort_keys=False))
-    return True
 
 
 def echo_unseen(fleet: Fleet) -> None:

@@ -5,8 +5,8 @@ from typing import get_args
 import click
 
 from plugwright.cli.completing import complete_node
-from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.fleet_options import cluster_options, echo_unseen
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice
 from plugwright.fleet.sums import Grouping, count_free
@@ -25,7 +25,7 @@ _NUMBERS = ("total", "free", "held", "unhealthy", "unknown")
     show_default=True,
     help="Group the counts by this.",
 )
-@output_option
+@output_option()
 @cluster_options
 def free(by: Grouping, cluster: DaemonChoice, output: str) -> None:
     """Count the devices of the cluster or of NODE: free, held, unhealthy or cordoned, and unknown.

@@ -4,7 +4,6 @@ On the node the request goes through the daemon's control socket, for another no
 who may exec into it may do this, and no new right is needed, least of all by the daemon.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 
 import click
 
+from plugwright.cli.completing import complete_node
 from plugwright.cli.control import ChosenDaemon, control_socket
 from plugwright.cli.options import duration
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.model import natural_order, some
@@ -37,7 +37,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("node", metavar="[NODE]", default="")
+@click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
 @click.option(
     "--to",
     type=click.Choice([ServeMode.DRA.value, ServeMode.DEVICE_PLUGIN.value, ServeMode.BOTH.value]),
@@ -50,8 +50,8 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 @click.option("--device", metavar="ID", help="Only this device, of one --resource.")
 @click.option("--wait", is_flag=True, help="Return when nothing is left to move.")
 @click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="With --wait.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--namespace", metavar="NAME", help="Of the daemon's pod on NODE.  [default: any]")
+@output_option()
+@click.option("--namespace", metavar="NAME", help="Namespace of the daemon's pod on NODE.  [default: any]")
 @click.option("--selector", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="With NODE.  [default: as kubectl]")
 @click.option("--context", help="Context of the kubeconfig.")
@@ -77,7 +77,8 @@ def handover(
     if to is not None:
         _request(daemon, to, resources, device)
     moves = _waited(daemon, resources, wait) if wait is not None else _moves(daemon.ask({"do": "status"}), resources)
-    click.echo(json.dumps({"devices": moves}) if output == "json" else "\n".join(_lines(moves)))
+    if not document_printed({"devices": moves}, output):
+        click.echo("\n".join(_lines(moves)))
 
 
 def _serves(daemon: ChosenDaemon, node: str) -> bool:

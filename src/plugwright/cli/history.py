@@ -1,18 +1,16 @@
 """`plugwright history`: what happened to a device, to the devices of a pod, or to all."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-import yaml
 
 from plugwright.cli.completing import complete_held
 from plugwright.cli.control import ChosenDaemon, daemon_options
-from plugwright.cli.fleet_options import output_option, pod_namespace
+from plugwright.cli.fleet_options import pod_namespace
 from plugwright.cli.options import duration
-from plugwright.cli.output import Cell, Dumper, table_lines
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.daemons import CONTROL_SOCKET
 from plugwright.fleet.device_events import event_text
@@ -34,7 +32,7 @@ Examples:
 @click.argument("what", metavar="[DEVICE|POD]", default="", shell_complete=complete_held)
 @click.option("--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back.")
 @pod_namespace
-@output_option
+@output_option()
 @daemon_options(all_nodes=True)
 def history(what: str, since: float, namespace: str, output: str, daemon: ChosenDaemon) -> None:
     """Show allocations, releases, changes of health and cordons: of DEVICE, of POD's devices, or of all.
@@ -52,9 +50,7 @@ def history(what: str, since: float, namespace: str, output: str, daemon: Chosen
         silent += [f"{clean(node)}: {clean(reason)}"] if reason else []
         found += [{"node": node or choice.node, **event} for event in events or () if _is_about(event, what, namespace)]
     found.sort(key=lambda event: str(event["time"]))
-    if output in ("json", "yaml"):
-        click.echo(json.dumps(found) if output == "json" else yaml.dump(found, Dumper=Dumper, sort_keys=False))
-    else:
+    if not document_printed(found, output):
         click.echo("\n".join(_lines(found, is_wide=output == "wide")))
     if silent:
         raise PeerGone(f"the history of some nodes is unknown: {'; '.join(silent)}")

@@ -1,6 +1,5 @@
 """`plugwright join`: emulated nodes in any API server that a kubeconfig reaches."""
 
-import json
 import shlex
 import sys
 import time
@@ -15,9 +14,13 @@ import yaml
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
+from plugwright.cli.completing import complete_joined_node
 from plugwright.cli.control import ask
+from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
+from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.joined.join_state import JoinFlags, JoinInfo, JoinState
+from plugwright.fleet.daemons import DaemonChoice
 
 __all__ = ["explained", "join"]
 
@@ -71,6 +74,7 @@ nodes.yaml:
 @click.option(
     "--heartbeat", type=duration, default="10s", metavar="TIME", show_default=True, help="Time between lease renewals."
 )
+@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--print-rbac", is_flag=True, help="Only print the roles that these nodes need, and their bindings.")
 @click.option(
@@ -80,10 +84,17 @@ nodes.yaml:
     show_default=True,
     help="With --print-rbac: whom the roles are bound to.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.pass_context
 def join(
-    context: click.Context, /, output: str, leave: bool, print_rbac: bool, service_account: str, **flags: Any
+    context: click.Context,
+    /,
+    output: str,
+    leave: bool,
+    print_rbac: bool,
+    service_account: str,
+    no_page: bool,
+    **flags: Any,
 ) -> None:
     """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
 
@@ -108,7 +119,7 @@ def join(
     elif leave:
         _leave(program, options)
     else:
-        _run(program, options, output)
+        _run(program, options, output, has_page=not no_page)
 
 
 def _plans(options: JoinFlags) -> Any:
@@ -132,18 +143,27 @@ def _leave(program: ModuleType, options: JoinFlags) -> None:
     click.echo(f"{', '.join(gone)}: removed" if gone else "no nodes of this directory are registered")
 
 
-def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
+def _run(program: ModuleType, options: JoinFlags, output: str, *, has_page: bool) -> None:
+    from plugwright.web.page_program import page_of_nodes
+
+    page = partial(page_of_nodes, DaemonChoice(kubeconfig=options.kubeconfig, context=options.context))
     began = time.monotonic()
 
+    plans = _plans(options)
+    line = CountingLine("nodes started", len(plans.plans))
+
     def show(info: JoinInfo) -> None:
-        if output == "json":
-            click.echo(json.dumps(info.document()))
-        else:
+        line.erase()
+        if not document_printed(info.document(), output):
             click.echo("\n".join(_ready_lines(info, options, time.monotonic() - began)))
         sys.stdout.flush()
 
     logs.configure("human", "warning")
-    program.run(options, _plans(options), show, partial(explained, options))
+    calls = program.JoinCalls(
+        show, partial(explained, options), page if has_page else None, lambda count, _: line.show(count)
+    )
+    with line:
+        program.run(options, plans, calls)
 
 
 def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
@@ -168,6 +188,8 @@ def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator
     if options.taint:
         yield "Pods need the toleration {key: plugwright.dev/emulated, operator: Exists}."
     kept = f"; the nodes stay registered, `--leave` removes them (--state {options.state})" if options.state else ""
+    if info.page:
+        yield f"In a browser:  {info.page}"
     yield f"Ctrl-C ends it{kept}."
 
 
@@ -175,7 +197,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 
 
 @join.command("stop-node", epilog="Example:  plugwright join stop-node gpu-2 --state ./nodes")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
     """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
@@ -184,7 +206,7 @@ def stop_joined_node(node: str, state: Path) -> None:
 
 
 @join.command("start-node", epilog="Example:  plugwright join start-node gpu-2 --state ./nodes")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def start_joined_node(node: str, state: Path) -> None:
     """Start a node's kubelet again: its plugins register again, its pods keep their devices."""

@@ -2,13 +2,19 @@
 
 import click
 
+from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
 from plugwright.fleet.device_names import close_ids, complete_device, devices_in_status
 
 __all__ = ["mock"]
 
-_RESOURCE = click.option("--resource", default="", help="Resource of the device; found by the device id if left out.")
+_RESOURCE = click.option(
+    "--resource",
+    default="",
+    shell_complete=complete_resource,
+    help="Resource of the device; found by the device id if left out.",
+)
 
 
 @click.group(epilog="Example:  plugwright mock fail mock-3 --reason 'fell off the bus'")
@@ -20,7 +26,7 @@ def mock() -> None:
 
 
 @mock.command(epilog="Example:  plugwright mock fail mock-3 --reason 'fan stopped'")
-@click.argument("device_id", metavar="ID")
+@click.argument("device_id", metavar="ID", shell_complete=complete_device_id)
 @click.option("--reason", default="", help="Reason, shown by `status`.")
 @click.option("--code", default="mock", show_default=True, help="Code of the reason, as `xid-79`.")
 @_RESOURCE
@@ -31,7 +37,7 @@ def fail(device_id: str, reason: str, code: str, resource: str, daemon: ChosenDa
 
 
 @mock.command(epilog="Example:  plugwright mock recover mock-3")
-@click.argument("device_id", metavar="ID")
+@click.argument("device_id", metavar="ID", shell_complete=complete_device_id)
 @_RESOURCE
 @daemon_options()
 def recover(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
@@ -49,7 +55,7 @@ def add(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
 
 
 @mock.command(epilog="Example:  plugwright mock remove mock-3")
-@click.argument("device_id", metavar="ID")
+@click.argument("device_id", metavar="ID", shell_complete=complete_device_id)
 @_RESOURCE
 @daemon_options()
 def remove(device_id: str, resource: str, daemon: ChosenDaemon) -> None:

@@ -1,17 +1,16 @@
 """`plugwright mps`: runs and shows the MPS control daemons of shared GPUs, outside the plugin."""
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-import msgspec
 from msgspec.structs import replace
 
 from plugwright.cli import logs
 from plugwright.cli.options import duration
+from plugwright.cli.output import document_printed, output_option
 from plugwright.config import schema
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
@@ -83,16 +82,13 @@ run.params.extend(_PROBE_SETTINGS)
 
 @mps.command(epilog="Example:  plugwright mps status -c plugwright.yaml")
 @_CONFIG
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.pass_context
 def status(context: click.Context, path: Path, output: str) -> None:
     """Show the control daemons of this node. The exit code is 1 when one does not work."""
     resources = _mps_resources(schema.load(path), ())
     states = [(resource.paths, state.read(resource.paths.state)) for resource in resources]
-    if output == "json":
-        shown = {paths.resource: msgspec.to_builtins(current) if current else None for paths, current in states}
-        click.echo(json.dumps(shown, indent=2, default=list))
-    else:
+    if not document_printed({paths.resource: current for paths, current in states}, output):
         click.echo("\n".join(line for paths, current in states for line in _lines(paths, current)))
     context.exit(0 if all(_is_working(current, time.monotonic()) for _, current in states) else 1)
 

@@ -1,6 +1,5 @@
 """`plugwright node`: the extended resources of a cluster's nodes, listed, added and removed through the API server."""
 
-import json
 import os
 import re
 import sys
@@ -12,8 +11,9 @@ from typing import Any, TypeVar
 import click
 import yaml
 
+from plugwright.cli.completing import complete_node
 from plugwright.cli.options import duration
-from plugwright.cli.output import Cell, print_table
+from plugwright.cli.output import Cell, document_printed, output_option, print_table
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.extended_resources import changes, removal, report, survey, uninstall
 from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeOutcome, ChangeTarget
@@ -77,7 +77,7 @@ _cluster_options = _options(
         help="Default: KUBECONFIG, ~/.kube/config, or in a pod its service account.",
     ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    output_option(),
     click.option("--rbac", is_flag=True, help="Only print the ClusterRole that this call needs."),
 )
 _change_options = _options(
@@ -109,7 +109,7 @@ def node() -> None:
 
 
 @node.command(epilog="Example:  plugwright node resources --output json | jq '.nodes[].resources[]'")
-@click.argument("name", metavar="[NODE]", default="")
+@click.argument("name", metavar="[NODE]", default="", shell_complete=complete_node)
 @_kubelet_dir_option
 @_cluster_options
 def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **access: Any) -> None:
@@ -126,8 +126,8 @@ def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **ac
     with connect(**access) as api:
         nodes = survey.nodes_named(api, names)
         listed = survey.list_resources(api, nodes, survey.cluster_context(api, nodes, _paths(kubelet_dir))())
-    if output == "json":
-        click.echo(json.dumps({"nodes": report.nodes_report(nodes, listed)}))
+    if document_printed({"nodes": report.nodes_report(nodes, listed)}, output):
+        pass
     elif listed:
         evidence = [resource.assessment.evidence for resource in listed]
         print_table(report.COLUMNS, [_table_row(resource) for resource in listed], evidence)
@@ -137,7 +137,7 @@ def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **ac
 
 
 @node.command(epilog="Example:  plugwright node add worker-1 example.com/dongle=4 --wait")
-@click.argument("name", metavar="NODE")
+@click.argument("name", metavar="NODE", shell_complete=complete_node)
 @click.argument("counts", metavar="RESOURCE=COUNT...", type=_resource_count, nargs=-1)
 @_change_options
 @_cluster_options
@@ -218,8 +218,8 @@ def remove(
     epilog="Example:  plugwright node clean-up --namespace devices --name gone --cluster-role gone --resource mock/gpu",
 )
 @click.option("--namespace", required=True)
-@click.option("--name", required=True, help="Of the CronJob, the ServiceAccount, the Role and its binding.")
-@click.option("--cluster-role", required=True, help="Its name, and that of its binding.")
+@click.option("--name", required=True, help="Name of the CronJob, the ServiceAccount, the Role and its binding.")
+@click.option("--cluster-role", required=True, help="Name of the ClusterRole and of its binding.")
 @click.option("--daemon-set", "daemon_sets", multiple=True, help="One that exists means: the release is there again.")
 @click.option("--resource", "only", type=_resource, multiple=True)
 @click.option("--resource-pattern", "patterns", type=_pattern, multiple=True)
@@ -264,7 +264,7 @@ class _Progress:
     """Prints the progress of every target to stderr, when it changes and every half minute."""
 
     def __init__(self, output: str) -> None:
-        self._quiet, self._start = output == "json", time.monotonic()
+        self._quiet, self._start = output in ("json", "yaml"), time.monotonic()
         self._printed: dict[ChangeTarget, tuple[str, float]] = {}
 
     def report(self, target: ChangeTarget, progress: str) -> None:
@@ -276,8 +276,8 @@ class _Progress:
 
 
 def _finish(outcomes: Sequence[ChangeOutcome], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps({"changes": report.changes_report(outcomes)}))
+    if document_printed({"changes": report.changes_report(outcomes)}, output):
+        pass
     elif not outcomes:
         click.echo("nothing is stale")
     else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from plugwright.cli.completing import complete_device_id
 from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
 from plugwright.fleet.device_names import NamedDevice, complete_device
@@ -25,7 +26,7 @@ def nvidia() -> None:
 
 
 @nvidia.command(epilog="Example:  plugwright nvidia recover 3")
-@click.argument("gpu", metavar="GPU")
+@click.argument("gpu", metavar="GPU", shell_complete=complete_device_id)
 @_RESOURCE
 @daemon_options()
 def recover(gpu: str, resource: str, daemon: ChosenDaemon) -> None:

@@ -1,30 +1,50 @@
-"""Output of the commands: tables, ages, and YAML.
+"""Output of the commands: tables, ages, and documents.
 
 Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
 or cut off at the width of a terminal, and in a pipe it is plain text without colour, unless FORCE_COLOR is set.
 Characters that a terminal would obey are shown as escapes.
 """
 
+import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
+import msgspec
 import yaml
 
 from plugwright.cli.color import color_choice
 from plugwright.text import escaped
 
-__all__ = ["Cell", "Dumper", "age", "print_table", "table_lines", "wrapped"]
+__all__ = ["Cell", "Dumper", "age", "document_printed", "output_option", "print_table", "table_lines", "wrapped"]
 
 Cell: TypeAlias = str | tuple[str, str]  # a text, or a text and its colour
 _UNLIMITED = 1_000_000  # columns
 _GAP = 2
 _WORD = re.compile(r" *[^ ]+| +$")
 _DETAIL_INDENT = 4
+
+
+def output_option(text: str = "", default: str | None = "text") -> Callable[[Any], Any]:
+    """`--output` of every command that prints a table; `wide` is `text` for commands without further columns."""
+    choices = click.Choice(["text", "wide", "json", "yaml"])
+    return click.option("-o", "--output", type=choices, default=default, show_default=bool(default), help=text)
+
+
+def document_printed(value: object, output: str) -> bool:
+    """Whether the output is a document, which has been printed then: one line of JSON in a pipe, more on a terminal."""
+    if output not in ("json", "yaml"):
+        return False
+    document = msgspec.to_builtins(value)
+    if output == "yaml":
+        click.echo(yaml.dump(document, Dumper=Dumper, sort_keys=False).rstrip())
+    else:
+        click.echo(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
+    return True
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], details: Sequence[str] = ()) -> None:

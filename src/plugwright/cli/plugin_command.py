@@ -2,13 +2,14 @@
 
 import click
 
+from plugwright.cli.completing import complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 
 __all__ = ["command"]
 
 
 @click.command(epilog="Example:  plugwright command example.com/tape eject drive=st0")
-@click.argument("resource")
+@click.argument("resource", shell_complete=complete_resource)
 @click.argument("name")
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @daemon_options()

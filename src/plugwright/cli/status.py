@@ -5,18 +5,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
+from plugwright.cli.completing import complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options
 from plugwright.cli.devices_table import age_of
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.cli.output import age as _age
-from plugwright.errors import PeerGone
+from plugwright.errors import ConfigError, PeerGone
 from plugwright.fleet.daemons import LocalDaemon
 from plugwright.fleet.device_events import event_text
-from plugwright.model import natural_order
+from plugwright.model import natural_order, some
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
 
@@ -30,34 +32,59 @@ _MOST_EVENTS = 5
 @click.command(
     epilog="Example:  plugwright status --output json | jq '.resources[].devices[] | select(.holders == [])'"
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json is a NodeReport: docs/node-report.md.",
-)
+@click.argument("names", metavar="[RESOURCE]...", nargs=-1, shell_complete=complete_resource)
+@output_option("json and yaml are a NodeReport: docs/node-report.md.")
 @click.option(
     "-w", "--watch", is_flag=True, help="Keep running: draw again in place, or in a pipe print after every change."
 )
 @daemon_options(all_nodes=True)
-def status(daemon: ChosenDaemon, output: str, watch: bool) -> None:
-    """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age."""
-    once, always = ("report", "watch reports") if output == "json" else ("status", "watch")
+def status(daemon: ChosenDaemon, names: tuple[str, ...], output: str, watch: bool) -> None:
+    """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age.
+
+    With RESOURCE only these.
+    """
+    daemon = _Selection(daemon, names) if names else daemon
+    once, always = ("report", "watch reports") if output in ("json", "yaml") else ("status", "watch")
     if daemon.is_all:
         if watch:
             raise click.UsageError("--watch shows one node: give --node")
         _show_all(daemon, once, output)
         return
     if not watch:
-        click.echo(_formatted(daemon.ask({"do": once}), output))
+        _print(daemon.ask({"do": once}), output)
         return
-    if output == "text" and sys.stdout.isatty():
+    if output in ("text", "wide") and sys.stdout.isatty():
         _watch(daemon)
         return
     for report in daemon.follow({"do": always}):
-        click.echo(_formatted(report, output))
+        _print(report, output, is_stream=True)
+
+
+class _Selection(ChosenDaemon):
+    """A daemon whose reports are reduced to some resources."""
+
+    def __init__(self, daemon: ChosenDaemon, names: Sequence[str]) -> None:
+        super().__init__(daemon.choice, is_all=daemon.is_all)
+        self._names = names
+
+    def ask(self, request: Mapping[str, object]) -> Any:
+        return self._selected(super().ask(request))
+
+    def follow(self, request: Mapping[str, object]) -> Iterator[Any]:
+        return map(self._selected, super().follow(request))
+
+    def ask_all(self, request: Mapping[str, object]) -> Iterator[tuple[str, Any, str]]:
+        for node, report, reason in super().ask_all(request):
+            yield node, report if reason else self._selected(report, is_one_of_many=True), reason
+
+    def _selected(self, report: dict[str, Any], is_one_of_many: bool = False) -> dict[str, Any]:
+        served = sorted(resource["name"] for resource in report["resources"])
+        for name in () if is_one_of_many else self._names:
+            if name not in served:
+                hint = "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, served, n=1))
+                raise ConfigError(f"no resource {name!r} is served here (served: {some(served)}){hint}")
+        shown = [resource for resource in report["resources"] if resource["name"] in self._names]
+        return {**report, "resources": shown}
 
 
 def _watch(daemon: ChosenDaemon) -> None:
@@ -82,8 +109,8 @@ def _show_all(daemon: ChosenDaemon, request: str, output: str) -> None:
     for number, (node, report, reason) in enumerate(daemon.ask_all({"do": request})):
         if reason:
             silent.append(f"{clean(node)}: {clean(reason)}")
-        elif output == "json":
-            click.echo(json.dumps(report))
+        elif output in ("json", "yaml"):
+            _print(report, output, is_stream=True)
         else:
             gap = "\n" if number else ""
             indented = (f"  {line}".rstrip() for line in _lines(report, time.time()))
@@ -92,8 +119,15 @@ def _show_all(daemon: ChosenDaemon, request: str, output: str) -> None:
         raise PeerGone(f"no answer of some nodes: {'; '.join(silent)}")
 
 
-def _formatted(report: DaemonStatus, output: str) -> str:
-    return json.dumps(report) if output == "json" else "\n".join(_lines(report, time.time()))
+def _print(report: DaemonStatus, output: str, *, is_stream: bool = False) -> None:
+    """In a stream, JSON is a document a line, and YAML begins each with `---`."""
+    if is_stream and output == "json":
+        click.echo(json.dumps(report))
+        return
+    if is_stream and output == "yaml":
+        click.echo("---")
+    if not document_printed(report, output):
+        click.echo("\n".join(_lines(report, time.time())))
 
 
 def _lines(report: DaemonStatus, now: float) -> Iterator[str]:

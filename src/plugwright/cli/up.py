@@ -14,8 +14,11 @@ import click
 from plugwright.apiserver.extra import check_installed
 from plugwright.apiserver.kubeconfig_file import check_not_foreign
 from plugwright.cli import logs
+from plugwright.cli.completing import complete_node_of_up
 from plugwright.cli.control import ask
+from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration, program_name
+from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.up.daemonize import daemonize
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions, state_directory
 
@@ -39,7 +42,6 @@ state_option = click.option(
     show_envvar=True,
     help="The cluster's state directory.  [default: a temporary, private one]",
 )
-_output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
 def _time_option(flag: str, default: str, text: str) -> Callable[[Any], Any]:
@@ -80,6 +82,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     metavar="IMAGE=COMMAND",
     help="With --run, the entrypoint of an image: npu=plugwright. May be repeated.",
 )
+@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
 @click.option(
@@ -92,9 +95,9 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 @_time_option("--heartbeat", "10s", "Time between a node's status rounds.")
 @_time_option("--silence", "50s", "Time without a heartbeat until a node is NotReady.")
 @_time_option("--plugin-grace", "5m", "Time a resource stays on a node after its plugin has gone.")
-@_output
+@output_option()
 @click.pass_context
-def up(context: click.Context, /, state: Path | None, output: str, **values: Any) -> None:
+def up(context: click.Context, /, state: Path | None, output: str, no_page: bool, **values: Any) -> None:
     """Start a cluster on this machine: API server, scheduler and nodes in one process, in about a second.
 
     kubectl works on it, with the kubeconfig that it writes. It listens on 127.0.0.1 alone, over TLS and with a token of
@@ -104,35 +107,42 @@ def up(context: click.Context, /, state: Path | None, output: str, **values: Any
         return
     if values["bare"] and values["config"]:
         raise click.UsageError("--bare and --config exclude each other")
-    _start(UpOptions(**values), state_directory(state, os.environ), output)
+    _start(UpOptions(**values), state_directory(state, os.environ), output, has_page=not no_page)
 
 
-def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
+def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_page: bool) -> None:
     began = time.monotonic()
     logs.configure("human", "warning")
     check_installed("plugwright up")
-    from plugwright.cluster.up.program import run  # the whole cluster
+    from plugwright.cluster.up.program import UpCalls, run  # the whole cluster
     from plugwright.config.node_plugins import NodePlugins
+    from plugwright.web.page_program import page_of_cluster
 
     if options.kubeconfig is not None and not options.force:
         check_not_foreign(options.kubeconfig)
 
+    line = CountingLine("nodes started", options.nodes)
+
     def show(info: ClusterInfo) -> None:
-        if output == "json":
-            click.echo(json.dumps(info.document()))
-        else:
+        line.erase()
+        if not document_printed(info.document(), output):
             click.echo("\n".join(_ready_lines(info, directory, time.monotonic() - began, options.processes)))
         sys.stdout.flush()
 
     plugins = NodePlugins(options.config, bare=options.bare)
+    page = page_of_cluster if has_page else None
     if not options.detach:
-        run(options, directory, plugins, show, first_line_of)
+        calls = UpCalls(show, first_line_of, page, lambda count, _: line.show(count))
+        with line:
+            run(options, directory, plugins, calls)
         return
     directory.create()
     if not directory.is_free():
         raise directory.in_use_error()
     document = daemonize(
-        lambda ready: run(options, directory, plugins, lambda info: ready(info.document()), first_line_of),
+        lambda ready: run(
+            options, directory, plugins, UpCalls(lambda info: ready(info.document()), first_line_of, page)
+        ),
         directory.log,
     )
     assert isinstance(document, dict)
@@ -162,6 +172,8 @@ def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float, p
     yield from (f"    {line}" for line in _suggested_commands(info, program, processes))
     yield ""
     yield f"A node stops and comes back:  {program} up stop-node node-1{directory.flag}, start-node"
+    if info.page:
+        yield f"In a browser:  {info.page}"
     if info.log:
         yield f"To end it:  {program} down{directory.flag}    (process {info.pid}, its log is {info.log})"
     else:
@@ -189,7 +201,7 @@ def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Ite
 
 
 @up.command("stop-node", epilog="Example:  plugwright up stop-node node-2")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def stop_node(node: str, state: Path | None) -> None:
     """End a node's kubelet as if killed; after --silence the node is NotReady."""
@@ -198,7 +210,7 @@ def stop_node(node: str, state: Path | None) -> None:
 
 
 @up.command("start-node", epilog="Example:  plugwright up start-node node-2")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def start_node(node: str, state: Path | None) -> None:
     """Start a node's kubelet again: its plugins register again, its pods keep their devices."""
@@ -208,19 +220,19 @@ def start_node(node: str, state: Path | None) -> None:
 
 @up.command(epilog="Example:  plugwright up status --output json | jq '.nodes[] | select(.ready | not)'")
 @state_option
-@_output
+@output_option()
 def status(state: Path | None, output: str) -> None:
     """Show the running cluster: its server and kubeconfig, its nodes and their resources, its pods."""
     info = state_directory(state, os.environ).running_cluster()
     answer = ask(Path(info["control"]), {"do": "status"})
-    if output == "json":
-        click.echo(json.dumps({**info, **answer}))
-    else:
+    if not document_printed({**info, **answer}, output):
         click.echo("\n".join(_status_lines(answer, info)))
 
 
 def _status_lines(status: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[str]:
     yield f"{info['server']}, process {info['pid']}, kubeconfig {info['kubeconfig']}"
+    if info.get("page"):
+        yield f"in a browser: {info['page']}"
     for node in status["nodes"].values():
         ready = "Ready" if node["ready"] else "NotReady"
         stopped = "" if node["running"] else ", stopped"

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import click
 
 from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
+from plugwright.cli.completing import complete_rule
+from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
 from plugwright.conformance import baseline, catalogue, documents, namespace, runner
 from plugwright.conformance.dra.claim_parameters import read_parameters
@@ -32,6 +33,7 @@ _COLOURS = {
     RuleStatus.ERROR: "red",
     RuleStatus.WARNING: "yellow",
 }
+_FACTS = "(docs/kubelet-behaviour.md in plugwright's source)"
 _EXAMPLE = """\b
 Examples:
   plugwright verify -- ./my-plugin --plugin-dir {dir}         every rule, against the kubelet of 1.36
@@ -55,13 +57,23 @@ Examples:
     help=f"Kubelet version: {SUPPORTED_VERSIONS}, a patch release, or `all`; repeatable.  [default: {DEFAULT_VERSION}]",
 )
 @click.option(
-    "--rules", multiple=True, metavar="PATTERN", help="Check these only: an id, a group such as REG, or ANS-*."
+    "--rules",
+    multiple=True,
+    metavar="PATTERN",
+    shell_complete=complete_rule,
+    help="Check these only: an id, a group such as REG, or ANS-*; several with commas.",
 )
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Do not check these: an id, a group or a pattern.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Do not check these: an id, a group or a pattern.",
+    shell_complete=complete_rule,
+)
 @click.option("--notes", is_flag=True, help="Check notes too: rules that matter on few nodes, or for rare calls.")
 @click.option("--dra", is_flag=True, help="The program is a DRA driver: an API server is beside the kubelet.")
 @click.option("--list", "lists", is_flag=True, help="List the rules and exit.")
-@click.option("--explain", metavar="ID", help="Explain one rule and exit.")
+@click.option("--explain", metavar="ID", help="Explain one rule and exit.", shell_complete=complete_rule)
 @click.option(
     "--attach",
     type=click.Path(path_type=Path, file_okay=False),
@@ -187,8 +199,18 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
     if values["dra"] and values["attach"]:
         _announce_api(values["attach"], versions)
     every = [replace(options, version=version) for version in versions]
-    seen = partial(_show, err=output != "text")
-    verdicts = runner.run(target, rules, every, seen, values["jobs"])
+    line = CountingLine("rules", len(rules) * len(versions))
+    shown: list[Verdict] = []
+
+    def seen(verdict: Verdict) -> None:
+        shown.append(verdict)
+        line.erase()
+        _show(verdict, err=output != "text")
+        if sys.stderr.isatty():  # elsewhere each rule has its line
+            line.show(len(shown))
+
+    with line:
+        verdicts = runner.run(target, rules, every, seen, values["jobs"])
     if verdicts is None:
         raise click.Abort
     if values["write_baseline"]:
@@ -339,8 +361,8 @@ def _list_rules(groups: Mapping[str, Sequence[type[Rule]]]) -> None:
 def _explain(rule: type[Rule]) -> None:
     click.echo(f"{click.style(rule.id, bold=True)} ({rule.level}): {rule.title}")
     url = documentation_url()
-    page = f"{url}/kubelet-behaviour.md#" if url else "docs/kubelet-behaviour.md#"
-    facts = ", ".join(f"{page}{fact}" for fact in rule.facts) or "none"
+    numbers = [f"{url}/kubelet-behaviour.md#{fact}" if url else fact for fact in rule.facts]
+    facts = (", ".join(numbers) + ("" if url else f" {_FACTS}")) if numbers else "none"
     for name, text in (("why", rule.why), ("fix", rule.fix), ("versions", rule.versions()), ("facts", facts)):
         click.echo(f"  {name:<9} {text}")
     if url:

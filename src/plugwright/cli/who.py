@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from plugwright.cli.completing import complete_held, complete_node
 from plugwright.cli.devices_table import age_of
-from plugwright.cli.fleet_options import cluster_options, document_printed, echo_unseen, output_option, pod_namespace
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.fleet_options import cluster_options, echo_unseen, pod_namespace
+from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import ConfigError
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice
@@ -33,7 +33,7 @@ Examples:
 @click.argument("what", metavar="RESOURCE|DEVICE|POD", shell_complete=complete_held)
 @pod_namespace
 @click.option("--node", default="", metavar="NODE", help="Only devices of this node.", shell_complete=complete_node)
-@output_option
+@output_option()
 @cluster_options
 def who(what: str, namespace: str, cluster: DaemonChoice, output: str) -> None:
     """Show which pod, container and claim holds RESOURCE's devices, one DEVICE, or what POD holds.

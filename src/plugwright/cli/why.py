@@ -6,12 +6,11 @@ from plugwright.cli.cluster_question import (
     AskedCluster,
     AskedReports,
     cluster_options,
-    printed,
     report_options,
     with_reports,
 )
 from plugwright.cli.completing import complete_why
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import Cell, document_printed, table_lines
 from plugwright.errors import ConfigError, PeerRefused
 from plugwright.explain import Explanation, WaitingList, explain_claim, explain_pod, read_world, waiting_pods
 from plugwright.kube.api_client import BlockingClient, segment
@@ -47,7 +46,7 @@ def why(what: str, reports: AskedReports, cluster: AskedCluster, output: str) ->
     if not cluster.namespace:
         raise click.UsageError("--all-namespaces lists the waiting pods: not with a name")
     explanation = _explained(what, cluster, reports)
-    if not printed(explanation, output):
+    if not document_printed(explanation, output):
         click.echo("\n".join(explanation_lines(explanation, is_wide=output == "wide")))
 
 
@@ -55,7 +54,7 @@ def _list(cluster: AskedCluster, reports: AskedReports, output: str) -> None:
     world = cluster.world()
     waiting = [pod for pod in world.pods if not (pod.get("spec") or {}).get("nodeName")]
     found = waiting_pods(with_reports(world, cluster, reports, waiting), cluster.namespace)
-    if not printed(found, output):
+    if not document_printed(found, output):
         click.echo("\n".join(_table(found, has_namespace=not cluster.namespace, is_wide=output == "wide")))
 
 

@@ -10,11 +10,11 @@ from plugwright.cli.cluster_question import (
     AskedCluster,
     AskedReports,
     cluster_options,
-    printed,
     read_objects,
     report_options,
     with_reports,
 )
+from plugwright.cli.output import document_printed
 from plugwright.cli.why import explanation_lines
 from plugwright.errors import ConfigError
 from plugwright.explain.fitting import FitReport, fit_pod, with_objects, workloads
@@ -60,7 +60,7 @@ def fit(
     world = with_reports(replace(cluster, namespace=of_pod).world(), cluster, reports, [pod])
     world = with_objects(world, objects, of_pod)
     report = fit_pod(world, pod, min(replicas or count, _MOST_REPLICAS))
-    if not printed(report, output):
+    if not document_printed(report, output):
         click.echo("\n".join(_lines(report, is_wide=output == "wide")))
     if report.placed < report.wanted:
         click_context.exit(1)

@@ -41,7 +41,7 @@ from plugwright.cluster.nodes.api_access import ServiceAccountFiles
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_pods import RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape
-from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories, on_node
+from plugwright.cluster.nodes.running_nodes import RunningNodes, StartProgress, node_directories, on_node
 from plugwright.cluster.pod_commands import PodCommands
 from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.errors import ConfigError, Expired, StatusError
@@ -90,6 +90,7 @@ class ClusterOptions:
     api: ServiceAccountFiles | None = None  # how containers that are processes reach the API server
     now: Clock = clock.now
     explain: PodExplainer | None = None  # whose answer is an event of each waiting pod
+    progress: StartProgress | None = None  # of the start of the nodes
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -107,7 +108,7 @@ class EmbeddedCluster:
         self.options = options or ClusterOptions()
         self.token = self.options.token or secrets.token_urlsafe(32)
         self.nodes: dict[str, EmulatedNode] = {}
-        self._running = RunningNodes(self._driver if self.options.drivers else None)
+        self._running = RunningNodes(self._driver if self.options.drivers else None, self.options.progress)
         self._stack = AsyncExitStack()
         self._revision = 0
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from plugwright.conformance.dra.rules import (
     announcing,
@@ -106,10 +107,16 @@ def prerequisite(rule: type[Rule]) -> str:
 
 
 def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
-    """The rules that an error may belong to: a restarted driver with other devices cannot prepare earlier claims."""
-    if not cause:
-        return ()
-    return (cause, "SLC-16") if rule.alone and cause == "PRP-01" else (cause,)
+    """The rules that an error may belong to.
+
+    A restarted driver with other devices cannot prepare earlier claims, and one that remembers a refusal repeats it. A
+    device that has failed once may not be watched any more.
+    """
+    if cause == "HOT-01":
+        return (cause, "HOT-10")
+    if rule.alone and cause == "PRP-01":
+        return (cause, "SLC-16", "API-07")
+    return (cause,) if cause else ()
 
 
 def restarts(rule: type[Rule]) -> str:
@@ -128,7 +135,12 @@ def find(rule_id: str) -> type[Rule]:
     for rule in (*RULES, *DRIVER_RULES):
         if rule.id == rule_id.upper():
             return rule
-    raise ConfigError(f"rule must be one that `plugwright verify --list` shows, got {rule_id!r}")
+    raise ConfigError(f"rule must be one that `plugwright verify --list` shows, got {rule_id!r}{_close_rule(rule_id)}")
+
+
+def _close_rule(rule_id: str) -> str:
+    close = get_close_matches(rule_id.upper(), [rule.id for rule in (*RULES, *DRIVER_RULES)], n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def select(
@@ -140,6 +152,7 @@ def select(
     `notes` are asked for.
     """
     rules = DRIVER_RULES if dra else RULES
+    patterns, exclude = (_separated(given) for given in (patterns, exclude))
     chosen = {rule for pattern in patterns for rule in _matching(pattern, rules, notes=notes)}
     excluded = {rule for pattern in exclude for rule in _matching(pattern, rules, notes=True)}
     wanted = [rule for rule in rules if rule in chosen or not (patterns or (rule.note and not notes))]
@@ -149,6 +162,11 @@ def select(
     return selected
 
 
+def _separated(patterns: Sequence[str]) -> list[str]:
+    """`ALO,END` is two patterns."""
+    return [word for pattern in patterns for word in pattern.split(",")]
+
+
 def _matching(pattern: str, rules: Sequence[type[Rule]], *, notes: bool) -> list[type[Rule]]:
     words = pattern.upper()
     group = [rule for rule in rules if rule.id.partition("-")[0] == words and (notes or not rule.note)]
@@ -156,5 +174,6 @@ def _matching(pattern: str, rules: Sequence[type[Rule]], *, notes: bool) -> list
     if not matching:
         raise ConfigError(
             f"rules must be ids such as REG-01, groups such as LST or patterns such as ANS-*, got {pattern!r}"
+            f"{_close_rule(pattern)}"
         )
     return matching

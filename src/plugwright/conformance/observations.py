@@ -23,7 +23,7 @@ from plugwright.system.concurrency import first
 __all__ = [
     "FirstRestart",
     "Idleness",
-    "Listing",
+    "KubeletView",
     "ProgramLife",
     "Refusals",
     "first_restart",
@@ -124,7 +124,7 @@ def _ids(session: Session) -> dict[str, set[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class KubeletView:
     """What the kubelet knows of each resource: its ids, those that are healthy, and the options."""
 
     ids: dict[str, set[str]]
@@ -136,8 +136,8 @@ class Listing:
 class FirstRestart:
     """What a program has told before and after its first restart of the kubelet."""
 
-    before: Listing
-    after: Listing
+    before: KubeletView
+    after: KubeletView
 
 
 async def first_restart(verifier: Verifier) -> FirstRestart:
@@ -159,10 +159,10 @@ async def _restarted(verifier: Verifier, session: Session) -> FirstRestart:
     return FirstRestart(before, _listing(session))
 
 
-def _listing(session: Session) -> Listing:
+def _listing(session: Session) -> KubeletView:
     plugins = session.plugins()
     healthy = {(plugin.resource, device_id) for plugin in plugins for device_id in plugin.ids}
-    return Listing(_ids(session), healthy, {plugin.resource: plugin.options for plugin in plugins})
+    return KubeletView(_ids(session), healthy, {plugin.resource: plugin.options for plugin in plugins})
 
 
 @dataclass(frozen=True, slots=True)

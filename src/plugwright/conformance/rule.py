@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import ClassVar
 
 from plugwright.conformance.verifier import Verifier
@@ -77,7 +79,7 @@ class Rule:
 
     @classmethod
     def page(cls) -> str:
-        """The URL of the rule in the documentation; empty if PLUGWRIGHT_DOCS_URL does not name a copy of it."""
+        """The URL of the rule in the documentation; empty if the documentation has no address."""
         url = documentation_url()
         return f"{url}/verify.md#{cls.id.lower()}" if url else ""
 
@@ -197,5 +199,20 @@ def _number(version: str) -> tuple[int, int]:
 
 
 def documentation_url() -> str:
-    """PLUGWRIGHT_DOCS_URL, a copy of the documentation, such as that of the tag that a CI job uses; or nothing."""
-    return os.environ.get("PLUGWRIGHT_DOCS_URL", "").rstrip("/")
+    """The address of a copy of the directory docs, without a slash at its end; empty if there is none.
+
+    PLUGWRIGHT_DOCS_URL names one, such as that of the tag that a CI job uses. Without it the address is that of the
+    project: `Documentation` under `[project.urls]`, which a release has.
+    """
+    address = os.environ.get("PLUGWRIGHT_DOCS_URL") or _project_url("Documentation").removesuffix("index.md")
+    return address.rstrip("/")
+
+
+@cache
+def _project_url(label: str) -> str:
+    try:
+        found = metadata("plugwright").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    urls: dict[str, str] = dict(text.split(", ", 1) for text in found if ", " in text)
+    return urls.get(label, "")

@@ -38,6 +38,7 @@ from plugwright.dra.resource_slices.publisher import PublisherState, PublisherSt
 from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError, InvalidValue, PlugwrightError
 from plugwright.grammars import DNS_SUBDOMAIN
+from plugwright.kube.answers import SMALL
 from plugwright.kube.api_client import ApiClient
 from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
@@ -66,8 +67,8 @@ _RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that c
 def find_api_server(settings: Settings) -> ResourceClient:
     """That of the settings' kubeconfig, else of the pod, else of KUBECONFIG."""
     if settings.kubeconfig is not None:
-        return ApiClient.of_kubeconfig(settings.kubeconfig)
-    return ApiClient.find(os.environ)
+        return ApiClient.of_kubeconfig(settings.kubeconfig, sizes=SMALL)
+    return ApiClient.find(os.environ, sizes=SMALL)
 
 
 class _DriverParts(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.cure_report import CureReport, CureStep, cure_report
@@ -14,7 +15,15 @@ from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
 from plugwright.explain.refusals import REFUSALS, refused_text
 from plugwright.explain.search import Cure, Search
 from plugwright.explain.wording import group_text, reason_name, sentence
-from plugwright.explain.world import ApiObject, World, claim_entries, event_time, identity, is_finished
+from plugwright.explain.world import (
+    ApiObject,
+    World,
+    claim_entries,
+    event_time,
+    identity,
+    is_device_resource,
+    is_finished,
+)
 
 # fmt: off
 __all__ = [
@@ -25,6 +34,10 @@ __all__ = [
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
+_NAMES = {  # as messages have them
+    "resourceclaimtemplates": "ResourceClaimTemplate ", "resourceclaims": "ResourceClaim ",
+    "deviceclasses": "class ", "resourcequotas": "ResourceQuota ",
+}  # fmt: skip
 
 
 class NodeEvidence(Struct, frozen=True, rename="camel"):
@@ -123,7 +136,7 @@ def _settled(pod: ApiObject, world: World) -> tuple[str, str] | None:
         words = status.get("reason") or status.get("message") or phase
         return "ended", f"has ended: {words}"
     if spec.get("nodeName"):
-        return "runs", f"is on node {spec['nodeName']} ({_on_node(pod, world)})"
+        return "runs", f"is on node {spec['nodeName']} ({_on_node(pod, world)}){_without(pod, world)}"
     if gates := spec.get("schedulingGates"):
         names = ", ".join(str(gate.get("name")) for gate in gates)
         return "waits", f"waits: its scheduling gates are not removed: {names}"
@@ -140,6 +153,20 @@ def _on_node(pod: ApiObject, world: World) -> str:
     warnings = [event for event in world.events if event.get("type") == "Warning"]
     last = max(warnings, key=event_time, default=None)
     return phase if last is None else f"{phase}; last warning: {last.get('reason')}: {last.get('message')}"
+
+
+def _without(pod: ApiObject, world: World) -> str:
+    """Facts of the node that a pod which named it itself has not been checked against."""
+    name = str((pod.get("spec") or {}).get("nodeName"))
+    node = world.find("nodes", "", name)
+    if node is None:
+        return "" if "nodes" in world.hidden else ", which does not exist"
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    if (pod.get("status") or {}).get("extendedResourceClaimStatus"):
+        return ""  # a claim has its devices
+    missing = [name for name in PodRequest.of(dict(pod)).requests if is_device_resource(name) and name not in capacity]
+    # A kubelet admits such a pod, without the devices.
+    return f", which offers no {', '.join(missing)}: the pod has none of it" if missing else ""
 
 
 def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
@@ -198,6 +225,14 @@ def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
     namespace, name = identity(pod)
     lines = [f"kubectl -n {namespace} describe pod {name}"]
     failure = verdict.failure
+    if failure is not None and failure.kind == "error":
+        kinds = ("resourceclaimtemplates", "resourceclaims", "deviceclasses", "resourcequotas")
+        named = [kind for kind in kinds if _NAMES[kind] in failure.message]
+        lines += [
+            f"kubectl get {kind}" if kind == "deviceclasses" else f"kubectl -n {namespace} get {kind}" for kind in named
+        ]
+        lines += ["kubectl get resourceslices -o yaml"] if failure.reasons else []
+        return (*lines, f"kubectl plugwright lint -n {namespace}")
     if failure is not None and failure.kind in ("count", "numa"):
         lines.append(f"kubectl describe node {verdict.node}")
     elif failure is not None and verdict.node:

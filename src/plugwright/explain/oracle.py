@@ -32,7 +32,15 @@ from plugwright.explain.counterfactual import Situation
 from plugwright.explain.device_holders import Holders
 from plugwright.explain.node_reports import unusable_devices, unusable_text
 from plugwright.explain.quotas import QuotaShortage, shortages
-from plugwright.explain.world import ApiObject, World, allocation_of, identity, is_device_resource, with_taint_rules
+from plugwright.explain.world import (
+    ApiObject,
+    ClaimOrigin,
+    World,
+    allocation_of,
+    identity,
+    is_device_resource,
+    with_taint_rules,
+)
 
 __all__ = ["DeviceFailure", "NodeVerdict", "Oracle", "hard_taints", "taint_text"]
 
@@ -137,9 +145,7 @@ class Oracle:
         question = _Question(situation, PodRequest.of(dict(situation.pod)))
         missing = next((source for source in situation.sources if source.claim is None), None)
         if missing is not None:
-            unknown = ("own claims" if missing.kind == "ResourceClaim" else "templates") in self.world.hidden
-            words = "cannot be read: the account may not list it" if unknown else "does not exist"
-            question.problem = DeviceFailure("error", message=f"{missing.kind} {missing.name} {words}")
+            question.problem = DeviceFailure("error", message=self._missing(missing))
         elif question.unallocated and (unread := [name for name in _NEEDED if name in self.world.hidden]):
             question.problem = DeviceFailure("error", message=f"cannot be judged: {_NEEDED[unread[0]]} cannot be read")
         elif short := self.quota_shortages(situation):
@@ -158,6 +164,16 @@ class Oracle:
                 question.request, self._infos, placed, lambda name: self._namespaces.get(name, {})
             )
         return question
+
+    def _missing(self, source: ClaimOrigin) -> str:
+        """That an object that the pod names does not exist in its namespace, or cannot be read."""
+        kind = "claims" if source.kind == "ResourceClaim" else "templates"
+        if ("own claims" if kind == "claims" else kind) in self.world.hidden:
+            return f"{source.kind} {source.name} cannot be read: the account may not list it"
+        found = (identity(entry) for entry in getattr(self.world, kind))
+        others = sorted(namespace for namespace, name in found if name == source.name)
+        text = f"{source.kind} {source.name} does not exist in namespace {source.namespace}"
+        return f"{text}; the one in namespace {others[0]} is only for pods there" if others else text
 
     def quota_shortages(self, situation: Situation) -> list[QuotaShortage]:
         """Limits of quotas that refuse the pod or the claims that are to be made for it."""

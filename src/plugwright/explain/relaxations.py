@@ -60,13 +60,16 @@ def of_node(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxat
 
 def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
     """Fewer devices of an extended resource: as many as a node has free, for the container that asks for most."""
-    requests = PodRequest.of(dict(situation.pod)).requests
-    containers = (situation.pod.get("spec") or {}).get("containers") or ()
+    requests, spec = PodRequest.of(dict(situation.pod)).requests, situation.pod.get("spec") or {}
     for resource, wanted in requests.items():
         if not is_device_resource(resource):
             continue
-        asked = [(_asked(container, resource), number) for number, container in enumerate(containers)]
-        most, number = max(asked, default=(0, 0))
+        asked = {
+            (group, number): _asked(container, resource)
+            for group in ("containers", "initContainers")
+            for number, container in enumerate(spec.get(group) or ())
+        }
+        (group, number), most = max(asked.items(), key=lambda item: item[1], default=(("containers", 0), 0))
         free = {
             oracle.info(node).allocatable.get(resource, 0) - oracle.info(node).requested.get(resource, 0)
             for node in nodes
@@ -75,16 +78,17 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
         counts |= set(range(1, min(most, 9))) if numa_matters(oracle) or resource in oracle.backed else set()
         counts |= {count + 1 for count in counts}  # one more than suffices: the change that comes nearest
         for count in sorted((count for count in counts if 0 < count < most), reverse=True):
-            resources = containers[number].get("resources") or {}
+            resources = spec[group][number].get("resources") or {}
             edits = tuple(
-                Edit(("spec", "containers", number, "resources", part, resource), str(count))
+                Edit(("spec", group, number, "resources", part, resource), str(count))
                 for part in ("limits", "requests")
                 if resource in (resources.get(part) or {})
             )
-            text = f"with {count} instead of {most} {resource}"
+            whose = f" in init container {spec[group][number].get('name')}" if group == "initContainers" else ""
             yield Relaxation(
-                kind="count", cost=3 + (most - count) / most, text=text, edits=edits, subject=f"{resource}/{number}"
-            )
+                kind="count", cost=3 + (most - count) / most, text=f"with {count} instead of {most} {resource}{whose}",
+                edits=edits, subject=f"{resource}/{group}/{number}",
+            )  # fmt: skip
 
 
 def _names(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:

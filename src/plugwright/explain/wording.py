@@ -95,7 +95,8 @@ def sentence(verdict: NodeVerdict) -> str:
         return f"{node} has the devices, but {verdict.filter_text}"
     detail = device_text(failure)
     if failure.kind == "error":
-        return detail
+        device = next((f"{each.driver}/{each.pool}/{each.device}" for each in failure.reasons if each.device), "")
+        return f"{detail} (device {device})" if device else detail
     if failure.kind == "count":
         if not failure.capacity:
             return f"no node offers {failure.resource}"

@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
+import msgspec
+
+from plugwright.errors import MalformedMessage, MessageTooLarge, PeerGone, PeerRefused
 
 __all__ = [
-    "EVENT_LIMIT",
-    "RESPONSE_LIMIT",
+    "LARGE",
+    "SMALL",
+    "AnswerLimits",
     "Document",
     "ListPages",
     "check_encoding",
@@ -30,10 +33,22 @@ __all__ = [
 
 Document = dict[str, Any]
 
-RESPONSE_LIMIT = 64 * 2**20  # bytes of one answer; a page of 500 pods has some 10 MiB
-EVENT_LIMIT = 16 * 2**20  # bytes of one change in a watch; etcd stores no object of more than 1.5 MiB by default
+
+class AnswerLimits(msgspec.Struct, frozen=True):
+    """The most bytes of an answer and of one change in a watch, and the most JSON values in either."""
+
+    answer: int
+    change: int
+    values: int
+
+
+# A page of 500 pods has some 10 MiB; etcd stores no object of more than 1.5 MiB by default.
+LARGE = AnswerLimits(answer=64 * 2**20, change=16 * 2**20, values=2**63)
+# For a daemon: a value takes up to 120 bytes when decoded. Slices, which it watches, are at most half as large.
+SMALL = AnswerLimits(answer=3 * 2**20, change=3 * 2**19, values=100_000)
 _REFUSAL_LIMIT = 2**16  # bytes that are read of a refusal
 _CHUNK = 2**16
+_FEWER = 8  # times as few objects in a page, if one is too large
 _MOST_PAGES = 2000  # of one list: a million objects
 _MOST_SHORT_PAGES = 50  # pages before the last that have fewer objects than requested
 _CHANGES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
@@ -41,19 +56,19 @@ _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # whole strings,
 _DEPTH_LIMIT = 300  # Python's own limit is below 1000
 
 
-def read_answer(answer: http.client.HTTPResponse) -> bytes:
-    """The body of an answer, and no more than the beginning of a refusal; raises `MalformedMessage` beyond a limit."""
+def read_answer(answer: http.client.HTTPResponse, limits: AnswerLimits = LARGE) -> bytes:
+    """The body of an answer, and no more than the beginning of a refusal; raises `MessageTooLarge` beyond a limit."""
     if answer.status >= 300:
         return answer.read(_REFUSAL_LIMIT)
     check_encoding(answer)
-    if answer.length is not None and answer.length > RESPONSE_LIMIT:
-        raise _too_large("an answer", answer.length, RESPONSE_LIMIT)
+    if answer.length is not None and answer.length > limits.answer:
+        raise _too_large("an answer", answer.length, limits.answer)
     parts, size = [], 0
     while part := answer.read(_CHUNK):
         parts.append(part)
         size += len(part)
-        if size > RESPONSE_LIMIT:
-            raise _too_large("an answer", size, RESPONSE_LIMIT)
+        if size > limits.answer:
+            raise _too_large("an answer", size, limits.answer)
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
     return b"".join(parts)
@@ -66,8 +81,11 @@ def check_encoding(answer: http.client.HTTPResponse) -> None:
         raise MalformedMessage(f"the answer must not be compressed, got Content-Encoding {encoding!r:.80}")
 
 
-def decoded(text: bytes) -> Any:
+def decoded(text: bytes, limits: AnswerLimits = LARGE) -> Any:
     """The document; a single object in it that is nested too deep must not cost the whole list."""
+    values = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if values > limits.values:
+        raise MessageTooLarge(f"an answer must have at most {limits.values} values, got {values}")
     try:
         try:
             return json.loads(text)
@@ -117,9 +135,20 @@ class ListPages:
 
     def __init__(self, path: str, limit: int) -> None:
         self.more: dict[str, str] = {}  # the query parameters for the next page; empty after the last page
-        self._path, self._limit = path, limit
+        self._path, self.limit = path, limit
         self._tokens: set[str] = set()
         self._short = 0
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query parameters of the next page."""
+        return {"limit": str(self.limit), **self.more}
+
+    def shrink(self) -> bool:
+        """After a page that was too large: False if the pages have one object already."""
+        has_room = self.limit > 1
+        self.limit = max(1, self.limit // _FEWER)
+        return has_room
 
     def take(self, page: Any) -> tuple[list[Document], str]:
         """The objects of a page and the resource version; raises `MalformedMessage`."""
@@ -127,7 +156,7 @@ class ListPages:
         token = str((page.get("metadata") or {}).get("continue") or "")
         self.more = {"continue": token} if token else {}
         if token:
-            self._short += len(items) < self._limit
+            self._short += len(items) < self.limit
             if token in self._tokens:
                 raise MalformedMessage(f"the pages of {self._path} must end, got the same page twice")
             self._tokens.add(token)
@@ -136,13 +165,13 @@ class ListPages:
         return items, version
 
 
-def checked_change(line: bytes, url: str) -> tuple[str, Document]:
+def checked_change(line: bytes, url: str, limits: AnswerLimits = LARGE) -> tuple[str, Document]:
     """The type and the object of a change in a watch; raises the refusal if the change is an error."""
-    if len(line) > EVENT_LIMIT:
-        raise _too_large("a change in a watch", len(line), EVENT_LIMIT)
+    if len(line) > limits.change:
+        raise _too_large("a change in a watch", len(line), limits.change)
     if not line.endswith(b"\n"):
         raise PeerGone(f"{url} has ended the watch")
-    change = decoded(line)
+    change = decoded(line, limits)
     kind, content = (change.get("type"), change.get("object")) if isinstance(change, dict) else (None, None)
     if kind not in _CHANGES or not isinstance(content, dict):
         raise MalformedMessage(f"a watch must yield changes of objects, got {_described(change)}")
@@ -195,8 +224,8 @@ def _described(document: object) -> str:
     return "a list" if isinstance(document, list) else f"{document!r:.40}"
 
 
-def _too_large(subject: str, size: int, limit: int) -> MalformedMessage:
-    return MalformedMessage(f"{subject} must have at most {limit} bytes, got {size} or more")
+def _too_large(subject: str, size: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(f"{subject} must have at most {limit} bytes, got {size} or more")
 
 
 def _without_depths(text: bytes) -> bytes:

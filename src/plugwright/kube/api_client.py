@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from plugwright.errors import CallUnfinished, PeerGone, PeerRefused
+from plugwright.errors import CallUnfinished, MessageTooLarge, PeerGone, PeerRefused
 from plugwright.kube.access import SERVICE_ACCOUNT, ClusterAccess
-from plugwright.kube.answers import Document, ListPages, checked_object, object_name, refusal
+from plugwright.kube.answers import LARGE, AnswerLimits, Document, ListPages, checked_object, object_name, refusal
 from plugwright.kube.connection import WATCH_LIMIT, ThreadedConnection
 from plugwright.system.blocking import BlockingCalls
 
@@ -42,9 +42,11 @@ class ApiClient:
     its code, and `MalformedMessage` for an answer of the wrong shape or size.
     """
 
-    def __init__(self, access: ClusterAccess, limit: float = _LIMIT, at_once: int = _AT_ONCE) -> None:
+    def __init__(
+        self, access: ClusterAccess, limit: float = _LIMIT, at_once: int = _AT_ONCE, sizes: AnswerLimits = LARGE
+    ) -> None:
         """`at_once` is the most requests, and so threads, at a time beside the watches."""
-        self._access, self._limit = access, limit
+        self._access, self._limit, self._sizes = access, limit, sizes
         self._requests = BlockingCalls("request to the API server", limit, most_hung=at_once, at_once=at_once)
         self._watches = BlockingCalls("watch of the API server", None, most_hung=_MOST_WATCHES)
         self._logins = BlockingCalls("login at the API server", _LOGIN_LIMIT)
@@ -52,15 +54,20 @@ class ApiClient:
         self._closing: asyncio.TimerHandle | None = None
 
     @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT) -> "ApiClient":
+    def find(
+        cls,
+        environment: Mapping[str, str] = os.environ,
+        service_account: Path = SERVICE_ACCOUNT,
+        sizes: AnswerLimits = LARGE,
+    ) -> "ApiClient":
         """For the cluster of this pod, otherwise for that of the kubeconfig that kubectl would read."""
-        return cls(ClusterAccess.find(environment, service_account))
+        return cls(ClusterAccess.find(environment, service_account), sizes=sizes)
 
     @classmethod
-    def of_kubeconfig(cls, path: Path, context: str | None = None) -> "ApiClient":
+    def of_kubeconfig(cls, path: Path, context: str | None = None, sizes: AnswerLimits = LARGE) -> "ApiClient":
         access = ClusterAccess.of_kubeconfig(path, context)
         assert access is not None  # the file was named
-        return cls(access)
+        return cls(access, sizes=sizes)
 
     @property
     def url(self) -> str:
@@ -70,11 +77,19 @@ class ApiClient:
         return checked_object(await self._request("GET", path), object_name(path))
 
     async def list(self, path: str, **query: str) -> tuple[list[Document], str]:
-        """Every object, in as many requests as it takes, and the resource version to watch from."""
+        """Every object, in as many requests as it takes, and the resource version to watch from.
+
+        A page that is too large is requested again with fewer objects.
+        """
         items: list[Document] = []
         pages = ListPages(path, _CHUNK)
         while True:
-            page = await self._request("GET", path, query={**query, "limit": str(_CHUNK), **pages.more})
+            try:
+                page = await self._request("GET", path, query={**query, **pages.query})
+            except MessageTooLarge:
+                if pages.shrink():
+                    continue
+                raise
             found, version = pages.take(page)
             items += found
             if not pages.more:
@@ -115,7 +130,7 @@ class ApiClient:
         # Jitter, so that nodes do not list again simultaneously.
         options = {"watch": "true", "timeoutSeconds": str(WATCH_LIMIT - os.urandom(1)[0] // 2)}
         target = _target(path, {**query, **options, "resourceVersion": resource_version})
-        connection = ThreadedConnection(self._access, self._limit)
+        connection = ThreadedConnection(self._access, self._limit, self._sizes)
         try:
             await self._login()
             await connection.run(self._requests, lambda: connection.begin_watch(target))
@@ -165,7 +180,7 @@ class ApiClient:
             if connection.is_usable():
                 return connection
             connection.close()
-        return ThreadedConnection(self._access, self._limit)
+        return ThreadedConnection(self._access, self._limit, self._sizes)
 
     def _keep(self, connection: ThreadedConnection) -> None:
         self._idle.append(connection)

@@ -5,6 +5,7 @@ import http.client
 import select
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from plugwright.errors import CallNotStarted, CallTimedOut, PeerGone, PeerSilent
 from plugwright.kube.access import ClusterAccess, HttpConnection
 from plugwright.kube.answers import (
-    EVENT_LIMIT,
+    AnswerLimits,
     Document,
     check_encoding,
     checked_change,
@@ -33,8 +34,8 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 class ThreadedConnection:
     """`run` and `close` belong to the event loop; the methods that block are for `run` alone."""
 
-    def __init__(self, access: ClusterAccess, limit: float) -> None:
-        self._access, self._limit = access, limit
+    def __init__(self, access: ClusterAccess, limit: float, sizes: AnswerLimits) -> None:
+        self._access, self._limit, self._sizes = access, limit, sizes
         self._http: HttpConnection | None = None
         self._watch: http.client.HTTPResponse | None = None
         self._is_used = self._is_abandoned = False
@@ -71,7 +72,7 @@ class ThreadedConnection:
     def _answer(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
         try:
             with self._access.send(self._opened(), method, target, body, kind) as answer:
-                text = read_answer(answer)
+                text = read_answer(answer, self._sizes)
                 is_read = answer.isclosed()
         except (OSError, http.client.HTTPException) as error:
             self._close()
@@ -83,7 +84,7 @@ class ThreadedConnection:
             self._close()
         if answer.status == 401:
             self._access.rejected()
-        return answer.status, text.decode(errors="replace") if answer.status >= 300 else decoded(text)
+        return answer.status, text.decode(errors="replace") if answer.status >= 300 else decoded(text, self._sizes)
 
     def begin_watch(self, target: str) -> None:
         try:
@@ -107,10 +108,10 @@ class ThreadedConnection:
         """Blocks for the next change of the watch."""
         assert self._watch is not None
         try:
-            line = self._watch.readline(EVENT_LIMIT + 1)
+            line = self._watch.readline(self._sizes.change + 1)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise self._access.gone(error) from error
-        return checked_change(line, self._access.url)
+        return checked_change(line, self._access.url, self._sizes)
 
     def is_usable(self) -> bool:
         """Whether the server has neither closed the connection nor sent unrequested data."""
@@ -139,6 +140,10 @@ class ThreadedConnection:
             self._is_used = True
         try:
             return block()
+        except Exception as error:
+            if error.__traceback__ is not None:  # would keep the answer until garbage is collected, perhaps much later
+                traceback.clear_frames(error.__traceback__.tb_next)
+            raise
         finally:
             with self._changing:
                 self._is_used = False

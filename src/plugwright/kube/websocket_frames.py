@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from plugwright.errors import MalformedMessage, MessageTooLong
+from plugwright.errors import MalformedMessage, MessageTooLarge
 
 __all__ = ["BINARY", "CLOSE", "PING", "PONG", "Message", "WebSocketReader", "accepted_key", "frame"]
 
@@ -49,7 +49,7 @@ class WebSocketReader:
                 raise MalformedMessage(f"a WebSocket frame has the unknown opcode {opcode}")
             self._fragments += content
             if len(self._fragments) > _LARGEST:
-                raise MessageTooLong(f"a WebSocket message must have at most {_LARGEST} bytes")
+                raise MessageTooLarge(f"a WebSocket message must have at most {_LARGEST} bytes")
             if is_final:
                 whole = bytes(self._fragments)
                 self._fragments.clear()
@@ -71,7 +71,7 @@ class WebSocketReader:
                 return None
             length = int.from_bytes(buffer[2:start])
         if length > _LARGEST:
-            raise MessageTooLong(f"a WebSocket frame must have at most {_LARGEST} bytes, got {length}")
+            raise MessageTooLarge(f"a WebSocket frame must have at most {_LARGEST} bytes, got {length}")
         content_at = start + 4 if self._is_masked else start
         end = content_at + length
         if len(buffer) < end:

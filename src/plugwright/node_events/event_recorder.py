@@ -51,7 +51,7 @@ class NodeEventRecorder:
     async def record(self, notice: Notice) -> None:
         now = self._clock()
         if not self._is_allowed(notice.pod, now):
-            facts = {"event": notice.reason, "message": notice.message}
+            facts = {"event": notice.reason, "text": notice.message}
             logger.warning("event left out: too many of this object", extra=facts)
             return
         path, count, when = self._written.pop(notice, ("", 0, 0.0))

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient, BlockingClient
 from plugwright.node_events.device_changes import DeviceChanges, Notice
@@ -184,7 +184,11 @@ class _ConditionWriter:
             self._first = dict(self._conditions.written)
         wanted = self._wanted(reading)
         while self._waiting:
-            await self._recorder.record(self._waiting[0])
+            notice = self._waiting[0]
+            try:
+                await self._recorder.record(notice)
+            except PeerRefused as error:  # such as that the pod's namespace is being deleted
+                logger.warning("event refused", extra={"event": notice.reason, "error": clean(error)})
             del self._waiting[0]
         heartbeat, now = self._settings.heartbeat, self._clock()
         if wanted is not None and (wanted != self._conditions.written or now - self._beat >= heartbeat):

@@ -20,6 +20,7 @@ __all__ = ["DevicePage"]
 
 _PAST = 7 * 86_400.0  # seconds of history that are asked for
 _MOST_EVENTS = 200
+_SHOWN = ("index", "model")  # attributes that have a line of their own
 _NO_HISTORY = "The node's daemon keeps no history: only what is so now is shown."
 
 
@@ -131,7 +132,8 @@ def _facts(device: FleetDevice, reported: Mapping[str, Any]) -> Iterator[tuple[s
         "Hardware": ", ".join(device.physical),
         "Kept back": text_of(reported.get("closed")),
     }
-    facts |= {clean(name, 60): str(value) for name, value in (reported.get("attributes") or {}).items()}
+    attributes = {name: value for name, value in (reported.get("attributes") or {}).items() if name not in _SHOWN}
+    facts |= {clean(name, 60): str(value) for name, value in attributes.items()}
     facts |= {f"{clean(name, 60)} (capacity)": str(value) for name, value in (reported.get("capacity") or {}).items()}
     facts["Known by"] = device.source
     yield from ((text(name), text(value)) for name, value in facts.items() if value)

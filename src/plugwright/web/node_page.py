@@ -146,4 +146,4 @@ def _known(stored: Mapping[str, Any] | None, fleet: LiveFleet, name: str) -> Ite
     source = fleet.reports.source(name)
     known_by = "the API server alone" if source is None else source.problem or source.via
     yield "Known by", text(known_by)
-    yield "Pods on it", f'<a href="{url("/", q=name)}">devices of this node in the fleet</a>'
+    yield "Cells", f'<a href="{url("/", q=name)}">in the fleet</a>'

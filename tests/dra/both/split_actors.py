@@ -12,7 +12,7 @@ from plugwright.dra.both.holders import ClaimHolders, HolderSources, PodHolders
 from plugwright.dra.both.move_settings import MoveSettings
 from plugwright.dra.both.operators import OperatedSplit
 from plugwright.dra.both.split_file import SplitFile
-from plugwright.errors import PeerGone, PeerRefused
+from plugwright.errors import MessageTooLarge, PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
@@ -88,6 +88,8 @@ class Cluster:
     lists: int = 0
     page: int = 2
     expire: int = 0  # so many continuations are refused as expired
+    refusal: str = ""  # of every list
+    largest: int = 1000  # claims that an answer may have
     allocatable: int = 0  # of the Node
 
     async def get(self, path: str) -> dict[str, object]:
@@ -99,6 +101,10 @@ class Cluster:
         query = parse_qs(urlsplit(path).query)
         begin = int(query.get("continue", ["0"])[0])
         self.lists += begin == 0
+        if self.refusal:
+            raise PeerRefused(self.refusal, "not allowed")
+        if int(query["limit"][0]) > self.largest:
+            raise MessageTooLarge("an answer must have at most 3145728 bytes")
         if begin and self.expire:
             self.expire -= 1
             raise PeerRefused("Expired", "the continue token is too old")

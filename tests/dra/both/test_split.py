@@ -24,10 +24,10 @@ from tests.dra.both.split_actors import (
 from tests.plugin_client import connect_plugin
 
 from plugwright import Device
-from plugwright.dra.both.holders import PodHolders, allocated_devices
+from plugwright.dra.both.holders import ClaimHolders, PodHolders, allocated_devices
 from plugwright.dra.both.operators import waits_for
 from plugwright.dra.device_placement import DeviceState
-from plugwright.errors import ConfigError, PeerRefused, PodRefused
+from plugwright.errors import ConfigError, HoldersUnknown, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.events import StateChange
 from plugwright.sdk.serve_settings import ServeMode
@@ -186,6 +186,22 @@ async def test_a_device_that_a_claim_has_moves_when_the_claim_is_gone(root: Path
 async def test_admin_access_holds_no_device() -> None:
     document = claim_document("default/monitor", ["st0"], admin=True)
     assert list(allocated_devices([document, None, {"status": 7}], DRIVER, NODE)) == []
+
+
+async def test_claims_that_may_not_be_listed_leave_their_holders_unknown() -> None:
+    cluster = Cluster(claims={"default/a": ("st0",)}, refusal="Forbidden")
+    with pytest.raises(HoldersUnknown, match="claims cannot be listed: not allowed"):
+        await ClaimHolders(cluster, DRIVER, NODE).by_device()
+    assert cluster.lists == 1
+
+
+async def test_claims_are_listed_in_pages_that_are_small_enough() -> None:
+    cluster = Cluster(claims={"default/a": ("st0",), "default/b": ("st1",)}, page=1, largest=3)
+    holders = await ClaimHolders(cluster, DRIVER, NODE).by_device()
+    assert holders == {"st0": ["default/a"], "st1": ["default/b"]}
+    cluster.largest = 0
+    with pytest.raises(HoldersUnknown, match="at most 3145728 bytes"):
+        await ClaimHolders(cluster, DRIVER, NODE).by_device()
 
 
 async def test_devices_stay_where_they_are_while_the_api_server_is_away(root: Path) -> None:

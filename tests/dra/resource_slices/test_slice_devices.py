@@ -50,6 +50,7 @@ def test_what_is_added_never_exceeds_the_limit() -> None:
     assert "id" in slice_device(almost)["attributes"]
     assert len(slice_device(almost)["attributes"]) == 31
     assert "attributes" not in slice_device(Device("ü" * 40))
+    assert slice_device(Device("ü" * 32))["attributes"] == {"id": {"string": "ü" * 32}}  # 64 bytes
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ class Node:
             self.store_memory(release)
             if self.rules.reads_again:
                 self.read_files(release)
+                book.settle()
         return book.conflicts(name[0], [name[1]]).get(name[1], "")
 
     def end_pod(self) -> None:
@@ -322,6 +323,7 @@ class Node:
         release.memory = memory
         for other in self.others(release):
             if other.book is not None and other.book.take_neighbours({str(release.number): memory}):
+                other.book.settle()
                 self.publish(other)
 
     def others(self, release: Release) -> list[Release]:
@@ -431,14 +433,16 @@ class Node:
     # Faults.
 
     def lose_memory(self) -> None:
+        """Not beside the files of claims: pod-resources have names that do not tell the hardware of a part."""
         release = self.chosen()
-        if release.number == 1 or not self.has_own_names:
+        if self.has_claim_files and (release.number == 1 or not self.has_own_names):
             release.memory = None
 
     def lose_claim_files(self) -> None:
         """A claim that is only recorded loses its record, and is prepared from the beginning."""
-        self.has_claim_files = False
-        self.recorded.clear()
+        if all(release.memory is not None for release in self.releases):
+            self.has_claim_files = False
+            self.recorded.clear()
 
     def lose_split(self) -> None:
         self.chosen().split = None

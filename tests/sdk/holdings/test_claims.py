@@ -19,9 +19,11 @@ from plugwright.protocol.pod_resources import (
     PodResources,
 )
 from plugwright.sdk.driver_names import device_name, driver_name
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger
-from plugwright.sdk.holdings.records import ServedResource
+from plugwright.sdk.holdings.overlaps import Name, Offer
+from plugwright.sdk.holdings.records import ClaimRecord, Memory, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["paths"]
@@ -153,3 +155,35 @@ async def test_a_resource_that_left_claims_waits_until_they_are_accounted_for(
         await after.read()
         closed = after.closed(RESOURCE, devices)
         assert {reason.reason for reason in closed.values()} == {"held by ResourceClaim default/common"}
+
+
+def test_a_claim_is_known_by_its_hardware_when_its_device_is_offered_in_another_way() -> None:
+    """After the files of the claim are lost, pod-resources have only the name of the device in the slice."""
+    book, served = Book(), ServedResource(ServeMode.DEVICE_PLUGIN, DRIVER)
+    shares = {f"GPU-0::{n}": Device(f"GPU-0::{n}", physical=("GPU-0",), sharing="x") for n in (0, 1)}
+    book.offer(RESOURCE, shares, served)
+    book.take_checkpoint({}, 1.0)
+    book.take_pods({})
+    book.take_claims([ClaimRecord(DRIVER, device_name("GPU-0"), uid=UID)], are_complete=False)
+    reasons = {closed.reason for closed in book.closed(RESOURCE, shares).values()}
+    assert reasons == {f"held by ResourceClaim with uid {UID} ({RESOURCE}) until it ends"}
+
+
+def test_a_restart_without_the_files_of_claims_still_tells_other_releases_what_they_hold() -> None:
+    """Until all claims are accounted for."""
+    name = (RESOURCE, "GPU-0")
+    other = Memory(offers=(Offer(("example.com/other", "a"), ("GPU-0",)),))
+    book = Book(Memory(claimed=(name,)))
+    book.take_neighbours({"default_other": other})
+    book.take_claims([], are_complete=False)
+    book.settle()
+    assert claimed(book) == [name]
+    book.take_checkpoint({}, 1.0)
+    book.take_pods({})
+    book.settle()
+    assert claimed(book) == []
+
+
+def claimed(book: Book) -> list[Name]:
+    assert book.memory is not None
+    return list(book.memory.claimed)

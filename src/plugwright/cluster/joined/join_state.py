@@ -47,6 +47,7 @@ class JoinInfo:
     owner: str
     control: str
     nodes: dict[str, dict[str, str]]
+    page: str = ""  # its address, with a token; empty: none is served
 
     def document(self) -> dict[str, object]:
         return asdict(self)

@@ -31,7 +31,7 @@ from plugwright.cluster.joined.watches import ObjectWatch, WatchedObjects
 from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
 from plugwright.cluster.nodes.node_context import NodeSources, RuntimeSettings
 from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeNetwork, NodeShape
-from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories
+from plugwright.cluster.nodes.running_nodes import RunningNodes, StartProgress, node_directories
 from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient
 from plugwright.kubelet import KubeletSettings
@@ -85,6 +85,7 @@ class JoinOptions:
     ports: Mapping[str, int] = field(default_factory=dict)
     pod_network: IPv4Network = POD_NETWORK
     drivers: DriverFactory | None = None  # for plugins that are served by claims
+    progress: StartProgress | None = None  # of the start of the nodes
     now: Clock = clock.now
 
 
@@ -106,7 +107,7 @@ class JoinedNodes:
     def __init__(self, api: ApiClient, options: JoinOptions, plans: Sequence[NodePlan]) -> None:
         self.options, self._api, self._plans = options, api, plans
         self.nodes: dict[str, EmulatedNode] = {}
-        self._running = RunningNodes(options.drivers)
+        self._running = RunningNodes(options.drivers, options.progress)
         self.mirror = Mirror()
         self.outbox = Outbox(api, self.mirror)
         self.client = RemoteClient(self.mirror, self.outbox, options.now)

@@ -8,8 +8,15 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +32,7 @@ from plugwright.cluster.joined.kubelet_server import KubeletServer
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration
 from plugwright.cluster.joined.pods_for_nodes import PodsExplainer, RemoteWaitingPods
 from plugwright.cluster.joined.slice_watches import DriverClient, SliceWatches
+from plugwright.cluster.nodes.running_nodes import StartProgress
 from plugwright.dra.driver import Driver
 from plugwright.errors import ClusterError, ConfigError, PeerRefused
 from plugwright.kube.access import ClusterAccess
@@ -39,7 +47,7 @@ from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
 from plugwright.system.stop_signals import stop_on_signals
 
-__all__ = ["leave", "rbac", "run"]
+__all__ = ["JoinCalls", "leave", "rbac", "run"]
 
 _AT_ONCE = 8  # requests
 _NODE_FILES, _SPARE_FILES = 10, 200  # open at once
@@ -48,14 +56,25 @@ _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not foun
 T = TypeVar("T")
 
 
-def run(
-    flags: JoinFlags, nodes: NodePlans, ready: Callable[[JoinInfo], None], explain: PodsExplainer | None = None
-) -> None:
-    """Runs until a signal, a request or the timeout; calls `ready` once, `explain` for pods that wait."""
+PageOfNodes = Callable[[JoinInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCalls:
+    """`ready` is called once, `explain` for pods that wait, `progress` while nodes start; `page` serves the page."""
+
+    ready: Callable[[JoinInfo], None]
+    explain: PodsExplainer | None = None
+    page: PageOfNodes | None = None
+    progress: StartProgress | None = None
+
+
+def run(flags: JoinFlags, nodes: NodePlans, calls: JoinCalls) -> None:
+    """Runs until a signal, a request or the timeout; see `JoinCalls`."""
     access, state, count = _access(flags), JoinState(flags.state), len(nodes.plans)
     ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
-        _run_loop(_Program(flags, state, owner, access, nodes, explain).run(ready))
+        _run_loop(_Program(flags, state, owner, access, nodes, calls).run())
 
 
 def leave(flags: JoinFlags) -> list[str]:
@@ -107,9 +126,9 @@ class _Program:
     owner: str
     access: ClusterAccess
     nodes: NodePlans
-    explain: PodsExplainer | None = None
+    calls: JoinCalls
 
-    async def run(self, ready: Callable[[JoinInfo], None]) -> None:
+    async def run(self) -> None:
         stop, api = asyncio.Event(), ApiClient(self.access, at_once=_AT_ONCE)
         keep_threads(_AT_ONCE)
         with stop_on_signals(stop), ExitStack() as pauses:
@@ -118,13 +137,16 @@ class _Program:
                 watches = await stack.enter_async_context(SliceWatches(api))
                 with _listeners(self.nodes.plans, self.flags.kubelet_address) as listeners:
                     joined = JoinedNodes(api, self._options(api, watches, listeners), self.nodes.plans)
-                    async with joined, self._reachable(api, joined, listeners, stop) as info:
+                    async with joined, self._reachable(api, joined, listeners, stop) as reached:
                         with suppress(TimeoutError):
                             async with asyncio.timeout(_READY_LIMIT):
                                 await joined.outbox.until_sent()
+                        page = self.calls.page
+                        address = await stack.enter_async_context(page(reached)) if page is not None else ""
+                        info = replace(reached, page=address)
                         pauses.enter_context(garbage.short_pauses())
                         self.state.publish(info)
-                        ready(info)
+                        self.calls.ready(info)
                         with suppress(TimeoutError):
                             async with asyncio.timeout(self.flags.timeout):
                                 await stop.wait()
@@ -140,6 +162,7 @@ class _Program:
             address=self.flags.kubelet_address,
             ports={name: listening.getsockname()[1] for name, listening in listeners.items()},
             drivers=partial(_driver, api, watches) if self.nodes.serves_claims else None,
+            progress=self.calls.progress,
         )
 
     @asynccontextmanager
@@ -161,9 +184,9 @@ class _Program:
                     "control_socket": str(control),
                     "kubelet": f"https://{self.flags.kubelet_address}:{port}",
                 }
-            if self.explain is not None:
+            if self.calls.explain is not None:
                 taints = [plan.shape.taints for plan in self.nodes.plans]
-                waiting = RemoteWaitingPods(api, joined.client, taints, self.explain)
+                waiting = RemoteWaitingPods(api, joined.client, taints, self.calls.explain)
                 stack.push_async_callback(cancel, asyncio.create_task(waiting.run()))
             socket_path = directory / "control.sock"
             handle = _JoinController(joined, stop).handle

@@ -6,6 +6,7 @@ Some start side by side, as a start mostly waits for sockets and files; one thre
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -21,19 +22,24 @@ from plugwright.sdk.settings import Settings
 from plugwright.system import directories
 from plugwright.system.latest import Signal
 
-__all__ = ["RunningNodes", "node_directories", "on_node"]
+__all__ = ["RunningNodes", "StartProgress", "node_directories", "on_node"]
 
 _LONGEST_SOCKET = len("node-10000/device-plugins/") + LONGEST_SOCKET_NAME
 _HISTORY = "plugwright"  # directory below that of the node's kubelet
 _AT_ONCE = 16  # nodes that start, or end
 
+StartProgress = Callable[[int, int], None]
+
 
 class RunningNodes:
-    """`daemons` serve the nodes' plugins, by the name of the node; `drivers` serves those that are served by claims."""
+    """`daemons` serve the nodes' plugins, by the name of the node; `drivers` serves those that are served by claims.
 
-    def __init__(self, drivers: DriverFactory | None = None) -> None:
+    `progress` is called with the number of nodes that have started, and of all.
+    """
+
+    def __init__(self, drivers: DriverFactory | None = None, progress: StartProgress | None = None) -> None:
         self.daemons: dict[str, Daemon] = {}
-        self._drivers = drivers
+        self._drivers, self._progress = drivers, progress
         self._started = Signal()
         self._ending = asyncio.Event()
 
@@ -45,9 +51,14 @@ class RunningNodes:
         stack.callback(stalls.close)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._ending.set)
+        if self._progress is not None:
+            stack.callback(self._started.subscribe(partial(self._report, self._progress, len(nodes))))
         for node in nodes.values():
             tasks.create_task(self._run(node, plugins(node.name), stalls, turns))
         await self._started.until(lambda: self._started.count == len(nodes))
+
+    def _report(self, progress: StartProgress, total: int) -> None:
+        progress(self._started.count, total)
 
     async def _run(
         self, node: EmulatedNode, plugins: Iterable[Plugin], stalls: StallDetector, turns: asyncio.Semaphore

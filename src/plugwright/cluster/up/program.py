@@ -9,8 +9,8 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +24,7 @@ from plugwright.apiserver.store import Object, ObjectKey
 from plugwright.cluster.controllers.waiting_pods import PodExplainer
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.cluster.nodes.api_access import ServiceAccountFiles
+from plugwright.cluster.nodes.running_nodes import StartProgress
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions
 from plugwright.dra.driver import Driver
 from plugwright.errors import ConfigError
@@ -42,12 +43,13 @@ from plugwright.system.json_lines import Request
 from plugwright.system.open_files import ensure_open_files
 from plugwright.system.stop_signals import stop_on_signals
 
-__all__ = ["PluginSource", "run"]
+__all__ = ["PluginSource", "UpCalls", "run"]
 
 _SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
 ClusterReady = Callable[[ClusterInfo], None]
+PageOfCluster = Callable[[ClusterInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
 
 
 class PluginSource(Protocol):
@@ -65,18 +67,27 @@ class PluginSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class UpCalls:
+    """`ready` is called once, `explain` for pods that wait, `progress` while nodes start; `page` serves the page."""
+
+    ready: ClusterReady
+    explain: PodExplainer | None = None
+    page: PageOfCluster | None = None
+    progress: StartProgress | None = None
+
+
 def run(
     options: UpOptions,
     directory: StateDirectory,
     plugins: PluginSource,
-    ready: ClusterReady,
-    explain: PodExplainer | None = None,
+    calls: UpCalls,
 ) -> None:
-    """Runs until a signal, `plugwright down` or the timeout; calls `ready` once, `explain` for pods that wait."""
+    """Runs until a signal, `plugwright down` or the timeout; see `UpCalls`."""
     ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
         try:
-            asyncio.run(_run(options, directory, plugins, ready, explain))
+            asyncio.run(_run(options, directory, plugins, calls))
         except BaseExceptionGroup as group:
             raise single_error(group) from None
 
@@ -128,20 +139,22 @@ async def _run(
     options: UpOptions,
     directory: StateDirectory,
     plugins: PluginSource,
-    ready: ClusterReady,
-    explain: PodExplainer | None,
+    calls: UpCalls,
 ) -> None:
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
-            _cluster(options, directory, plugins, explain) as (cluster, kubeconfig),
-            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as info,
+            _cluster(options, directory, plugins, calls) as (cluster, kubeconfig),
+            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as reached,
+            AsyncExitStack() as stack,
             asyncio.TaskGroup() as tasks,
         ):
+            page = await stack.enter_async_context(calls.page(reached)) if calls.page is not None else ""
+            info = replace(reached, page=page)
             pauses.enter_context(garbage.short_pauses())
             following = tasks.create_task(plugins.follow(cluster))
             directory.publish(info)
-            ready(info)
+            calls.ready(info)
             with suppress(TimeoutError):
                 async with asyncio.timeout(options.timeout):
                     await stop.wait()
@@ -150,7 +163,7 @@ async def _run(
 
 @asynccontextmanager
 async def _cluster(
-    options: UpOptions, directory: StateDirectory, plugins: PluginSource, explain: PodExplainer | None
+    options: UpOptions, directory: StateDirectory, plugins: PluginSource, calls: UpCalls
 ) -> AsyncIterator[tuple[EmbeddedCluster, Kubeconfig]]:
     """The cluster, served over TLS, and how clients reach it."""
     token, last_port = directory.credentials()
@@ -172,7 +185,8 @@ async def _cluster(
             entrypoints=dict(options.entrypoints),
             api=ServiceAccountFiles(port, token, certificates.authority, _kubeconfig(options, directory)),
             release=RELEASES[options.version],
-            explain=explain,
+            explain=calls.explain,
+            progress=calls.progress,
         )
         async with (
             EmbeddedCluster(cluster_options) as cluster,

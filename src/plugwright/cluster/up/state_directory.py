@@ -53,7 +53,10 @@ class UpOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The description of a running cluster for people and other processes, without its token."""
+    """The description of a running cluster for people and other processes, without its token.
+
+    The address of its page has a token of its own.
+    """
 
     pid: int
     server: str
@@ -64,6 +67,7 @@ class ClusterInfo:
     nodes: Mapping[str, Mapping[str, str]]
     resources: Mapping[str, int] = field(default_factory=dict)
     log: str | None = None
+    page: str = ""  # empty: it serves none
 
     def document(self) -> dict[str, object]:
         return asdict(self)

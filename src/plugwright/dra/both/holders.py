@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from plugwright import quantity
-from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
+from plugwright.errors import HoldersUnknown, MessageTooLarge, PeerRefused, PlugwrightError
 from plugwright.kube.answers import ListPages
 from plugwright.kube.api_client import segment
 from plugwright.sdk.daemon import ResourceRuntime
@@ -142,8 +142,13 @@ async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
     """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
     pages = ListPages(_CLAIMS, _PAGE)
     while True:
-        items, _ = pages.take(await api.get(f"{_CLAIMS}?{urlencode({'limit': str(_PAGE), **pages.more})}"))
-        yield items
+        try:
+            page = await api.get(f"{_CLAIMS}?{urlencode(pages.query)}")
+        except MessageTooLarge:
+            if pages.shrink():
+                continue
+            raise
+        yield pages.take(page)[0]
         if not pages.more:
             return
 

@@ -102,8 +102,18 @@ def check_template(*texts: str) -> None:
             raise InvalidValue(f"template must be valid, got {text!r}: {error}; write a brace itself twice") from error
         for name, extra in fields:
             if name is not None and (name not in TEMPLATE_FIELDS or extra):
-                known = ", ".join(TEMPLATE_FIELDS)
-                raise InvalidValue(f"{text!r} has {{{name}}}, templates have {known}; a brace itself is written twice")
+                raise InvalidValue(f"{text!r} has {{{name}}}{_meant(name)}")
+
+
+def _meant(name: str) -> str:
+    from difflib import get_close_matches  # only for a mistake
+
+    close = get_close_matches(name, TEMPLATE_FIELDS, n=1)
+    return (
+        f": did you mean {{{close[0]}}}?"
+        if close
+        else f", templates have {', '.join(TEMPLATE_FIELDS)}; a brace itself is written twice"
+    )
 
 
 def fill(text: str, facts: Mapping[str, str]) -> str:

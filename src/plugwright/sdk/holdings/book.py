@@ -38,6 +38,7 @@ class Book:
         self._is_lost = memory is None
         self._apis = dict(memory.resources) if memory is not None else {}
         self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
+        self._claimed_before = memory.claimed if memory is not None else ()  # until claims are accounted for
         self._allocations = Allocations(clock)
         self._served: dict[str, ServedResource] = {}
         self._listed: dict[str, Mapping[str, Device]] = {}
@@ -223,7 +224,7 @@ class Book:
             self._remembered[name] = self.offer_of(name)
         if self.missing:
             return
-        self._is_lost = False
+        self._is_lost, self._claimed_before = False, ()
         self._remembered = {
             name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
         }
@@ -264,7 +265,7 @@ class Book:
             dict(self._apis),
             offers,
             self._allocations.given(self.beside_neighbours),
-            tuple(sorted(self._claimed)),
+            tuple(sorted({*self._claimed, *self._claimed_before})),
             tuple(sorted(ended)) if HoldingSource.POD_RESOURCES not in self.unknown else (),
         )
 
@@ -291,9 +292,10 @@ class Book:
         if claim.device_id:
             return resource, claim.device_id
         names = (*self._remembered, *self._neighbours.offers)
-        known = [*self._listed.get(resource, ()), *(name[1] for name in names if name[0] == resource)]
-        if resource == claim.driver:  # one that this daemon never had: its device may be called as the hardware
-            known = [name for offer in self._offers.values() for name in offer.physical]
+        known = [*self._listed.get(resource, ())]
+        known += [name[1] for name in names if name[0] == resource and name[1] != claim.device]
+        # One that was offered in another way, or never here: its device may be called as the hardware.
+        known += [name for offer in self._offers.values() for name in offer.physical]
         return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:

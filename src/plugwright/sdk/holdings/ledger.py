@@ -147,7 +147,7 @@ class Ledger:
             await self._read_files()
             with suppress(HoldersUnknown, FileNotFoundError):
                 await self.read_checkpoint()  # as it is after the other files were read
-            self._notify()
+            self._decide()
         return self._book.conflicts(resource, device_ids)
 
     # For whoever decides or shows holdings.

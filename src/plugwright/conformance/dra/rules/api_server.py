@@ -158,16 +158,6 @@ class RetriesRefusedRequests(DriverRule):
                 expect(made < _HOT, f"fewer than {_HOT} requests in {_REFUSING:g} s of answers {code}", f"{made}")
                 # Go's library up to 0.34 waits for its cache after a write that failed, and then once more.
                 await until_slices_back(verifier, session, before, times=2)
-                async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
-                    await self._refuse(session, driver, code, claim)
-                    await prepared(session, driver, claim)
-
-    @staticmethod
-    async def _refuse(session: DriverSession, driver: RegisteredDriver, code: int, claim: object) -> None:
-        """A call that meets the refusals; its answer is for API-05's next one to prove harmless."""
-        with session.api.faults.refusing(code), suppress(PlugwrightError, TimeoutError):
-            async with driver.connect() as client, asyncio.timeout(_REFUSING):
-                await client.prepare([claim], DEADLINE)  # type: ignore[list-item]
 
 
 class EnduresSlowApiServer(DriverRule):
@@ -230,11 +220,13 @@ class PreparesAfterFailure(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
-                with session.api.faults.refusing(500), suppress(PlugwrightError, TimeoutError):
-                    async with asyncio.timeout(_REFUSING):
-                        await prepare(session, driver, claim)
-                await _expect_prepared(verifier, session, driver, claim, "when the API server answers again")
+            wanted = ClaimAllocation(some_devices(session, driver))
+            for code in (500, 429):
+                async with allocated(session, driver, wanted) as [claim]:
+                    with session.api.faults.refusing(code), suppress(PlugwrightError, TimeoutError):
+                        async with asyncio.timeout(_REFUSING):
+                            await prepare(session, driver, claim)
+                    await _expect_prepared(verifier, session, driver, claim, "when the API server answers again")
 
 
 class PreparesAfterCut(DriverRule):

@@ -1,0 +1,156 @@
+"""The page in a real Chromium: every view without errors, by keyboard alone, hostile texts and other origins."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlencode
+
+import pytest
+from tests.browser.conftest import MARKUP, Axe, Look
+
+HOSTILE = f"{MARKUP} \u202egnp \u0007"
+FIRST = "/device?" + urlencode({"node": "node-1", "resource": "mock/gpu"})
+_PRESSED = "return document.activeElement.closest('form.command')?.elements.namedItem('name').value"
+CELLS = "return [...document.querySelectorAll('#cells a.c')].filter((cell) => cell.textContent === arguments[0]).length"
+
+
+def mock_device(look: Look, index: int) -> str:
+    return next(
+        str(device["id"])
+        for device in look.page.devices()
+        if (device["node"], device["resource"], device["index"]) == ("node-1", "mock/gpu", str(index))
+    )
+
+
+def device_path(device: str) -> str:
+    return f"{FIRST}&{urlencode({'id': device})}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_is_without_errors_and_serious_findings(look: Look, axe: Axe, scheme: str) -> None:
+    look.page.plugwright("mock", "fail", mock_device(look, 5), "--node", "node-1", "--resource", "mock/gpu")
+    look.until(f"{CELLS} === 1", "U")
+    feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
+    try:
+        paths = ["/", "/?by=model", "/?state=unhealthy", "/?q=nothing", "/node?name=node-1", "/node?name=none"]
+        paths += [device_path(mock_device(look, 5)), device_path("none"), "/waiting", "/claims"]
+        for path in paths:
+            look.at(path)
+            assert axe() == [], path
+            assert look.problems() == [], path
+    finally:
+        look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    look.page.plugwright("mock", "recover", mock_device(look, 5), "--node", "node-1", "--resource", "mock/gpu")
+
+
+def test_a_device_is_found_and_made_to_fail_by_keyboard_alone(look: Look) -> None:
+    from selenium.webdriver import Keys
+
+    for _ in range(30):
+        look.press(Keys.TAB)
+        if look.script("return document.activeElement.matches('#cells a.c')"):
+            break
+    first = look.script("return document.activeElement.href")
+    look.press(Keys.ARROW_RIGHT)
+    second = look.script("return document.activeElement.href")
+    assert second != first
+    look.press(Keys.END, Keys.HOME)
+    assert look.script("return document.activeElement.href") == first
+    look.press(Keys.TAB)
+    assert not look.script("return document.activeElement.matches('#cells a.c')")  # the cells are one stop
+    look.press(Keys.SHIFT, Keys.TAB, Keys.NULL)
+
+    look.at(device_path(mock_device(look, 0)))
+    for command, shown in (("fail", "unhealthy"), ("recover", "free")):
+        for _ in range(60):
+            look.press(Keys.TAB)
+            if look.script(
+                f"return document.activeElement.closest('form.command')?.elements.name?.value === '{command}'"
+            ):
+                break
+        look.press(Keys.ENTER)
+        look.until("return document.querySelector('#main .state').textContent.includes(arguments[0])", shown)
+        look.until("return document.getElementById('live').textContent.includes('is now')")
+    assert look.problems() == []
+
+
+def test_a_change_shows_without_a_reload_and_keeps_the_focus(look: Look) -> None:
+    look.script("window.same = true; document.querySelector('#cells a.c').focus()")
+    focused = look.script("return document.activeElement.href")
+    device = mock_device(look, 1)
+    look.page.plugwright("mock", "fail", device, "--node", "node-1", "--resource", "mock/gpu")
+    look.until(f"{CELLS} === 1", "U")
+    assert look.script("return window.same")
+    assert look.script("return document.activeElement.href") == focused
+    look.page.plugwright("mock", "recover", device, "--node", "node-1", "--resource", "mock/gpu")
+    look.until(f"{CELLS} === 0", "U")
+
+
+def test_texts_from_outside_are_inert(look: Look) -> None:
+    device = mock_device(look, 2)
+    look.page.plugwright("mock", "fail", device, "--node", "node-1", "--resource", "mock/gpu", "--reason", HOSTILE)
+    look.until(f"{CELLS} === 1", "U")
+    for path in ("/", "/?by=model", "/node?name=node-1", device_path(device), f"/?{urlencode({'q': HOSTILE})}"):
+        look.at(path)
+        seen = look.script("return [window.hacked, document.images.length, document.body.innerText]")
+        assert seen[:2] == [None, 0], path
+        assert not set("\u202e\u0007") & set(seen[2]), path
+    look.at(device_path(device))
+    assert MARKUP in look.script("return document.body.innerText")
+    assert look.problems() == []
+    look.page.plugwright("mock", "recover", device, "--node", "node-1", "--resource", "mock/gpu")
+
+
+@pytest.fixture
+def other_site(look: Look) -> Iterator[str]:
+    """A site on another port of this host, which tries to make a device fail and to read the page."""
+    fields = {"node": "node-1", "resource": "mock/gpu", "name": "fail", "id": mock_device(look, 3), "token": "guess"}
+    inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
+    base = look.page.base
+    body = f"""<!doctype html><title>other</title>
+<iframe name="frame"></iframe><iframe id="shown" src="{base}/"></iframe>
+<form method="post" action="{base}/command" target="frame">{inputs}</form>
+<script>
+window.found = [];
+document.forms[0].submit();
+const body = new URLSearchParams(new FormData(document.forms[0]));
+const tries = [
+  fetch("{base}/command", {{method: "POST", credentials: "include", body}}),
+  fetch("{base}/", {{credentials: "include"}}),
+];
+const events = new EventSource("{base}/events/", {{withCredentials: true}});
+events.onmessage = () => found.push("events");
+Promise.allSettled(tries).then((all) => {{
+  for (const one of all) if (one.status === "fulfilled") found.push("answer");
+  window.done = true;
+}});
+</script>"""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  the base class's name
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_page_of_another_origin_can_neither_change_nor_read_anything(look: Look, other_site: str) -> None:
+    look.driver.get(other_site)
+    look.until("return window.done")
+    assert look.script("return window.found") == []
+    look.problems()
+    states = {device["state"] for device in look.page.devices()}
+    assert states == {"free"}
+    look.at("/")  # the visitor's own page goes on
+    look.until(f"{CELLS} === 0", "U")
