@@ -38,19 +38,23 @@ def rows(text: str) -> Iterator[_Row]:
     path: list[tuple[int, str]] = []
     above: dict[str, str] = {}
     comment: list[str] = []
+    pending = ""  # the last key without a value on its line
     for line in text.splitlines():
         if line.strip().startswith("#"):
             comment.append(line.strip().lstrip("#").strip())
             continue
         found = _KEY.match(line)
         if found is None:
-            comment = []
+            if line.strip().startswith("- ") and pending:
+                yield _Row(pending, "a list, see values.yaml", above[pending])
+            comment, pending = [], ""
             continue
         indent = len(found["indent"])
         path = [*((depth, name) for depth, name in path if depth < indent), (indent, found["name"])]
         key = ".".join(name for _, name in path)
         above[key] = " ".join(part for part in comment if part) or above.get(key.rpartition(".")[0], "")
         comment = []
+        pending = "" if found["value"] else key
         if found["value"]:
             yield _Row(key, found["value"], found["comment"] or above[key])
 
