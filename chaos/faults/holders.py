@@ -34,6 +34,7 @@ __all__ = ["EXPERIMENTS", "search"]
 _TITLE = "two releases offer the same cards, with everything at random over real sockets"
 _CARDS = [f"/dev/card{number}" for number in range(3)]
 _TIMING = Timing(reconcile=0.05, retry=0.05, max_retry=0.2, prepare=0.5, unprepare_retry=0.1)
+_NUMBERED = "example.com/two"
 _STEPS, _QUICK_STEPS = 5000, 200
 _START = 10.0  # seconds
 _MOST_PODS = 6
@@ -44,7 +45,8 @@ def _entry(
 ) -> Mapping[str, object]:
     kind = "share" if count > 1 else "whole"
     shared = {"count": count} if count > 1 else {}
-    return {"name": name, "paths": list(cards), "serve": serve, "env": {"CHAOS_KIND": kind}, **shared}
+    ids = {"ids": "index"} if name.startswith(_NUMBERED) else {}  # which tell nothing about the hardware
+    return {**ids, "name": name, "paths": list(cards), "serve": serve, "env": {"CHAOS_KIND": kind}, **shared}
 
 
 def _configs(name: str) -> list[list[Mapping[str, object]]]:
@@ -235,7 +237,9 @@ class _Life:
             return [(node.host_path, granted.env["CHAOS_KIND"]) for node in granted.nodes]
         claim = self.api.stored_claim("default", pod.spec.name)
         results = claim["status"]["allocation"]["devices"]["results"] if claim is not None else ()
+        # Entries that claims can have begin with the first card, so that a number means the same card in all of them.
         names = {device_name(Path(card).name): card for card in _CARDS}
+        names |= {device_name(str(number)): card for number, card in enumerate(_CARDS)}
         return [(names[result["device"]], "claim") for result in results]
 
 
