@@ -24,7 +24,9 @@ ESSENTIAL = [
     "claim-incomplete-pool", "claim-match-attribute-held", "claim-missing-class", "claim-selector-error",
     "claim-share", "claim-taint", "claim-template-count", "extended-by-claim", "count-held", "count-unknown-resource",
 ]  # fmt: skip
-OTHERS = [name for name in (*CASES, *ONLY_ON_KUBERNETES) if name not in (*ESSENTIAL, *ONLY_WITH_KUBELETS)]
+# Its allocation is written by hand: kube-scheduler does not try the pod again when such a claim is deleted.
+_BY_HAND = ["claim-unused"]
+OTHERS = [name for name in (*CASES, *ONLY_ON_KUBERNETES) if name not in (*ESSENTIAL, *ONLY_WITH_KUBELETS, *_BY_HAND)]
 _GROUP = "/apis/resource.k8s.io/v1"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEFT = (
