@@ -167,7 +167,8 @@ class Player:
     async def _allocate(self, claim: str, node: str, device: str) -> None:
         """Plays a scheduler that has allocated a claim and ended."""
         path = f"{_RESOURCES['ResourceClaim']}/{claim}"
-        stored = await self._api.get(path)
+        protected = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
+        stored = await self._api.patch(path, protected, "merge-patch")
         result = {"request": "gpu", "driver": "gpu.example.com", "pool": node, "device": device}
         await self._api.update(
             f"{path}/status", {**stored, "status": {"allocation": {"devices": {"results": [result]}}}}
