@@ -142,6 +142,16 @@ def test_drivers_whose_names_the_machine_decides_are_known_by_their_domain(tmp_p
     assert ["resourceclaims/driver"] not in [rule["resources"] for rule in rules]
 
 
+def test_the_policy_keeps_entries_of_other_drivers_and_nodes_as_they_were() -> None:
+    spec = named(objects("claims"), "ValidatingAdmissionPolicy")[f"{OWN}-claims"]["spec"]
+    last = spec["validations"][-1]
+    assert last["message"] == "this account may change only its own node's and drivers' devices of a claim's status"
+    own = 'one.pool == variables.tokenNode && (one.driver in ["gpu.nvidia.plugwright.dev","tape.example.com"])'
+    added, removed = last["expression"].split(" && variables.before.all")
+    assert added == f"variables.after.all(one, {own} || variables.before.exists(other, other == one))"
+    assert removed == f"(one, {own} || variables.after.exists(other, other == one))"
+
+
 def test_each_part_can_be_left_to_others(tmp_path: Path) -> None:
     off = {"deviceClasses": False, "extendedResourceName": False, "admissionPolicies": False}
     made = rendered({**config(resource("example.com/tape")), "dra": off}, tmp_path)

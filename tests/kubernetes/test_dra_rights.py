@@ -182,6 +182,52 @@ def test_a_token_of_no_pod_reports_nothing(account: Account, claim: str) -> None
     assert UNBOUND in reason or "resourceclaims/driver" in reason
 
 
+@pytest.fixture
+def claim_with_entries(account: Account, claim: str, cluster: Cluster) -> Iterator[str]:
+    """Its status has an entry of this node, and one each of another driver and another node."""
+    name = "rights-of-drivers"
+    verbs = "--verb=associated-node:patch,arbitrary-node:patch"
+    results = [
+        {"request": "tape", "driver": driver, "pool": node, "device": "st0"}
+        for driver, node in ((DRIVER, NODE), *OTHERS.values())
+    ]
+    status = ("patch", "resourceclaim", claim, "--subresource=status", "--type=merge", "--patch")
+    for allocation in (None, {"devices": {"results": results}}):  # an allocation cannot be changed, but made again
+        cluster.kubectl(*status, json.dumps({"status": {"allocation": allocation}}))
+    cluster.kubectl(*status, json.dumps({"status": {"devices": entries()}}))
+    cluster.kubectl("create", "clusterrole", name, verbs, "--resource=resourceclaims.resource.k8s.io/driver")
+    who = f"--serviceaccount={RELEASE}:{RELEASE}-plugwright"
+    cluster.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", who)
+    may = ("auth", "can-i", "arbitrary-node:patch", "resourceclaims", "--subresource=driver", "--quiet")
+    until("the right is there", lambda: cluster.kubectl.works(f"--token={account.bound}", *may))
+    yield claim
+    cluster.kubectl("delete", f"clusterrole/{name}", f"clusterrolebinding/{name}")
+    until("the right is gone", lambda: not cluster.kubectl.works(f"--token={account.bound}", *may))
+
+
+OTHERS = {"driver": ("gpu.nvidia.com", NODE), "node": (DRIVER, "other")}
+
+
+def entries(**changed: str) -> list[Object]:
+    """One for each device of the claim, with conditions of the status that `changed` has for some."""
+    return [
+        {**device(driver, node)["devices"][0], "data": {"said": changed.get(which, "nothing")}}
+        for which, (driver, node) in {"own": (DRIVER, NODE), **OTHERS}.items()
+    ]
+
+
+def test_it_changes_only_its_own_entries_of_a_claims_status(account: Account, claim_with_entries: str) -> None:
+    """By the policy alone: a role lets the account speak for every driver and node, as Kubernetes up to 1.35 does."""
+    assert account.patch(claim_with_entries, {"devices": entries(own="ready")}) == (200, "")
+    for which in OTHERS:
+        code, reason = account.patch(claim_with_entries, {"devices": entries(own="ready", **{which: "forged"})})
+        assert code in (403, 422), reason
+        assert "this account may change only its own node's and drivers' devices" in reason
+    code, reason = account.patch(claim_with_entries, {"devices": entries(own="ready")[:1]})
+    assert code in (403, 422), reason
+    assert "this account may change only its own node's and drivers' devices" in reason
+
+
 RESERVED = [{"resource": "pods", "name": "x", "uid": "y"}]
 
 
