@@ -20,6 +20,7 @@ from plugwright.system.concurrency import cancel
 __all__ = ["EXPERIMENTS", "FAULTS"]
 
 _GROWTH = 20.0  # MiB that an attack may cost at its peak
+_PATIENCE = 10.0  # seconds
 _IDLE = 8  # threads of the pool, and connections
 _HUGE = 300 * 2**20  # bytes; a file of so many has no block on disk
 _MESSAGE = 64 * 2**20  # bytes of a reply, far beyond what a kubelet sends
@@ -42,13 +43,12 @@ async def _little_memory(rig: Rig) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _answering(rig: Rig, path: Path, reply: bytes) -> AsyncIterator[None]:
-    """A gRPC server that has the same reply to every call."""
-    asked = 0
+async def _answering(rig: Rig, path: Path, reply: bytes) -> AsyncIterator[asyncio.Event]:
+    """A gRPC server that has the same reply to every call, and the event of the first call."""
+    asked = asyncio.Event()
 
     async def answer(request: bytes, _: object) -> bytes:
-        nonlocal asked
-        asked += 1
+        asked.set()
         return reply
 
     class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -61,11 +61,11 @@ async def _answering(rig: Rig, path: Path, reply: bytes) -> AsyncIterator[None]:
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     try:
-        yield
+        yield asked
     finally:
         await server.stop(0)
         path.unlink(missing_ok=True)
-        rig.broken += [] if asked else ["the daemon never asked"]
+        rig.broken += [] if asked.is_set() else ["the daemon never asked"]
 
 
 @asynccontextmanager
@@ -80,13 +80,17 @@ async def _register(rig: Rig) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _pod_resources(rig: Rig) -> AsyncIterator[None]:
-    """Asked because a device is removed that a pod may hold."""
+    """Asked for the report of the node: it names the pods that hold devices."""
     pods, removed = rig.node.paths.pod_resources_socket, min(rig.devices[FACTS])
     real = pods.with_name("real.sock")
     pods.rename(real)
     try:
-        async with _little_memory(rig), _answering(rig, pods, bytes(_MESSAGE)):
+        async with _little_memory(rig), _answering(rig, pods, bytes(_MESSAGE)) as asked:
             await _mock(rig, "remove", removed)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    while not asked.is_set():
+                        await rig.daemon.ask({"do": "report"}, _PATIENCE)
             yield
     finally:
         real.rename(pods)

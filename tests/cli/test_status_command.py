@@ -117,7 +117,7 @@ async def test_json_is_a_node_report(kubelet: ObservedKubelet, controlled: Setti
         "waiting": "",
         "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
         "fault": "", "restarts": 0, "stuck": {}, "serve": "device-plugin", "driver": None,
-        "expected": "", "shortfall": "", "shortfallCode": "",
+        "expected": "", "shortfall": "", "shortfallCode": "", "simulates": ["fail", "recover", "add", "remove"],
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {

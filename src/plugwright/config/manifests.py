@@ -246,6 +246,7 @@ def _pod(target: DaemonTarget, image: str) -> Manifest:
         "terminationGracePeriodSeconds": 10,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "containers": [_container(target, image)],
         "volumes": _volumes(target.name),
     }
