@@ -151,7 +151,7 @@ class ResourceRuntime:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
         if plugin is not self.service.plugin:
             self.inventory.reconfigure()
-            self.ledger.withdraw(self.resource)
+            self.ledger.replace(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self.expected.replace_plugin(plugin)
         self._restarts.notify()
