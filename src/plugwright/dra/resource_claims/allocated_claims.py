@@ -34,7 +34,9 @@ class ClaimSource(Protocol):
         """`ClaimRefused` if it is not that claim, `ClaimWaits` if that cannot be read."""
         ...
 
-    async def is_used_by_several(self, claim: Claim) -> bool: ...
+    async def several_users(self, claim: Claim) -> tuple[str, ...]:
+        """The pods that use it, if it is more than one; empty if that is not known."""
+        ...
 
 
 class AllocatedClaims(msgspec.Struct, frozen=True):
@@ -66,13 +68,14 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
                 raise ClaimRefused(f"device {result.device} of pool {result.pool} is not on this node, {self.pool}")
         return allocated
 
-    async def is_used_by_several(self, claim: Claim) -> bool:
-        """Whether more than one pod has it reserved; an API server that is away knows of none."""
+    async def several_users(self, claim: Claim) -> tuple[str, ...]:
+        """The names of the pods that have it reserved, if there are several; without an API server none is known."""
         try:
             async with asyncio.timeout(_RESERVATIONS_LIMIT):
-                return len((await self.allocated(claim)).reserved_for) > 1
+                allocated = await self.allocated(claim)
         except (PlugwrightError, OSError):  # a TimeoutError is one
-            return False
+            return ()
+        return allocated.pods if len(allocated.reserved_for) > 1 else ()
 
 
 class RecordedClaims:
@@ -95,9 +98,9 @@ class RecordedClaims:
         results = tuple(map(_result, stored.devices))
         return AllocatedClaim(claim.namespace, claim.name, claim.uid, results, reserved_for=_NOT_KNOWN)
 
-    async def is_used_by_several(self, claim: Claim) -> bool:
+    async def several_users(self, claim: Claim) -> tuple[str, ...]:
         """Not known without the API server: the kubelet's word counts."""
-        return False
+        return ()
 
 
 def _result(device: ClaimedDevice) -> AllocatedDevice:
