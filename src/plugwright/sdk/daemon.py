@@ -283,6 +283,7 @@ class Daemon:
         finally:
             unsubscribe()
             await self._audit.close()
+            self.ledger.memory.close()
             self.log_level.close()
             if self._owns_stalls:
                 self.stalls.close()
