@@ -1,7 +1,7 @@
 """The NodeReport: a document that programs can rely on, and that its page and its schema describe."""
 
-import os
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -93,10 +94,8 @@ def node_report(
 def kubelet_report(settings: Settings, directory: Path) -> KubeletReport:
     """Reads the kubelet's configuration file if it is in its usual place. May block."""
     found: dict[bytes, bytes] = {}
-    try:
+    with suppress(OSError, ValueError):  # as in a container, which has only the directories of plugins
         found = dict(_SETTING.findall(files.read(settings.paths.root / "config.yaml", _LARGEST_SETTINGS)))
-    except (OSError, ValueError):
-        pass  # as in a container, which has only the directories of plugins
     policy, scope = found.get(b"topologyManagerPolicy"), found.get(b"topologyManagerScope")
     return KubeletReport(
         registration=settings.registration.value,
