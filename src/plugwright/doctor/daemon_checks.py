@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.examined_node import ExaminedNode
+from plugwright.doctor.examined_node import DAEMON, ExaminedNode
 from plugwright.errors import PlugwrightError
 from plugwright.model import some
 from plugwright.sdk.cordons import CORDONS_FILE
@@ -37,6 +37,10 @@ def daemon(view: ExaminedNode) -> DoctorCheck:
     try:
         report = view.report.daemon
     except FileNotFoundError:
+        if pid := next((pid for pid, program in view.programs.items() if program == DAEMON), None):
+            text = f"plugwright (process {pid}) runs, and {socket} does not exist"
+            fix = "restart the daemon; if its socket is elsewhere: plugwright doctor --control-socket PATH"
+            return found(name, text, "no command can reach the daemon: its state is unknown", fix)
         return found(name, f"no daemon: {socket} does not exist", why, start)
     except ConnectionRefusedError:
         return found(name, f"no daemon: no process listens on {socket}", why, start)
@@ -200,7 +204,7 @@ def dra_driver(view: ExaminedNode) -> DoctorCheck:
             name,
             some(waiting, _SHOWN),
             "pods with claims for these devices stay in ContainerCreating, or find no devices",
-            "plugwright dra slices; kubectl auth can-i list resourceclaims --as the service account; see docs/dra.md",
+            "plugwright dra slices; kubectl auth can-i list resourceclaims --as system:serviceaccount:NAMESPACE:NAME",
         )
     return healthy(name, f"{len(drivers)} drivers are ready" if drivers else "no resource is served by claims")
 
