@@ -87,11 +87,16 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
     unnamed = tuple(count_unnamed(world, served))
     without = sorted({count.node for count in unnamed}, key=natural_order)
     unseen += [f"{node}: {_NO_REPORT}" for node in without]
-    ordered = sorted(devices, key=lambda device: tuple(map(natural_order, (device.node, device.resource, device.id))))
+    ordered = sorted(devices, key=_place)
     events = [{"node": source.node, **event} for source in read for event in (source.report or {}).get("history") or ()]
     events.sort(key=lambda event: str(event["time"]))
     via = {source.node: source.via for source in read if source.report is not None}
     return Fleet(devices=tuple(ordered), unnamed=unnamed, sources=via, unseen=tuple(unseen), events=tuple(events))
+
+
+def _place(device: FleetDevice) -> tuple[object, ...]:
+    """GPU 3 is the fourth of its node, whatever its id is."""
+    return tuple(map(natural_order, (device.node, device.resource, device.index, device.id)))
 
 
 def _reported(

@@ -226,7 +226,9 @@ class _PageServer:
             '<link rel="stylesheet" href="/page.css"><link rel="icon" href="/icon.svg">'
             f'<script src="/page.js" defer></script></head><body data-version="{fleet.changed.count}">'
             '<a class="skip" href="#main">Skip to content</a>'
-            f'<header><nav aria-label="Views">{links}</nav><p id="live" role="status"></p></header>'
+            '<header><a class="name" href="/">plugwright</a>'
+            f'<nav aria-label="Views">{links}</nav><p id="live" role="status"></p>'
+            f'<p class="server">{text(self._source.access.url)}</p></header>'
             f'<main id="main" tabindex="-1">{self._with_token(rendering.main)}</main></body></html>'
         )
 
