@@ -1,9 +1,9 @@
-"""What happened to the devices of a node: who got and released them, their health, cordons. Survives restarts.
+"""The history of a node's devices across restarts: allocations and releases, health, cordons.
 
-A change is noticed by comparing the devices and the holdings with what was recorded last, some seconds after the daemon
-has noticed a change itself, and never while an Allocate is open: an Allocate costs one assignment here. Released is
-what the ledger no longer knows as held, so a release is recorded when the ledger next reads. While a source of holdings
-cannot be read, nothing counts as released. A pod that ends within seconds may leave no event.
+Some seconds after the daemon has noticed a change, the history compares the devices and the holdings with the last
+recorded ones, but never while an Allocate is open: an Allocate costs one assignment here. A device is recorded as
+released when the ledger, at its next read, no longer knows a holding. While a source of holdings cannot be read,
+nothing counts as released. A pod that ends within seconds can leave no event.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 HISTORY_FILE = "history.jsonl"
 _LIMIT = 10 * 2**20  # bytes
-_DELAY, _RETRY = 1.5, 5.0  # times the delay of the audit, after which the pods of an allocation are known
-_LEAST_RETRY = 1.0  # seconds; the ledger reads no more often
-_MOST_LOOKS = 10  # at the same unnamed holders
+_DELAY, _RETRY = 1.5, 5.0  # multiples of the delay of the audit, after which the pods of an allocation are known
+_LEAST_RETRY = 1.0  # seconds; the ledger does not read more often
+_MOST_LOOKS = 10  # reads in search of unnamed holders
 _LATEST = 20  # events in a NodeReport
-_MOST = 5000  # events of one answer
-_ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is held under another name, or may be
+_MOST = 5000  # events in one answer
+_ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is or could be held under another name
 _PENDING = 1000  # events that wait for a disk
 
 
@@ -48,12 +48,12 @@ class History:
 
     def __init__(self, daemon: Daemon, directory: Path, limit: int = _LIMIT) -> None:
         self.latest: deque[HistoryEvent] = deque(maxlen=_LATEST)
-        self.noticed, self.recorded = Signal(), Signal()  # there are events, and they have been written
+        self.noticed, self.recorded = Signal(), Signal()  # events exist; events are written
         self._daemon, self._audit = daemon, daemon.settings.timeouts.audit
         self._journal = Journal(directory / HISTORY_FILE, HistoryEvent, limit)
         self._disk = BlockingCalls("history of devices", daemon.settings.limits.command, at_once=1)
         self._due = Signal()
-        self._known: dict[FactKey, DeviceFacts] | None = None  # None: the journal was not read yet
+        self._known: dict[FactKey, DeviceFacts] | None = None  # None: the journal has not been read yet
         self._pending: deque[HistoryEvent] = deque(maxlen=_PENDING)
         self._is_allocated, self._looks = False, 0
         self._problems = LogOnce(logger)
@@ -85,7 +85,7 @@ class History:
                 seen = await self._due.wait(seen, max(_LEAST_RETRY, _RETRY * self._audit) if self._looks else None)
                 try:
                     await self._record()
-                except Exception:  # one look: the next change is looked at again
+                except Exception:  # one comparison failed: the next change is compared again
                     logger.exception("changes of devices not recorded")
         finally:
             for unsubscribe in unsubscribes:
@@ -94,7 +94,7 @@ class History:
                 timer.cancel()
 
     async def events(self, since: float) -> list[HistoryEvent]:
-        """The newest events since then, in seconds since the epoch."""
+        """The newest events since that time, in seconds since the epoch."""
         return await self._disk.run(partial(self._read, since))
 
     def _read(self, since: float) -> list[HistoryEvent]:
@@ -115,19 +115,19 @@ class History:
             has_unnamed = has_unnamed or not facts.is_named
             if facts.is_named:
                 held.setdefault((holding.key.resource, holding.key.device_id), set()).add(facts)
-        # The name of a pod that has ended is forgotten before its devices are; a new pod has none for a moment.
+        # Pod names disappear before their devices do when a pod ends; a new pod briefly has none.
         self._looks = self._looks + 1 if has_unnamed and self._looks < _MOST_LOOKS else 0
         self._is_allocated = self._is_allocated or self._looks > 0
         now = dict(_facts(self._daemon, held))
         found = list(changes(self._known, now, time.time(), is_complete=holdings.is_complete))
-        # Holders that may have gone are still to be compared with when all are known again.
+        # Holders that could be gone are compared again when all are known.
         if not holdings.is_complete:
             now = {key: _with_earlier(facts, self._known.get(key)) for key, facts in now.items()}
         self._known = {**self._known, **now}
         await self._append(found)
 
     async def _remembered(self) -> dict[FactKey, DeviceFacts]:
-        """The state that the journal leads to; without one, whatever is found first is no news."""
+        """The state after the last event of the journal; without a journal, nothing found first is news."""
 
         def read() -> tuple[dict[FactKey, DeviceFacts], list[HistoryEvent]]:
             latest: deque[HistoryEvent] = deque(maxlen=_LATEST)
@@ -192,7 +192,7 @@ def _with_earlier(facts: DeviceFacts, earlier: DeviceFacts | None) -> DeviceFact
 
 
 def _facts(daemon: Daemon, held: Mapping[FactKey, set[HolderFacts]]) -> Iterator[tuple[FactKey, DeviceFacts]]:
-    """Of the resources that have a list; of others nothing is known now."""
+    """The facts of the resources that have a list; the state of others is currently unknown."""
     cordoned = {(cordon["resource"], cordon["id"]): cordon["by"] for cordon in daemon.cordons.listed()}
     for name, runtime in daemon.resources.items():
         snapshot = runtime.inventory.latest.value
