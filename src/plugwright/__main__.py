@@ -1,4 +1,4 @@
-"""The program `plugwright`, also as `python -m plugwright`: signals first, since loading a command takes a while."""
+"""The program `plugwright`, also as `python -m plugwright`: handles signals first, because commands load slowly."""
 
 import sys
 
