@@ -1,10 +1,10 @@
 """The history of a node's devices across restarts: allocations and releases, health, cordons.
 
-A change is noticed by comparing the devices and the holdings with what was recorded last, some seconds after the daemon
-has noticed a change itself, and never while an Allocate is open: an Allocate costs one assignment here. Lists of
-devices that are replaced within those seconds are compared too, so a brief cordon or fault leaves events. Released is
-what the ledger no longer knows as held, so a release is recorded when the ledger next reads. While a source of holdings
-cannot be read, nothing counts as released. A pod that ends within seconds may leave no event.
+Some seconds after the daemon has noticed a change, the history compares the devices and the holdings with the last
+recorded ones, but never while an Allocate is open: an Allocate costs one assignment here. Lists of devices that are
+replaced within those seconds are compared too, so a brief cordon or fault leaves events. A device is recorded as
+released when the ledger, at its next read, no longer knows a holding. While a source of holdings cannot be read,
+nothing counts as released. A pod that ends within seconds can leave no event.
 """
 
 import asyncio
