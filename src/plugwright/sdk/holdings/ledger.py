@@ -109,7 +109,7 @@ class Ledger:
         self._notify()
 
     def replace(self, resource: str) -> None:
-        """Another plugin serves the resource. The old list counts as offered until the new plugin has listed devices."""
+        """Another plugin serves the resource. Its old list counts as offered until there is a new one."""
         self._replaced[resource] = True
 
     def accept(self, resource: str) -> None:
