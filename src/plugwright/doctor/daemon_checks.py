@@ -6,7 +6,7 @@ from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import DAEMON, ExaminedNode
 from plugwright.errors import PlugwrightError
 from plugwright.model import some
-from plugwright.sdk.cordons import CORDONS_FILE
+from plugwright.sdk.cordons import CORDONS_FILE, cordons_problem
 from plugwright.sdk.node_report import DeviceReport, ResourceReport
 from plugwright.sdk.status import PLANNED_CODES
 from plugwright.version import __version__
@@ -86,15 +86,14 @@ def configuration(view: ExaminedNode) -> DoctorCheck:
 
 
 def cordons(view: ExaminedNode) -> DoctorCheck:
-    name, report = "cordons", view.report
+    name, report, file = "cordons", view.report, view.node_dir / CORDONS_FILE
+    fix = f"repair {file}, or mv {file} {file}.damaged and cordon again"
     if report.cordons_unreadable:
-        file = view.node_dir / CORDONS_FILE
-        return found(
-            name,
-            f"cordons cannot be read: {report.cordons_unreadable}",
-            "every device is Unhealthy, because any of them may be cordoned",
-            f"repair {file}, or mv {file} {file}.damaged and cordon again",
-        )
+        why = "every device is Unhealthy, because any of them may be cordoned"
+        return found(name, f"cordons cannot be read: {report.cordons_unreadable}", why, fix)
+    if problem := cordons_problem(view.path(file)):
+        why = "no cordon can be added or removed, and every device is Unhealthy after the daemon's next start"
+        return found(name, f"the cordons in {file} cannot be read: {problem}", why, fix)
     cordoned = [cordon for cordon in report.cordons if cordon.served]
     names = some([f"{cordon.resource} {cordon.id} ({cordon.reason})" for cordon in cordoned], _SHOWN)
     return healthy(name, f"{len(cordoned)} cordons: {names}" if cordoned else "no device is cordoned")

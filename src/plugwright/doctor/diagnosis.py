@@ -79,7 +79,7 @@ CHECKS: Mapping[str, Examination] = {
     "owner": Examination(daemon_checks.owner, _DAEMON),
     "registration": Examination(daemon_checks.registration, (*_DAEMON, "kubelet-root", *_SOCKET)),
     "rivals": Examination(daemon_checks.rivals, (*_DAEMON, "kubelet-checkpoint", "registration")),
-    "cordons": Examination(daemon_checks.cordons, _DAEMON),
+    "cordons": Examination(daemon_checks.cordons, (*_DAEMON, "state-directory")),
     "holdings": Examination(
         daemon_checks.holdings, (*_DAEMON, "kubelet-root", *_SOCKET, "pod-resources", "kubelet-checkpoint")
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from plugwright.errors import NotVisible
+from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
@@ -31,7 +31,6 @@ _LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _MOST_NAMES = 8192  # entries of a directory
 _MOST_PROCESSES = 65_536  # with the other entries of /proc
 _MOST_LINKS = 40  # as the kernel has it
-_RESPONSE_LIMIT = 15.0  # seconds for the daemon's report
 
 
 class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +43,7 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     control_socket: Path = Path("/run/plugwright/control.sock")
     in_pod: bool = False  # of the node, only mounted directories are visible
     node_name: str = ""
+    response_limit: float = 15.0  # seconds for the daemon's report
     least_free: int = 16 * 2**20  # bytes that each file system must have left
 
 
@@ -60,7 +60,7 @@ class ExaminedNode:
             return self.target.kubelet
         try:
             used = self.report.kubelet
-        except (OSError, ValueError, NotVisible):
+        except (OSError, ValueError, PlugwrightError):
             return KubeletPaths()
         directory = Path(used.directory)
         if used.registration != "direct" or not directory.is_absolute():
@@ -78,11 +78,20 @@ class ExaminedNode:
         """Directories of CDI specs; a pod has only the dynamic one mounted."""
         return (cdi.DYNAMIC,) if self.target.in_pod else (cdi.STATIC, cdi.DYNAMIC)
 
-    @cached_property
+    @property
     def report(self) -> NodeReport:
-        """The report of the running daemon."""
-        answer = json_lines.ask(self.control_socket, {"do": "report"}, _RESPONSE_LIMIT)
-        return msgspec.convert(answer, NodeReport)
+        """The report of the running daemon, which is asked once: one that hangs takes its time limit each time."""
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    @cached_property
+    def _answer(self) -> NodeReport | Exception:
+        try:
+            answer = json_lines.ask(self.control_socket, {"do": "report"}, self.target.response_limit)
+            return msgspec.convert(answer, NodeReport)
+        except (OSError, ValueError, PlugwrightError) as error:
+            return error
 
     @cached_property
     def control_socket(self) -> Path:
