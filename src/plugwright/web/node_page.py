@@ -31,10 +31,8 @@ class NodePage:
         devices = part.devices if part is not None else ()
         report = fleet.report(self.name)
         facts = _Board(report, devices)
-        columns = ["Device", "Resource", "Index", "State", "Holder", "Since", "NUMA", "PCIe root", "Links"]
-        rows = [
-            [*_row(device), text(facts.pcie_root(device) or "-"), facts.links_of(device) or "-"] for device in devices
-        ]
+        columns = ["Device", "Resource", "Index", "State", "Holder", "Since", "NUMA", "PCIe root"]
+        rows = [[*_row(device), text(facts.pcie_root(device) or "-")] for device in devices]
         counts = [
             [text(count.resource), text(count.capacity), text(count.allocatable), text(_requested(count.requested))]
             for count in (part.unnamed if part is not None else ())
@@ -70,7 +68,7 @@ class _Board:
     def pcie_root(self, device: FleetDevice) -> str:
         return text_of((self._of(device).get("attributes") or {}).get(_PCIE_ROOT))
 
-    def links_of(self, device: FleetDevice) -> Html:
+    def _links(self, device: FleetDevice) -> Html:
         """`NV18 to #1, #2`: one line for each kind of link."""
         kinds: dict[str, list[str]] = {}
         for other, link in (self._of(device).get("links") or {}).items():
@@ -108,7 +106,7 @@ class _Board:
         holders = "<br>".join(map(holder_link, device.holders))
         index = f" <b>{text(f'#{device.index}')}</b>" if device.index else ""
         lines = [device_link(device), text(device.model) if device.model else "", holders]
-        lines += [text(device.reason) if device.reason else "", self.links_of(device)]
+        lines += [text(device.reason) if device.reason else "", self._links(device)]
         body = "".join(f"<p>{line}</p>" for line in lines if line)
         resource = f'<span class="of">{text(device.resource)}</span>'
         return f'<div class="device">{state_badge(device)}{index} {resource}{body}</div>'

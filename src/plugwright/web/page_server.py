@@ -234,11 +234,13 @@ class _PageServer:
 
 
 def _rendered(view: PageView, fleet: LiveFleet) -> Rendering:
-    """The view, and below it what it could not take into account."""
+    """The view, above it why it may be out of date, and below it what it could not take into account."""
     rendering, unseen = view.render(fleet), fleet.unseen
+    problems = "".join(f"<p>Not up to date: {text(problem)}</p>" for problem in fleet.problems)
+    outdated = f'<div id="outdated" role="status">{problems}</div>'
     entries = "".join(f"<li>{text(entry)}</li>" for entry in unseen[:_MOST_UNSEEN])
     more = f"<li>{len(unseen) - _MOST_UNSEEN} more</li>" if len(unseen) > _MOST_UNSEEN else ""
     listed = f"<h2>Not seen</h2><ul>{entries}{more}</ul>" if unseen else ""
     piece = f'<section id="unseen" aria-label="Not seen">{listed}</section>'
-    pieces = {**rendering.pieces, "unseen": piece} if rendering.pieces else {}
-    return Rendering(rendering.main + piece, pieces)
+    pieces = {**rendering.pieces, "outdated": outdated, "unseen": piece} if rendering.pieces else {}
+    return Rendering(outdated + rendering.main + piece, pieces)

@@ -15,7 +15,7 @@ __all__ = ["WaitingPage"]
 
 _MOST_EXPLAINED, _MOST_SHOWN = 20, 200
 _MOST_EVIDENCE = 5
-_COLUMNS = ["Pod", "Requests", "Since", "Why it waits", "Command"]
+_COLUMNS = ["Pod", "Why it waits", "Requests", "Since", "Command"]
 
 
 class WaitingPage:
@@ -38,7 +38,7 @@ class WaitingPage:
         wants = [f"{count} {resource}" for resource, count in device_requests(pod).items()]
         wants += [f"claim {text_of(one.get('name'))}" for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
         line = command("kubectl", "plugwright", "why", "-n", namespace, name)
-        return text(f"{namespace}/{name}"), text(", ".join(wants)), moment(_since(pod)), why, line
+        return text(f"{namespace}/{name}"), why, text(", ".join(wants)), moment(_since(pod)), line
 
 
 def _since(pod: ApiObject) -> str:
