@@ -198,7 +198,8 @@ def selinux(view: ExaminedNode) -> DoctorCheck:
             name,
             f"SELinux denied {len(lines)} times: {lines[-1]}",
             "plugins cannot reach the kubelet, or containers their devices",
-            f"restorecon -R {view.kubelet.root}; ausearch -m avc -ts recent; chart: --set security.seLinuxType=container_device_plugin_t",
+            f"restorecon -R {view.kubelet.root}; ausearch -m avc -ts recent; "
+            "chart: --set security.seLinuxType=container_device_plugin_t",
         )
     return healthy(name, "enforcing, no denial of devices in the last day")
 
