@@ -1,9 +1,9 @@
-"""The memory of how hardware was last offered, so that a restart knows what has changed, and other releases know ours.
+"""The stored memory of how hardware was last offered: shows changes after a restart, and our offers to other releases.
 
 Each release has a file in `offers` of the node's directory. While two of its processes run, as during a rolling update
-with maxSurge, each has a file of its own and knows the other as a neighbour; the next start joins what they have left.
-Earlier versions kept the file in the directory of the release, as `offers.json`: it is read while there is no other,
-and removed when there is.
+with maxSurge, each has its own file and treats the other as a neighbour; the next start joins their files. Earlier
+versions stored `offers.json` in the directory of the release: it is read while the new file does not exist, and
+removed once it does.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _FORMAT = JsonFormat(Memory, 1, indent=None)
 
 
 class OfferMemory:
-    """Nothing is kept without a state directory. `is_written` is False while what is offered is not on disk yet."""
+    """Keeps nothing without a state directory. `is_written` is False until the present offers are on disk."""
 
     def __init__(self, settings: Settings) -> None:
         self.is_written = Latest(value=True)
@@ -65,7 +65,7 @@ class OfferMemory:
         return self._file is not None
 
     async def read(self) -> Memory | None:
-        """What an earlier run remembered; None if there is nothing, or it cannot be read, which is logged."""
+        """The memory of an earlier run; None if there is none, or if it cannot be read, which is logged."""
         if self._file is None:
             return None
         try:
@@ -76,9 +76,9 @@ class OfferMemory:
             return None
 
     async def write(self, memory: Memory) -> None:
-        """Returns when it is on disk, or cannot be: allocations do not wait for a broken disk."""
+        """Returns when the memory is on disk or cannot be written: allocations do not wait for a broken disk."""
         file = self._file
-        async with self._turn:  # a later memory is never replaced by an earlier one
+        async with self._turn:  # an earlier memory must not replace a later one
             await self._replace(file, memory)
 
     async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> None:
@@ -95,7 +95,7 @@ class OfferMemory:
         self.is_written.publish_if_changed(value=True)
 
     def others(self) -> Mapping[str, Memory]:
-        """Blocks. What other releases remember, by release; a file that cannot be read is logged once and left out."""
+        """The memories of other releases, by release; an unreadable file is logged once and omitted. Blocks."""
         if self.directory is None or self._file is None:
             return {}
         found = {}
