@@ -51,8 +51,10 @@ def test_a_split_may_select_by_attributes() -> None:
     assert serve.split.attributes == {"model": ("H100*", "H200*"), "numa": ("1",)}
 
 
-def test_specs_of_claims_are_written_where_the_host_has_them() -> None:
-    text = "host: {cdi: /etc/cdi}\nresources: [{name: example.com/tape, mock: {count: 2}, serve: dra}]"
+@pytest.mark.parametrize("api", list(ServeMode))
+def test_specs_of_claims_are_where_the_host_has_them(api: ServeMode) -> None:
+    """Also for a resource that claims no longer have: earlier ones may still hold devices."""
+    text = f"host: {{cdi: /etc/cdi}}\nresources: [{{name: example.com/tape, mock: {{count: 2}}, serve: {api.value}}}]"
     assert serve_of(schema.read("plugwright.yaml", text)).cdi == "/etc/cdi"
 
 

@@ -124,8 +124,8 @@ class Config(msgspec.Struct, frozen=True):
 
 def _served(entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
     plugin = entry.family.plugin(entry, context)
-    if entry.serve.api is not ServeMode.DEVICE_PLUGIN:
-        plugin.serve = replace(entry.serve, cdi=context.host.cdi, host_root=context.host.root)
+    # Also without claims: CDI specs of earlier ones tell which devices are held.
+    plugin.serve = replace(entry.serve, cdi=context.host.cdi, host_root=context.host.root)
     plugin.expect, plugin.configured = entry.expect, _digest_of(entry)
     return plugin
 

@@ -174,6 +174,7 @@ async def test_a_release_writes_its_lost_memory_again_for_the_others(tmp_path: P
 async def two_pods(root: Path, tmp_path: Path, after: Plugin) -> AsyncIterator[tuple[Kubelet, Daemon, Daemon]]:
     """A rolling update with maxSurge that changes the configuration: until the old pod ends, both serve."""
     own, before = replace(settings(tmp_path, "gpus"), kubelet_dir=root), card()
+    before.serve = after.serve = ServeSettings(cdi=str(tmp_path / "cdi"), host_root=None)
     async with (
         Kubelet(root, KubeletSettings(version="1.37", timing=KUBELET.timing)) as kubelet,
         serving(before, settings=replace(own, pod_uid="uid-1")) as old,
