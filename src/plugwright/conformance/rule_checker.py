@@ -54,6 +54,7 @@ class Checker:
         self._crashes: dict[str, str] = {}  # the rule in which a program first ended in a certain way
         self._rules: Sequence[type[Rule]] = ()
         self._told: set[str] = set()  # causes that were reported
+        self._checking: set[type[Rule]] = set()  # a rule may need the verdict on another, and that one on a third
         self._lost = ""  # the rule from which on the program can no longer be started
 
     async def check(self, rules: Sequence[type[Rule]]) -> AsyncIterator[Verdict]:
@@ -124,7 +125,9 @@ class Checker:
         verdict = self._unasked(rule)
         if verdict is None:
             began = time.monotonic()
+            self._checking.add(rule)
             verdict = replace(await self._asked(rule), seconds=time.monotonic() - began)
+            self._checking.discard(rule)
         self._made[rule] = verdict
         return verdict
 
@@ -171,6 +174,8 @@ class Checker:
             self._verifier.examined.clear()
             await rule().check(self._verifier)
         except PrerequisiteBroken as error:
+            if error.rule_id == rule.id:
+                return _Outcome(failed, error.expected, error.seen, violated=True)
             # Checked alone, the rule has found a fault all the same.
             selected = catalogue.find(error.rule_id) in self._rules
             return _Outcome(failed, error.expected, error.seen, error.rule_id if selected else "")
@@ -236,7 +241,7 @@ class Checker:
     async def _breaks(self, rule: type[Rule], cause: str) -> bool:
         """Whether the rule about the step that failed is broken too; it is checked now if it was not yet."""
         other = catalogue.find(cause)
-        if other is rule:
+        if other in self._checking:  # a rule is never its own cause
             return False
         verdict = self._made.get(other) or await self._checked(other)
         return verdict.status in (RuleStatus.FAIL, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
