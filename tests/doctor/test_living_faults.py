@@ -15,6 +15,8 @@ from tests.sdk.test_rivals import rival
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.doctor.host_checks import state_directory
+from plugwright.doctor.kubelet_checks import kubelet_directory
+from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.testing import pod_requesting
 
@@ -46,6 +48,19 @@ async def test_a_missing_directory_is_one_finding(root: Path) -> None:
         node.plugins.rename(node.plugins.with_name("elsewhere"))
         check_only(await node.examine(), "kubelet-directory", "does not exist", "--device-plugins-dir")
         node.plugins.with_name("elsewhere").rename(node.plugins)
+
+
+def test_a_directory_that_was_replaced_under_its_mount_is_a_finding(tmp_path: Path) -> None:
+    old = tmp_path / "device-plugins"
+    old.mkdir()
+    descriptor = os.open(old, os.O_RDONLY)
+    try:
+        old.rmdir()
+        mounted = KubeletPaths(tmp_path, Path(f"/proc/self/fd/{descriptor}"))
+        check = kubelet_directory(ExaminedNode(DoctorTarget(kubelet=mounted, in_pod=True)))
+    finally:
+        os.close(descriptor)
+    assert (check.state, "was removed on the node" in check.found) == ("finding", True)
 
 
 async def test_a_killed_daemon_is_one_finding_beside_its_socket(root: Path) -> None:
