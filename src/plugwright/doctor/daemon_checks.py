@@ -166,7 +166,9 @@ def devices(view: ExaminedNode) -> DoctorCheck:
     problems = [text for resource in report.resources for text in _problems(resource)]
     if problems:
         why = "pods cannot get these devices"
-        return found(name, some(problems, _SHOWN), why, "plugwright status; docs/health.md explains each code")
+        return found(
+            name, some(problems, _SHOWN), why, "plugwright status; plugwright docs health  # explains each code"
+        )
     total = sum(len(resource.devices) for resource in report.resources)
     usable = sum(device.health == "Healthy" for resource in report.resources for device in resource.devices)
     return healthy(name, f"{usable} of {total} devices are Healthy, the others are held or cordoned")

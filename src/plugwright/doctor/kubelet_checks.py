@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> D
             name,
             f"no process listens on {some(stale)}",
             "the plugin or driver behind the socket has ended without removing it: its devices are not available",
-            f"start that plugin again, or remove its socket: rm {' '.join(stale[:8])}",
+            f"start that plugin again, or remove its socket: rm {shlex.join(stale[:8])}",
         )
     return healthy(name, f"{served} plugin sockets in {directory} are served")
 
