@@ -1,7 +1,7 @@
 """The daemon's metrics page for Prometheus.
 
-It is made in the thread of the probes while the event loop goes on. A dict of the loop's is copied before it is walked
-through: the copy is one step of the interpreter, in which nothing can change it.
+It is made in the thread of the probes while the event loop runs. A dict of the loop is copied before it is iterated:
+the copy is one step of the interpreter, during which the dict cannot change.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ __all__ = ["page"]
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
-    """Makes the page as it is at each call: its content type and its text."""
+    """Returns a function that makes the current page: its content type and its text."""
     loop, node = asyncio.get_running_loop(), daemon.settings.node_name
     common = {"node": clean(node)} if node else {}
 
