@@ -1,5 +1,6 @@
 """Faults in the life of kubelets, daemons and plugins are found by exactly one line each."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -191,6 +192,26 @@ async def test_a_failed_device_is_one_finding_and_a_cordoned_one_none(root: Path
         node.ask(do="plugin", resource="mock/gpu", name="fail", arguments={"id": second, "reason": "fell off"})
         await node.until(lambda report: report["resources"][0]["devices"][1]["health"] == "Unhealthy")
         check_only(await node.examine(), "devices", f"{second} Unhealthy, mock: fell off", "plugwright status")
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_device_that_vanishes_is_one_finding(root: Path, *, is_held: bool) -> None:
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        assert node.kubelet is not None
+        if is_held:
+            pod = await node.kubelet.kubelet.admit(pod_requesting({"mock/gpu": 4}))
+            (root / f"var/lib/kubelet/pods/{pod.uid}").mkdir()
+        first = (await asyncio.to_thread(node.ask, do="report"))["resources"][0]["devices"][0]["id"]
+        request = {"do": "plugin", "resource": "mock/gpu", "name": "remove", "arguments": {"id": first}}
+        await asyncio.to_thread(node.ask, **request)
+        await node.until(lambda report: report["resources"][0]["devices"][0]["code"] == "gone")
+        await node.until(lambda report: bool(report["resources"][0]["devices"][0]["holders"]) is is_held)
+        report = await node.examine()
+    if is_held:
+        check_only(report, "held-devices", first, f"delete the pods with uid {pod.uid}")
+    else:
+        check_only(report, "devices", f"{first} Unhealthy, gone: discovery", "plugwright status")
 
 
 async def test_another_plugin_for_the_resource_is_one_finding(root: Path) -> None:
