@@ -131,6 +131,11 @@ def read_only_directory() -> str | None:
     return None
 
 
+def is_watched(report: Any) -> bool:
+    """Whether the kubelet has the resource's stream open, which comes after the registration."""
+    return bool(report["resources"] and report["resources"][0]["streams"])
+
+
 def configured(**entry: Any) -> dict[str, object]:
     return {"resources": [{"name": "mock/gpu", "mock": {"count": 4}, **entry}]}
 
@@ -140,6 +145,7 @@ async def test_missing_expected_devices_are_one_finding(root: Path) -> None:
         node.write("etc/plugwright.yaml", configured(expect=8))
         async with node.served():
             await node.until(lambda report: report["resources"][0]["shortfall"] and report["holdings"]["complete"])
+            await node.until(is_watched)
             check_only(await node.examine(), "expected-devices", "expected 8, found 4", "lspci")
 
 
@@ -157,7 +163,7 @@ async def test_a_last_good_configuration_in_force_is_one_finding(root: Path) -> 
             await node.settled()
         node.write("etc/plugwright.yaml", configured(cuont=1))
         async with node.served():
-            await node.until(lambda report: report["resources"] and report["holdings"]["complete"])
+            await node.until(lambda report: is_watched(report) and report["holdings"]["complete"])
             report = await node.examine()
     [finding] = findings(report)
     assert (finding.name, "plugwright check" in finding.fix) == ("configuration", True)
@@ -169,6 +175,7 @@ async def test_unreadable_cordons_are_one_finding(root: Path) -> None:
         node.write("var/lib/plugwright/cordons.json", "{")
         async with node.served():
             await node.until(lambda report: report["cordonsUnreadable"] and report["holdings"]["complete"])
+            await node.until(is_watched)
             check_only(await node.examine(), "cordons", "cannot be read", "mv /var/lib/plugwright/cordons.json")
 
 
