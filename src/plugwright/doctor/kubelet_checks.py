@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -60,6 +61,9 @@ def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
         return found(name, f"{directory} does not exist", why, fix)
     if not stat.S_ISDIR(status.st_mode):
         return found(name, f"{directory} is not a directory", why, f"rm {directory} && {_RESTART}")
+    if not status.st_nlink:  # the mount of a container outlives the directory
+        fix = "delete the daemon's pod, whose next container mounts the new one: kubectl delete pod -n NAMESPACE POD"
+        return found(name, f"{directory} was removed on the node, and is still mounted here", why, fix)
     if (intruder := _other_writer(status)) is not None:
         writer, command = intruder
         why = "any user of the node can replace a plugin and hand out devices of its own"
@@ -133,7 +137,7 @@ def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> D
             name,
             f"no process listens on {some(stale)}",
             "the plugin or driver behind the socket has ended without removing it: its devices are not available",
-            f"start that plugin again, or remove its socket: rm {' '.join(stale[:8])}",
+            f"start that plugin again, or remove its socket: rm {shlex.join(stale[:8])}",
         )
     return healthy(name, f"{served} plugin sockets in {directory} are served")
 

@@ -106,7 +106,8 @@ def held_devices(view: ExaminedNode) -> DoctorCheck:
             name,
             f"running pods hold devices that the daemon does not find: {some(sorted(lost))}",
             "their hardware is lost, or an earlier plugin named it differently and it may be given out a second time",
-            f"plugwright checkpoint show; delete the pods with uid {some(sorted(set(lost.values())))}",
+            f"plugwright checkpoint show; delete the pods with uid {some(sorted(set(lost.values())))}; their names: "
+            "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name",
         )
     return healthy(name, "every held device is found")
 
