@@ -151,7 +151,7 @@ class _Linter:
         except AllocationAborted as error:
             yield _finding(entry, "error", "never-satisfied", f"{prefix}.devices", str(error))
             return
-        if search.base and not search.fitting:
+        if search.base and not any(verdict.fits for verdict in search.base.values()):
             nearest = search.base[min(search.base, key=search.nearness)]
             text = f"{sentence(nearest)}, even if every device were free and untainted"
             yield _finding(entry, "error", "never-satisfied", f"{prefix}.devices", text)
