@@ -54,7 +54,7 @@ def with_objects(world: World, objects: Iterable[ApiObject], namespace: str) -> 
         field = _KINDS.get(kind)
         if field is None:
             continue
-        scoped = entry if kind in _CLUSTER_SCOPED else in_namespace(entry, namespace)
+        scoped = in_namespace(entry, namespace)
         others = tuple(known for known in getattr(world, field) if identity(known) != identity(scoped))
         world = replace(world, **{field: (*others, scoped)})
     return world
@@ -80,6 +80,9 @@ def workloads(objects: Iterable[ApiObject], namespace: str) -> Iterator[tuple[Ap
 
 
 def in_namespace(entry: ApiObject, namespace: str) -> ApiObject:
+    """The object with its namespace, which is `namespace` by default; cluster-scoped objects have none."""
+    if entry.get("kind") in _CLUSTER_SCOPED:
+        return entry
     metadata: dict[str, Any] = {**(entry.get("metadata") or {})}
     metadata["namespace"] = metadata.get("namespace") or namespace
     return {**entry, "metadata": metadata}

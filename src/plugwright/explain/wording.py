@@ -126,7 +126,8 @@ def sentence(verdict: NodeVerdict) -> str:
     if failure.kind == "error":
         device = next((f"{each.driver}/{each.pool}/{each.device}" for each in failure.reasons if each.device), "")
         where = f" (device {device})" if device else ""
-        return f"{detail}{where}" + ("; this stops the pod on every node" if failure.stops else "")
+        is_of_a_node = any(reason.pool for reason in failure.reasons)
+        return f"{detail}{where}" + ("; this stops the pod on every node" if failure.stops and is_of_a_node else "")
     also = f"; it also {verdict.filter_text}" if verdict.filter and failure.has_devices else ""
     if failure.kind == "count":
         if not failure.capacity:
