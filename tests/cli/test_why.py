@@ -11,6 +11,9 @@ from tests.cluster.embedding import embedded, served
 from tests.cluster.up.clusters import RuntimeDirectory, pod
 from tests.kube.exec_server import daemon_pod, exec_server
 
+from plugwright.cli.why import waiting_lines
+from plugwright.explain import WaitingList
+
 POD = "\n".join(
     (
         "apiVersion: v1",
@@ -128,3 +131,14 @@ def _status() -> dict[str, object]:
     ready = [{"type": "Ready", "status": "True"}]
     counts = {"cpu": "8", "memory": "8Gi", "pods": "110"}
     return {"capacity": counts | {"mock/gpu": "4"}, "allocatable": counts | {"mock/gpu": "2"}, "conditions": ready}
+
+
+def test_pods_that_may_not_be_read_are_not_called_running() -> None:
+    none = WaitingList(unseen=("pods of namespace default cannot be read",))
+    lines = waiting_lines(none, {"pods", "own pods"}, has_namespace=False, is_wide=False)
+    assert lines == [
+        "unknown which pods wait: they cannot be read",
+        "not seen: pods of namespace default cannot be read",
+    ]
+    assert waiting_lines(WaitingList(), {"pods"}, has_namespace=False, is_wide=False) == ["no pod waits"]
+    assert waiting_lines(WaitingList(), {"pods"}, has_namespace=True, is_wide=False)[0].startswith("unknown")
