@@ -1,5 +1,6 @@
 """`plugwright why`: what keeps a pod or claim waiting, and the smallest change that would let it run."""
 
+import re
 from collections.abc import Collection
 
 import click
@@ -27,6 +28,7 @@ Examples:
   kubectl plugwright why -n team-a train-7
   kubectl plugwright why claim/shared-gpu -o json
 """
+_UNKNOWN = re.compile(r"cannot be (judged|read)")
 _CLAIM_KINDS = ("claim", "claims", "resourceclaim", "resourceclaims")
 _POD_KINDS = ("pod", "pods", "po")
 
@@ -126,7 +128,7 @@ def explanation_lines(explanation: Explanation, is_wide: bool = False) -> list[s
         text.append("it")
         for cure in explanation.cures:
             text += [f"  {cure.text}", *(f"    {command}" for command in cure.commands)]
-    elif explanation.state in ("waits", "refused") and explanation.evidence:
+    elif explanation.state in ("waits", "refused") and explanation.evidence and not _UNKNOWN.search(explanation.answer):
         text.append("no change of one or two things was found that would let it run")
     if explanation.sources:
         text.append(f"read: NodeReports of {some(explanation.sources, 5)}")
