@@ -14,6 +14,7 @@ from typing import Any
 from plugwright.apiserver import schema
 from plugwright.apiserver.clock import now
 from plugwright.apiserver.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds.dynamic_resources import ADMIN_ACCESS_LABEL
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.registry import DeleteOptions, ObjectWriter, ResourcePath, Writer
 from plugwright.apiserver.store import Object, ObjectReader, Store
@@ -167,7 +168,7 @@ class OneNode(NodeResources):
     def _ensure_namespace(self, name: str) -> None:
         path = ResourcePath(NAMESPACES, "", name)
         if self.store.get(path.key) is None:
-            self.writer.create(path, {"metadata": {"name": name}}, _MANAGER)
+            self.writer.create(path, {"metadata": {"name": name, "labels": {ADMIN_ACCESS_LABEL: "true"}}}, _MANAGER)
 
 
 async def _not_served() -> None:

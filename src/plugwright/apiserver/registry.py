@@ -5,7 +5,7 @@ defaults, validation, grace periods) is asked of the kind; conflicts and history
 """
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
@@ -94,7 +94,7 @@ class Writer:
         created = kind.prepare_for_create({**content, **_type_meta(kind), "metadata": metadata})
         if refusal := kind.admit(created, self._store):
             raise _forbidden(path, refusal)
-        _validate(path, None, created)
+        _validate(path, None, created, kind.validate_among(created, self._store))
         if applied is None:
             entries = self._entries(path, None, kind.without_admitted(created, content), manager)
         else:
@@ -297,8 +297,8 @@ def check_identity(path: ResourcePath, content: Object, metadata: Object) -> Non
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
 
 
-def _validate(path: ResourcePath, before: Object | None, after: Object) -> None:
-    errors = list(_field_errors(path, before, after))
+def _validate(path: ResourcePath, before: Object | None, after: Object, further: Iterable[FieldError] = ()) -> None:
+    errors = [*further, *_field_errors(path, before, after)]
     if errors:
         raise invalid(path.kind, path.name, errors)
 

@@ -43,7 +43,7 @@ def lint(click_context: click.Context, filename: Path | None, cluster: AskedClus
     if filename is None:
         objects = [{"kind": "DeviceClass", **entry} for entry in world.classes]
         objects += [{"kind": "ResourceClaimTemplate", **entry} for entry in world.templates]
-    scoped = [entry if entry["kind"] == "DeviceClass" else in_namespace(entry, cluster.namespace) for entry in objects]
+    scoped = [in_namespace(entry, cluster.namespace) for entry in objects]
     report = lint_objects(with_objects(world, scoped, cluster.namespace), scoped)
     if not document_printed(report, output):
         click.echo("\n".join(_lines(report, is_wide=output == "wide")))

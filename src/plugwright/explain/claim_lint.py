@@ -73,6 +73,7 @@ class _Linter:
         self._slices: list[PublishedSlice] = [one for pool in index.by_pool.values() for one in pool]
         self._devices: list[SliceDevice] = [device for one in self._slices for device in one.devices]
         self._known = _published(self._devices)
+        self._capacities = {name for device in self._devices for name in device.capacity}
 
     def check(self, entry: ApiObject) -> Iterator[LintFinding]:
         spec: Any = entry.get("spec") or {}
@@ -102,6 +103,10 @@ class _Linter:
         if device_class is None:
             yield _finding(entry, "error", "class-missing", where, f"DeviceClass {name} does not exist")
             return
+        for capacity in (request.get("capacity") or {}).get("requests") or {}:
+            if capacity not in self._capacities:
+                text = f"no driver publishes the capacity {capacity}, so the request excludes every device"
+                yield _finding(entry, "error", "unpublished", f"{where}.capacity.requests.{capacity}", text)
         selected, problems = self._of_class(device_class)
         yield from (_finding(entry, "error", "selector-fails", where, f"DeviceClass {name}: {one}") for one in problems)
         if not problems:
@@ -151,7 +156,7 @@ class _Linter:
         except AllocationAborted as error:
             yield _finding(entry, "error", "never-satisfied", f"{prefix}.devices", str(error))
             return
-        if search.base and not search.fitting:
+        if search.base and not any(verdict.fits for verdict in search.base.values()):
             nearest = search.base[min(search.base, key=search.nearness)]
             text = f"{sentence(nearest)}, even if every device were free and untainted"
             yield _finding(entry, "error", "never-satisfied", f"{prefix}.devices", text)

@@ -34,6 +34,8 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     ended: frozenset[ObjectId] = frozenset()  # pods
     freed: frozenset[ObjectId] = frozenset()  # claims
     slices: tuple[ApiObject, ...] = ()  # replace the slices of the same names
+    tainted: tuple[tuple[str, str], ...] = ()  # slice and device that lose their taints
+    classes: tuple[ApiObject, ...] = ()  # replace the DeviceClasses of the same names
     changed_nodes: tuple[ApiObject, ...] = ()  # replace the nodes of the same names
     reports: tuple[tuple[str, ApiObject], ...] = ()  # node and its NodeReport then
     policies: tuple[tuple[str, str], ...] = ()  # node and its Topology Manager policy

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
-from plugwright.explain.counterfactual import Situation
+from plugwright.explain.counterfactual import Edit, Relaxation, Situation
 from plugwright.explain.cure_report import CureReport, CureStep, cure_report
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
 from plugwright.explain.refusals import REFUSALS, refused_text
@@ -86,22 +86,29 @@ def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
     refused = str((pod.get("status") or {}).get("reason") or "") if is_finished(pod) else ""
     evidence = tuple(_evidence(search))
     unseen = (*world.unseen, *_unjudged(pod, world))
+    gates = _gates(pod)
     if search.fitting:
         state, answer, cures = _fits(world, pod, search.fitting, refused)
+        if gates:
+            opened = search.confirm((gates,), list(search.base))
+            assert opened is not None  # the search knows no gates
+            cures = (cure_report(situation, (gates,), opened),)
         return Explanation(
-            namespace=namespace, pod=name, state=state, answer=answer, reason=refused or "fits", evidence=evidence,
-            cures=cures, unseen=unseen, sources=world.sources, checks=(f"kubectl -n {namespace} describe pod {name}",),
+            namespace=namespace, pod=name, state=state, answer=answer, reason=_reason(pod, state, refused),
+            evidence=evidence, cures=cures, unseen=unseen, sources=world.sources,
+            checks=(f"kubectl -n {namespace} describe pod {name}",),
         )  # fmt: skip
     found = search.cures()
     dominant = _dominant(search, found)
     verb = "refused" if refused else "waits"
-    was = f"{refused_text(pod)}; now " if refused else ""
+    was = f"{refused_text(pod)}; now " if refused else f"{_gates_text(pod)}; without them " if gates else ""
+    needed = (gates,) if gates else ()
     return Explanation(
         namespace=namespace, pod=name, state=verb, answer=f"{verb}: {was}{sentence(dominant)}",
-        reason=refused or reason_name(dominant), evidence=evidence, checks=_checks(pod, dominant),
-        sources=world.sources,
+        reason=refused or ("scheduling-gates" if gates else reason_name(dominant)), evidence=evidence,
+        checks=_checks(pod, dominant), sources=world.sources,
         unseen=unseen if search.is_complete else (*unseen, "not every pair of changes was tried"),
-        cures=tuple(cure_report(situation, cure.relaxations, cure) for cure in _chosen(found)),
+        cures=tuple(cure_report(situation, (*needed, *cure.relaxations), cure) for cure in _chosen(found)),
         rejected=tuple(cure_report(situation, (entry,), None) for entry in search.rejected[:5]),
     )  # fmt: skip
 
@@ -120,11 +127,17 @@ def brief(oracle: Oracle, pod: ApiObject) -> tuple[str, str, str]:
     refused = str((pod.get("status") or {}).get("reason") or "") if is_finished(pod) else ""
     if search.fitting:
         state, answer, _ = _fits(oracle.world, pod, search.fitting, refused)
-        return state, answer, refused or "fits"
+        return state, answer, _reason(pod, state, refused)
     dominant = _dominant(search, ())
     if refused:
         return "refused", f"refused: {refused_text(pod)}; now {sentence(dominant)}", refused
-    return "waits", f"waits: {sentence(dominant)}", reason_name(dominant)
+    was = f"{_gates_text(pod)}; without them " if _gates(pod) else ""
+    return "waits", f"waits: {was}{sentence(dominant)}", "scheduling-gates" if was else reason_name(dominant)
+
+
+def _reason(pod: ApiObject, state: str, refused: str) -> str:
+    """The machine-readable reason of a pod that a node would take."""
+    return refused or ("fits" if state == "fits" else "scheduling-gates" if _gates(pod) else "volumes")
 
 
 def _settled(pod: ApiObject, world: World) -> tuple[str, str] | None:
@@ -137,10 +150,20 @@ def _settled(pod: ApiObject, world: World) -> tuple[str, str] | None:
         return "ended", f"has ended: {words}"
     if spec.get("nodeName"):
         return "runs", f"is on node {spec['nodeName']} ({_on_node(pod, world)}){_without(pod, world)}"
-    if gates := spec.get("schedulingGates"):
-        names = ", ".join(str(gate.get("name")) for gate in gates)
-        return "waits", f"waits: its scheduling gates are not removed: {names}"
     return None
+
+
+def _gates(pod: ApiObject) -> Relaxation | None:
+    """The scheduling gates of a pod, which the program that has set them removes."""
+    if not (pod.get("spec") or {}).get("schedulingGates"):
+        return None
+    edits = (Edit(("spec", "schedulingGates")),)
+    return Relaxation(kind="scheduling-gates", cost=2, text="if its scheduling gates are removed", edits=edits)
+
+
+def _gates_text(pod: ApiObject) -> str:
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return f"its scheduling gates are not removed: {', '.join(str(gate.get('name')) for gate in gates)}"
 
 
 def _on_node(pod: ApiObject, world: World) -> str:
@@ -171,8 +194,12 @@ def _without(pod: ApiObject, world: World) -> str:
 
 def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
     shown = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more nodes"
+    if not refused and _gates(pod):
+        return "waits", f"waits: {_gates_text(pod)}", ()
     if not refused:
         message = _last_message(world, pod)
+        if "volume" in message.lower() and _has_volume_claims(pod):
+            return "waits", f"waits: {shown} has the devices, but its volumes are not available: {message}", ()
         said = f"; the scheduler last reported: {message}" if message else ""
         return "fits", f"fits now: {shown} can take it{said}", ()
     namespace, name = identity(pod)
@@ -193,13 +220,17 @@ def _last_message(world: World, pod: ApiObject) -> str:
 def _unjudged(pod: ApiObject, world: World) -> list[str]:
     spec = pod.get("spec") or {}
     unjudged: list[str] = []
-    if any(volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()):
+    if _has_volume_claims(pod):
         unjudged.append("volumes are not checked")
     if not any(map(numa.report_policy, world.reports.values())):
         unjudged.append("no NodeReport names a Topology Manager policy: NUMA nodes are not checked")
     if spec.get("schedulerName") not in (None, "", "default-scheduler"):
         unjudged.append(f"the rules of the scheduler {spec['schedulerName']} are unknown")
     return unjudged
+
+
+def _has_volume_claims(pod: ApiObject) -> bool:
+    return any(volume.get("persistentVolumeClaim") for volume in (pod.get("spec") or {}).get("volumes") or ())
 
 
 def _evidence(search: Search) -> Iterable[NodeEvidence]:
@@ -216,6 +247,8 @@ def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
     if not search.base:
         words = "nodes cannot be read" if "nodes" in search.oracle.world.hidden else "the cluster has no nodes"
         return NodeVerdict("", failure=DeviceFailure("error", message=words))
+    if search.stopping:
+        return search.base[search.stopping[0]]
     if cures:
         return search.base[cures[0].nodes[0]]
     return search.base[min(search.base, key=search.nearness)]

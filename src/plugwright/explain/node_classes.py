@@ -19,7 +19,7 @@ from plugwright.explain.request_relaxations import subrequests
 from plugwright.explain.world import ObjectId, is_device_resource
 from plugwright.model import natural_order
 
-__all__ = ["node_classes"]
+__all__ = ["node_classes", "selector_expressions"]
 
 
 def node_classes(oracle: Oracle, situation: Situation) -> list[tuple[str, ...]]:
@@ -37,7 +37,7 @@ class _KeyReader:
         self._request = PodRequest.of(dict(situation.pod))
         self._filters = oracle.filters(situation)
         self._resources = [name for name in self._request.requests if is_device_resource(name)]
-        self._expressions = sorted(set(_expressions(oracle, situation, self._resources)))
+        self._expressions = sorted(set(selector_expressions(oracle, situation, self._resources)))
         self._attributes = sorted(set(_constrained(situation)))
         self._has_claims = bool(situation.sources) or any(name in oracle.backed for name in self._resources)
 
@@ -123,7 +123,8 @@ def _matches(device: SliceDevice, expression: str) -> bool | str:
         return str(error)
 
 
-def _expressions(oracle: Oracle, situation: Situation, resources: list[str]) -> Iterator[str]:
+def selector_expressions(oracle: Oracle, situation: Situation, resources: list[str]) -> Iterator[str]:
+    """Of the pod's claims and their classes; `resources` are its extended resources."""
     classes = oracle.allocator.classes
     names = [oracle.backed[resource] for resource in resources if resource in oracle.backed]
     for claim in situation.claims:

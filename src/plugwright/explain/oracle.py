@@ -39,6 +39,7 @@ from plugwright.explain.world import (
     allocation_of,
     identity,
     is_device_resource,
+    unusable_claim,
     with_taint_rules,
 )
 
@@ -59,6 +60,7 @@ class DeviceFailure(Struct, frozen=True):
     capacity: int = 0
     reasons: tuple[Reason, ...] = ()
     message: str = ""
+    stops: bool = False  # an error, after which the scheduler tries no other node either
 
     @property
     def has_devices(self) -> bool:
@@ -79,6 +81,11 @@ class NodeVerdict(Struct, frozen=True):
     @property
     def fits(self) -> bool:
         return not self.filter and self.failure is None
+
+    @property
+    def stops(self) -> bool:
+        """Whether the scheduler finds no node for the pod because of this one."""
+        return not self.filter and self.failure is not None and self.failure.stops
 
 
 class _Question:
@@ -144,8 +151,11 @@ class Oracle:
     def _question(self, situation: Situation) -> _Question:
         question = _Question(situation, PodRequest.of(dict(situation.pod)))
         missing = next((source for source in situation.sources if source.claim is None), None)
+        unusable = next(filter(None, (unusable_claim(situation.pod, source) for source in situation.sources)), "")
         if missing is not None:
             question.problem = DeviceFailure("error", message=self._missing(missing))
+        elif unusable:
+            question.problem = DeviceFailure("error", message=unusable)
         elif question.unallocated and (unread := [name for name in _NEEDED if name in self.world.hidden]):
             question.problem = DeviceFailure("error", message=f"cannot be judged: {_NEEDED[unread[0]]} cannot be read")
         elif short := self.quota_shortages(situation):
@@ -205,7 +215,7 @@ class Oracle:
             return "node-selector", "is excluded by the pod's node selector or node affinity"
         if "Insufficient" in text or "Too many" in text:
             return "resources", f"has {text.replace('Insufficient', 'too little')}"
-        return "other", text
+        return "other", _PLAIN.get(text, f"excludes the pod: {text}")
 
     def _devices(self, question: _Question, info: NodeInfo) -> DeviceFailure | None:
         if question.problem is not None:
@@ -301,6 +311,10 @@ class Oracle:
                 for published in entry.slices:
                     self.allocator.slices.put(published)
                     undo.callback(self.allocator.slices.put, self.slices[identity(published)[1]])
+                for device_class in entry.classes:
+                    name = identity(device_class)[1]
+                    undo.callback(self.allocator.classes.__setitem__, name, self.allocator.classes[name])
+                    self.allocator.classes[name] = device_class
                 for node_object in entry.changed_nodes:
                     self._replace(node_object, undo)
             yield
@@ -319,6 +333,13 @@ class Oracle:
         undo.callback(restore)
 
 
+_PLAIN = {
+    "node(s) didn't have free ports for the requested pod ports": "has no free port of those that the pod requests",
+    "node(s) didn't match pod topology spread constraints": "does not match the pod's topology spread constraints",
+    "node(s) didn't match pod affinity rules": "does not match the pod's affinity to other pods",
+    "node(s) didn't match pod anti-affinity rules": "has pods that the pod's anti-affinity excludes",
+    "node(s) didn't satisfy existing pods anti-affinity rules": "has pods whose anti-affinity excludes the pod",
+}
 _MISSING_CLASS = re.compile(r"^(claim .*?): could not retrieve device class (\S+):")
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -339,7 +360,9 @@ def _aborted(error: AllocationAborted) -> DeviceFailure:
     message = f"cannot be judged: {error}" if isinstance(error, FeatureUnsupported) else str(error)
     if missing := _MISSING_CLASS.search(message):
         message = f"DeviceClass {missing[2]} does not exist ({missing[1]})"
-    return DeviceFailure("claims" if error.on_node else "error", reasons=tuple(error.reasons), message=message)
+    stops = not error.on_node and not isinstance(error, FeatureUnsupported)
+    kind = "claims" if error.on_node else "error"
+    return DeviceFailure(kind, reasons=tuple(error.reasons), message=message, stops=stops)
 
 
 def _numbered(claim: ApiObject, number: int) -> ApiObject:

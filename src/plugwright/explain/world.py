@@ -5,6 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from plugwright.cluster.scheduling.extended_claims import CLASS_PREFIX
+
 __all__ = [
     "FINISHED",
     "ApiObject",
@@ -17,6 +19,7 @@ __all__ = [
     "identity",
     "is_device_resource",
     "is_finished",
+    "unusable_claim",
     "with_taint_rules",
 ]
 
@@ -95,7 +98,7 @@ def event_time(event: ApiObject) -> str:
 
 def is_device_resource(name: str) -> bool:
     """Whether a resource name is an extended resource, which device plugins and DRA drivers offer."""
-    return "/" in name and not any(domain in name for domain in _NATIVE)
+    return name.startswith(CLASS_PREFIX) or ("/" in name and not any(domain in name for domain in _NATIVE))
 
 
 def claim_entries(world: World, pod: ApiObject) -> Iterator[ClaimOrigin]:
@@ -121,6 +124,19 @@ def claim_entries(world: World, pod: ApiObject) -> Iterator[ClaimOrigin]:
         template = world.find("templates", namespace, template_name)
         claim = None if template is None else _from_template(template, namespace, f"{identity(pod)[1]}-{name}")
         yield ClaimOrigin(name, "ResourceClaimTemplate", namespace, template_name, claim)
+
+
+def unusable_claim(pod: ApiObject, source: ClaimOrigin) -> str:
+    """Why the scheduler does not use a claim that exists; empty if it does."""
+    if source.claim is None or not source.exists:
+        return ""
+    metadata, name = source.claim["metadata"], identity(source.claim)[1]
+    if metadata.get("deletionTimestamp"):
+        return f"ResourceClaim {name} is being deleted"
+    owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or ()]
+    if source.kind == "ResourceClaimTemplate" and (pod.get("metadata") or {}).get("uid") not in owners:
+        return f"ResourceClaim {name} of the pod's {source.entry} was not created for this pod"
+    return ""
 
 
 def _from_template(template: ApiObject, namespace: str, name: str) -> ApiObject:

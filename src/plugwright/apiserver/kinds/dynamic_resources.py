@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from plugwright.apiserver import clock
 from plugwright.apiserver.kinds import claim_validation, slice_validation
 from plugwright.apiserver.kinds.kind import Kind
+from plugwright.apiserver.kinds.simple import NAMESPACES
 from plugwright.apiserver.kinds.slice_validation import too_many
 from plugwright.apiserver.printers import AGE, NAME, Column
-from plugwright.apiserver.store import Object
+from plugwright.apiserver.store import Object, ObjectKey, ObjectLookup
 from plugwright.apiserver.validation import FieldError
 
 # fmt: off
 __all__ = [
-    "DEVICE_CLASSES", "DEVICE_TAINT_RULES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES",
-    "RESOURCE_SLICES",
+    "ADMIN_ACCESS_LABEL", "DEVICE_CLASSES", "DEVICE_TAINT_RULES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS",
+    "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES",
 ]
 # fmt: on
+
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
 _GROUP = "resource.k8s.io"
 _MOST_CONDITIONS = 8
@@ -108,6 +111,20 @@ def _rule_status_errors(rule: Object) -> Iterator[FieldError]:
     yield from too_many("status.conditions", conditions, _MOST_CONDITIONS)
 
 
+def _admin_access_errors(entry: Object, objects: ObjectLookup) -> Iterator[FieldError]:
+    """Of a claim or template: only labelled namespaces may have access to the devices of others."""
+    spec = entry.get("spec") or {}
+    requests = ((spec.get("spec") or spec).get("devices") or {}).get("requests") or ()
+    wanted = (number for number, one in enumerate(requests) if (one.get("exactly") or {}).get("adminAccess"))
+    place = next(wanted, None)
+    if place is None:
+        return
+    namespace = objects.get(ObjectKey(NAMESPACES.qualified, "", entry["metadata"]["namespace"])) or {"metadata": {}}
+    if (namespace["metadata"].get("labels") or {}).get(ADMIN_ACCESS_LABEL) != "true":
+        text = f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
+        yield FieldError(f"spec.devices.requests[{place}].adminAccess", f"Forbidden: {text}", "FieldValueForbidden")
+
+
 def _claim_state(claim: Object, _now: object) -> str:
     status = claim.get("status") or {}
     words = [
@@ -146,6 +163,7 @@ RESOURCE_CLAIMS = Kind(
     prepare_for_update=lambda _before, after: _with_defaults(after),
     returns_deleted_object=True,
     validate=claim_validation.validate,
+    validate_among=_admin_access_errors,
     validate_update=claim_validation.validate_update,
     validate_status=claim_validation.validate_status,
     columns=(NAME, Column("State", _claim_state), AGE),
@@ -159,6 +177,7 @@ RESOURCE_CLAIM_TEMPLATES = Kind(
     prepare_for_update=lambda _before, after: _template_with_defaults(after),
     returns_deleted_object=True,
     validate=claim_validation.validate_template,
+    validate_among=_admin_access_errors,
     validate_update=claim_validation.validate_update,
 )
 

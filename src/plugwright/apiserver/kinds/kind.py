@@ -36,6 +36,10 @@ def _admitted(_content: Object, _objects: ObjectLookup) -> str | None:
     return None
 
 
+def _valid_among(_content: Object, _objects: ObjectLookup) -> Iterator[FieldError]:
+    yield from ()
+
+
 def _no_warnings(_content: Object) -> Iterator[str]:
     yield from ()
 
@@ -67,6 +71,8 @@ class Kind:
     name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
     validate: Callable[[Object], Iterator[FieldError]] = _valid
     validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
+    # What other objects decide about a new one.
+    validate_among: Callable[[Object, ObjectLookup], Iterator[FieldError]] = _valid_among
     validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
     admitted_fields: frozenset[str] = frozenset()  # of the spec, that admission fills in

@@ -13,11 +13,11 @@ from msgspec import Struct
 from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling.pod_request import amounts, is_sidecar
 
-__all__ = ["CLAIM_ANNOTATION", "ExtendedRequests", "classes_of_resources", "new_claim", "requests_of"]
+__all__ = ["CLAIM_ANNOTATION", "CLASS_PREFIX", "ExtendedRequests", "classes_of_resources", "new_claim", "requests_of"]
 
 CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 
-_IMPLICIT = "deviceclass.resource.kubernetes.io/"
+CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 _IN_MEMORY = "<extended-resources>"  # kube-scheduler's name for a claim that does not exist yet
 
 
@@ -33,7 +33,7 @@ def classes_of_resources(classes: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     found: dict[str, str] = {}
     for name in sorted(sorted(classes, reverse=True), key=lambda name: _created(classes[name])):
         resource = (classes[name].get("spec") or {}).get("extendedResourceName")
-        found |= {f"{_IMPLICIT}{name}": name} | ({str(resource): name} if resource else {})
+        found |= {f"{CLASS_PREFIX}{name}": name} | ({str(resource): name} if resource else {})
     return found
 
 
