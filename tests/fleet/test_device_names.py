@@ -3,9 +3,10 @@
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.fleet.device_names import NamedDevice, close_ids, complete_device
+from plugwright.fleet.device_names import NamedDevice, close_names, complete_device
 
 GPUS = [NamedDevice("a.com/gpu", f"mock-{number}-{number + 40:x}", str(number)) for number in range(12)]
+IDS = [gpu.id for gpu in GPUS]
 
 
 @pytest.mark.parametrize(
@@ -45,5 +46,16 @@ def test_no_device_is_found_for_other_texts(text: str) -> None:
 
 
 def test_the_id_that_was_meant_is_suggested() -> None:
-    assert close_ids("moc-3-2b", GPUS) == "; did you mean 'mock-3-2b'?"
-    assert close_ids("tape", GPUS) == ""
+    assert close_names("moc-3-2b", IDS) == "; did you mean 'mock-3-2b'?"
+    assert close_names("tape", IDS) == ""
+
+
+def test_the_beginning_of_an_id_is_suggested_if_its_number_is_the_same() -> None:
+    assert close_names("mok-3", IDS) == "; did you mean 'mock-3'?"
+    assert close_names("mock-9", ["mock-3-353a0f91"]) == ""
+    assert close_names("mok", IDS) == ""  # `mock` begins several
+
+
+def test_other_names_are_suggested_too() -> None:
+    assert close_names("mock/gp", IDS, ["mock/gpu", "two"]) == "; did you mean 'mock/gpu'?"
+    assert close_names("tow", IDS, ["mock/gpu", "two"]) == "; did you mean 'two'?"

@@ -5,7 +5,8 @@ import click
 from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
-from plugwright.fleet.device_names import close_ids, complete_device, devices_in_status
+from plugwright.fleet.device_names import close_names, complete_device, devices_in_status
+from plugwright.model import some
 
 __all__ = ["mock"]
 
@@ -72,8 +73,11 @@ def _command(daemon: ChosenDaemon, name: str, resource: str, arguments: dict[str
     if found:
         arguments = {**arguments, "id": found[0].id}
     elif not resource:
-        named = f"no resource has a device {arguments['id']!r}{close_ids(arguments['id'], devices)}"
-        raise ConfigError(named if devices else "no resources are served")
+        ids = sorted(device.id for device in devices)
+        hint = close_names(arguments["id"], ids) or f" (devices: {some(ids)})"
+        raise ConfigError(
+            f"no resource has a device {arguments['id']!r}{hint}" if devices else "no resources are served"
+        )
     plugin_command(daemon, name, resource or _one_of({device.resource for device in found}), arguments)
 
 

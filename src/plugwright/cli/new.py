@@ -3,12 +3,16 @@
 The files are in `new_project`, with `@NAME@` and the like to fill in; MODULE in a file's name is the module.
 """
 
+import json
 import keyword
 import re
+import shlex
 import sys
+from importlib.metadata import distribution
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -81,10 +85,23 @@ def _contents(template: Traversable, values: dict[str, str], below: str = "") ->
 
 
 def _next_steps(directory: Path, values: dict[str, str]) -> list[str]:
+    source = _source()
+    wheel = [f"  pip wheel --quiet --no-deps --wheel-dir wheels {shlex.quote(source)}"] if source else []
     return [
         f"{directory} is a device plugin for {values['RESOURCE']}. Next:",
-        f"  cd {directory}",
-        "  pip install -e '.[test]' && pytest && mypy",
-        f"  plugwright dev {values['MODULE']}.py        reloads when you save",
+        f"  cd {shlex.quote(str(directory))}",
+        "  python3 -m venv .venv && . .venv/bin/activate",
+        *wheel,
+        f"  pip install {'--find-links wheels ' if source else ''}-e '.[test]' && pytest && mypy",
+        f"  plugwright dev {values['MODULE']}.py        # reloads when you save",
         "README.md has the rest: the image, the chart, a pod.",
     ]
+
+
+def _source() -> str:
+    """The clone, file or repository that plugwright was installed from; empty if that was a package index."""
+    record = json.loads(distribution("plugwright").read_text("direct_url.json") or "{}")
+    url = record.get("url", "")
+    if "vcs_info" in record:
+        return f"{record['vcs_info']['vcs']}+{url}"
+    return unquote(urlsplit(url).path) if url.startswith("file:") else url

@@ -87,7 +87,7 @@ def run(
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
-    is refused with a log line, and the previous one stays in force, also over a restart.
+    is rejected with its line number, and the previous version stays active, also over a restart.
 
     To serve a plugin of your own, name it instead of a file: MODULE:CLASS, FILE.py:CLASS, or FILE.py if it contains
     one.

@@ -13,6 +13,7 @@ from plugwright.cli import logs
 from plugwright.cli.completing import complete_rule
 from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
+from plugwright.cli.output import wrapped
 from plugwright.conformance import baseline, catalogue, documents, namespace, runner
 from plugwright.conformance.dra.claim_parameters import read_parameters
 from plugwright.conformance.dra.driver_session import NODE
@@ -33,6 +34,7 @@ _COLOURS = {
     RuleStatus.ERROR: "red",
     RuleStatus.WARNING: "yellow",
 }
+_DETAIL_INDENT, _SUMMARY_INDENT = 26, 2
 _FACTS = "(docs/kubelet-behaviour.md in plugwright's source)"
 _EXAMPLE = """\b
 Examples:
@@ -300,12 +302,19 @@ def _versions(chosen: Sequence[str], every: Sequence[str]) -> list[str]:
 
 
 def _show(verdict: Verdict, *, err: bool) -> None:
-    """One line for each rule as it ends, with its time, and the details of a finding."""
+    """One line for each rule as it ends, with its time, and the details of a finding.
+
+    On a terminal not for rules that were not checked: the summary names them, and the finding before stays in sight.
+    """
+    if verdict.status is RuleStatus.NOT_CHECKED and sys.stdout.isatty():
+        return
     word = click.style(f"{verdict.status!s:<14}", fg=_COLOURS.get(verdict.status))
     took = f"{verdict.seconds:6.2f} s"
-    click.echo(f"{verdict.version:<6} {verdict.rule.id}  {word} {took}  {verdict.rule.title}", err=err)
+    line = f"{verdict.version:<6} {verdict.rule.id}  {word} {took}  {verdict.rule.title}"
+    click.echo(wrapped(line, _DETAIL_INDENT), err=err)
     for name, text in _details(verdict):
-        click.echo(f"{'':<15} {click.style(f'{name:<9}', dim=True)} {text}", err=err)
+        detail = f"{'':<15} {click.style(f'{name:<9}', dim=True)} {text}"
+        click.echo(wrapped(detail, _DETAIL_INDENT), err=err)
 
 
 def _details(verdict: Verdict) -> list[tuple[str, str]]:
@@ -332,7 +341,7 @@ def _show_summary(report: Report) -> None:
     counts = ", ".join(f"{report.count(status)} {status}" for status in RuleStatus)
     known = sum(verdict.known for verdict in report.verdicts)
     for reason, ids in _unproven(report).items():
-        click.echo(click.style(f"{reason}: {', '.join(ids)}", dim=True))
+        click.echo(click.style(wrapped(f"{reason}: {', '.join(ids)}", _SUMMARY_INDENT), dim=True))
     click.echo(f"{counts}{f', {known} of them known' if known else ''}")
     if report.fixed:
         click.echo(f"no longer failing, to be taken out of the baseline: {', '.join(report.fixed)}")

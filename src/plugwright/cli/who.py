@@ -12,7 +12,7 @@ from plugwright.cli.output import Cell, document_printed, output_option, table_l
 from plugwright.errors import ConfigError
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice
-from plugwright.fleet.device_names import NamedDevice, close_ids
+from plugwright.fleet.device_names import close_names
 from plugwright.fleet.fleet_devices import FleetDevice
 from plugwright.fleet.sums import select_devices
 from plugwright.text import clean
@@ -44,14 +44,16 @@ def who(what: str, namespace: str, cluster: DaemonChoice, output: str) -> None:
     found = select_devices(fleet.devices, what, namespace)
     if not found and cluster.node:
         found = [device for device in fleet.devices if device.index and device.index == what]
-    every = [NamedDevice(device.resource, device.id) for device in fleet.devices]
+    ids = {device.id for device in fleet.devices}
+    others = {device.resource for device in fleet.devices}
+    others |= {holder.pod for device in fleet.devices for holder in device.holders if holder.pod}
     unnamed = tuple(count for count in fleet.unnamed if count.resource == what)
     fleet = replace(fleet, devices=tuple(found), unnamed=unnamed)
     if document_printed(fleet, output):
         return
     if not fleet.devices and not fleet.unnamed:
         echo_unseen(fleet)
-        raise ConfigError(f"no resource, device or holding pod is named {what!r}{close_ids(what, every)}")
+        raise ConfigError(f"no resource, device or holding pod is named {what!r}{close_names(what, ids, others)}")
     now = time.time()
     rows = [row for device in fleet.devices for row in _rows(device, now)]
     for line in table_lines(_COLUMNS, rows) if rows else ():

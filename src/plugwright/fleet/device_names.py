@@ -1,5 +1,7 @@
 """Completes what a person writes for a device: its id, the beginning of it, or its index."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -9,8 +11,9 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.model import some
 
-__all__ = ["NamedDevice", "close_ids", "complete_device", "devices_in_status"]
+__all__ = ["NamedDevice", "close_names", "complete_device", "devices_in_status"]
 
+_DIGITS = re.compile(r"\d+")
 _SEPARATORS = "-_.:/"  # after which an id goes on
 
 
@@ -41,9 +44,16 @@ def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[Named
     return matches
 
 
-def close_ids(text: str, devices: Iterable[NamedDevice]) -> str:
-    """Words for an error: the id that was probably meant."""
-    close = get_close_matches(text, {device.id for device in devices}, n=1, cutoff=0.6)
+def close_names(text: str, ids: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Words for an error: the id, beginning of an id or other name that was probably meant.
+
+    A beginning has the same digits, since `mock-1` is not a misspelt `mock-2`.
+    """
+    ids = set(ids)
+    beginnings = Counter(id_[:end] for id_ in ids for end in range(len(id_)) if id_[end] in _SEPARATORS)
+    digits = _DIGITS.findall(text)
+    unique = {name for name, count in beginnings.items() if count == 1 and _DIGITS.findall(name) == digits}
+    close = get_close_matches(text, sorted({*ids, *unique, *others}), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
