@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from plugwright.cli.completing import complete_held, complete_node
 from plugwright.cli.devices_table import age_of
+from plugwright.cli.fitting_table import fitting_lines
 from plugwright.cli.fleet_options import cluster_options, echo_unseen, pod_namespace
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import ConfigError
@@ -19,6 +20,7 @@ from plugwright.text import clean
 
 __all__ = ["who"]
 
+_SPARE = ["API", "CLAIM", "STATE", "RESOURCE"]
 _COLUMNS = ["NODE", "RESOURCE", "DEVICE", "STATE", "HOLDER", "CLAIM", "API", "SINCE"]
 
 
@@ -54,8 +56,9 @@ def who(what: str, namespace: str, cluster: DaemonChoice, output: str) -> None:
         raise ConfigError(f"no resource, device or holding pod is named {what!r}{close_ids(what, every)}")
     now = time.time()
     rows = [row for device in fleet.devices for row in _rows(device, now)]
-    for line in table_lines(_COLUMNS, rows) if rows else ():
-        click.echo(line)
+    if rows:
+        lines = table_lines(_COLUMNS, rows) if output == "wide" else fitting_lines(_COLUMNS, rows, "DEVICE", _SPARE)
+        click.echo("\n".join(lines))
     for count in fleet.unnamed:
         held = "an unknown number" if count.requested is None else count.requested
         click.echo(clean(f"{count.node}: pods request {held} of {count.capacity}; who holds the others is not known"))
