@@ -145,8 +145,9 @@ def _attributes(device: FleetDevice, reported: Mapping[str, Any]) -> Iterator[tu
 
 
 def _amount(value: object) -> str:
-    is_large = isinstance(value, int) and value >= 2**30
-    return f"{value} ({value / 2**30:.4g}Gi)" if is_large else str(value)
+    if isinstance(value, int) and value >= 2**30:
+        return f"{value} ({value / 2**30:.4g}Gi)"
+    return str(value)
 
 
 def _listed(facts: Iterable[tuple[str, Html]]) -> Html:
