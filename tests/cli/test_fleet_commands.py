@@ -67,6 +67,8 @@ async def test_through_exec_the_report_adds_what_the_api_server_lacks(
             assert unseen.startswith("not seen: worker-1: no NodeReport: ids, health and holders are those of pod")
             known = await ended(python("-m", "plugwright", "devices", "-o", "json", *flags), runtime.environment)
             assert json.loads(known.out)["sources"] == {"worker-1": "pod devices/p"}
+            wide = await ended(python("-m", "plugwright", "devices", "-o", "wide", *flags), runtime.environment)
+            assert "NodeReport of worker-1: by exec into pod devices/p" in wide.out.splitlines()
 
 
 async def test_a_report_of_another_shape_is_an_error_and_not_believed(tmp_path: Path) -> None:
