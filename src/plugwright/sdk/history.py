@@ -1,10 +1,10 @@
-"""What happened to the devices of a node: who got and released them, their health, cordons. Survives restarts.
+"""The history of a node's devices across restarts: allocations and releases, health, cordons.
 
-A change is noticed by comparing the devices and the holdings with what was recorded last, some seconds after the daemon
-has noticed a change itself, and never while an Allocate is open: an Allocate costs one assignment here. Lists of
-devices that are replaced within those seconds are compared too, so a brief cordon or fault leaves events. Released is
-what the ledger no longer knows as held, so a release is recorded when the ledger next reads. While a source of holdings
-cannot be read, nothing counts as released. A pod that ends within seconds may leave no event.
+Some seconds after the daemon has noticed a change, the history compares the devices and the holdings with the last
+recorded ones, but never while an Allocate is open: an Allocate costs one assignment here. Lists of devices that are
+replaced within those seconds are compared too, so a brief cordon or fault leaves events. A device is recorded as
+released when the ledger, at its next read, no longer knows a holding. While a source of holdings cannot be read,
+nothing counts as released. A pod that ends within seconds can leave no event.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 HISTORY_FILE = "history.jsonl"
 _LIMIT = 10 * 2**20  # bytes
-_DELAY, _RETRY = 1.5, 5.0  # times the delay of the audit, after which the pods of an allocation are known
-_LEAST_RETRY = 1.0  # seconds; the ledger reads no more often
-_MOST_LOOKS = 10  # at the same unnamed holders
+_DELAY, _RETRY = 1.5, 5.0  # multiples of the delay of the audit, after which the pods of an allocation are known
+_LEAST_RETRY = 1.0  # seconds; the ledger does not read more often
+_MOST_LOOKS = 10  # reads in search of unnamed holders
 _LATEST = 20  # events in a NodeReport
-_MOST = 5000  # events of one answer
-_ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is held under another name, or may be
+_MOST = 5000  # events in one answer
+_ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is or could be held under another name
 _PENDING = 1000  # events that wait for a disk
 _MOST_LISTS = 4  # replaced lists of devices between two looks, the latest ones
 
@@ -61,12 +61,12 @@ class History:
 
     def __init__(self, daemon: Daemon, directory: Path, limit: int = _LIMIT) -> None:
         self.latest: deque[HistoryEvent] = deque(maxlen=_LATEST)
-        self.noticed, self.recorded = Signal(), Signal()  # there are events, and they have been written
+        self.noticed, self.recorded = Signal(), Signal()  # events exist; events are written
         self._daemon, self._audit = daemon, daemon.settings.timeouts.audit
         self._journal = Journal(directory / HISTORY_FILE, HistoryEvent, limit)
         self._disk = BlockingCalls("history of devices", daemon.settings.limits.command, at_once=1)
         self._due = Signal()
-        self._known: dict[FactKey, DeviceFacts] | None = None  # None: the journal was not read yet
+        self._known: dict[FactKey, DeviceFacts] | None = None  # None: the journal has not been read yet
         self._pending: deque[HistoryEvent] = deque(maxlen=_PENDING)
         self._lists: deque[_ReplacedList] = deque(maxlen=_MOST_LISTS)
         self._seen: dict[str, Snapshot] = {}
@@ -105,7 +105,7 @@ class History:
                 seen = await self._due.wait(seen, max(_LEAST_RETRY, _RETRY * self._audit) if self._looks else None)
                 try:
                     await self._record()
-                except Exception:  # one look: the next change is looked at again
+                except Exception:  # one comparison failed: the next change is compared again
                     logger.exception("changes of devices not recorded")
         finally:
             for unsubscribe in unsubscribes:
@@ -125,7 +125,7 @@ class History:
                 self._lists.append(_ReplacedList(time.time(), name, snapshot, authors))
 
     async def events(self, since: float) -> list[HistoryEvent]:
-        """The newest events since then, in seconds since the epoch."""
+        """The newest events since that time, in seconds since the epoch."""
         return await self._disk.run(partial(self._read, since))
 
     def _read(self, since: float) -> list[HistoryEvent]:
@@ -146,7 +146,7 @@ class History:
             has_unnamed = has_unnamed or not facts.is_named
             if facts.is_named:
                 held.setdefault((holding.key.resource, holding.key.device_id), set()).add(facts)
-        # The name of a pod that has ended is forgotten before its devices are; a new pod has none for a moment.
+        # Pod names disappear before their devices do when a pod ends; a new pod briefly has none.
         self._looks = self._looks + 1 if has_unnamed and self._looks < _MOST_LOOKS else 0
         self._is_allocated = self._is_allocated or self._looks > 0
         found = list(self._events_between(self._known))
@@ -173,7 +173,7 @@ class History:
                 known[key] = now
 
     async def _remembered(self) -> dict[FactKey, DeviceFacts]:
-        """The state that the journal leads to; without one, whatever is found first is no news."""
+        """The state after the last event of the journal; without a journal, nothing found first is news."""
 
         def read() -> tuple[dict[FactKey, DeviceFacts], list[HistoryEvent]]:
             latest: deque[HistoryEvent] = deque(maxlen=_LATEST)

@@ -1,4 +1,4 @@
-"""The events of a device's history, and how they follow from what is known before and now. Pure."""
+"""The events of a device's history, computed from the earlier and the present facts. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class DeviceHistory(Protocol):
-    """Implemented by `history`, which a daemon that keeps no state does not load."""
+    """Implemented by `history`, which a daemon without a state directory does not load."""
 
     @property
     def latest(self) -> Iterable[HistoryEvent]:
@@ -72,14 +72,14 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 def changes(
     before: Mapping[FactKey, DeviceFacts], now: Mapping[FactKey, DeviceFacts], time: float, *, is_complete: bool
 ) -> Iterator[HistoryEvent]:
-    """A device that is not in `before` was healthy and free. Nothing is released unless all holders are known."""
+    """The events between two states. A device not in `before` was healthy and free. Releases need all holders."""
     for (resource, device), facts in now.items():
         earlier = before.get((resource, device), DeviceFacts())
         about = HistoryEvent(time=_moment(time), kind="", resource=resource, device=device)
         if facts.cordon != earlier.cordon:
             kind = "cordoned" if facts.cordon else "uncordoned"
             yield replace(about, kind=kind, reason=facts.cordon, by=facts.cordoned_by)
-        if (facts.health, facts.code) != (earlier.health, earlier.code):  # a reason may have a temperature in it
+        if (facts.health, facts.code) != (earlier.health, earlier.code):  # reasons can contain a temperature
             happened = _moment(facts.since) if facts.since and not facts.cordon else about.time
             yield replace(
                 about, kind="health", time=happened, health=facts.health, reason=facts.reason, code=facts.code
@@ -91,7 +91,7 @@ def changes(
 
 
 def replayed(events: Iterable[HistoryEvent]) -> dict[FactKey, DeviceFacts]:
-    """What was known after the last event."""
+    """The facts after the last event."""
     known: dict[FactKey, DeviceFacts] = {}
     for event in events:
         key = event.resource, event.device
