@@ -1,4 +1,4 @@
-"""`plugwright who`: who holds a device, the devices of a resource, or those of a pod."""
+"""`plugwright who`: shows the holder of a device, of a resource's devices, or of a pod's."""
 
 import time
 
@@ -38,7 +38,7 @@ Examples:
 def who(what: str, namespace: str, cluster: DaemonChoice, output: str) -> None:
     """Show which pod, container and claim holds RESOURCE's devices, one DEVICE, or what POD holds.
 
-    A device is named by its id, the beginning of it, its index (with --node), or the name of its hardware.
+    Name a device by its id, an id prefix, its index (with --node), or the name of its hardware.
     """
     fleet, _ = read_fleet(cluster)
     found = select_devices(fleet.devices, what, namespace)
