@@ -1,4 +1,4 @@
-"""The daemon of the node, as it reports itself: registrations, devices, cordons, configuration, DRA drivers."""
+"""The node's daemon according to its own report: registrations, devices, cordons, configuration, DRA drivers."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ _SHOWN = 4
 
 
 def daemon(view: ExaminedNode) -> DoctorCheck:
-    """Whether the daemon answers, and none of its threads hangs."""
+    """Whether the daemon responds, and none of its threads hangs."""
     name, socket = "daemon", view.target.control_socket
     why = "no resource of plugwright is served on this node"
     start = "systemctl start plugwright; in a cluster: kubectl get pods -A -o wide -l app.kubernetes.io/name=plugwright"
@@ -110,7 +110,7 @@ def owner(view: ExaminedNode) -> DoctorCheck:
 
 
 def rivals(view: ExaminedNode) -> DoctorCheck:
-    """As the daemon reports it, or as the kubelet's checkpoint shows a list that is not the daemon's (4.31)."""
+    """Rivals reported by the daemon, or shown by a list in the kubelet's checkpoint that is not the daemon's (4.31)."""
     name, seen = "rivals", []
     registered = (view.checkpoint.registered or {}) if view.checkpoint is not None else {}
     for resource in view.report.resources:
@@ -158,7 +158,7 @@ def expected_devices(view: ExaminedNode) -> DoctorCheck:
 
 
 def devices(view: ExaminedNode) -> DoctorCheck:
-    """Devices that cannot be allocated, apart from those that are held or cordoned by plan."""
+    """Devices that cannot be allocated, apart from those held or cordoned as planned."""
     name, report = "devices", view.report
     problems = [text for resource in report.resources for text in _problems(resource)]
     if problems:
@@ -170,7 +170,7 @@ def devices(view: ExaminedNode) -> DoctorCheck:
 
 
 def _problems(resource: ResourceReport) -> Iterator[str]:
-    """One text for each reason of a resource."""
+    """One text for each problem of a resource."""
     if resource.state == "idle" or resource.owner or resource.shortfall:
         return
     if not resource.devices and (resource.empty or resource.discovery):
@@ -206,7 +206,7 @@ def dra_driver(view: ExaminedNode) -> DoctorCheck:
 
 
 def holdings(view: ExaminedNode) -> DoctorCheck:
-    """Whether it is known who holds each device."""
+    """Whether the holders of all devices are known."""
     name, unknown = "holdings", view.report.holdings.unknown
     waiting = [f"{resource.name}: {resource.waiting}" for resource in view.report.resources if resource.waiting]
     if unknown or waiting:

@@ -94,7 +94,7 @@ def _fewer(subject: _Subject, request: ApiObject) -> Iterator[Relaxation]:
 
 
 def _less_capacity(oracle: Oracle, subject: _Subject, request: ApiObject, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """As much of each capacity as some device has left."""
+    """The request with each capacity reduced to an amount that some device has left."""
     for name, text in (((request.get("capacity") or {}).get("requests")) or {}).items():
         wanted = quantity.zero_if_invalid(text)
         left: set[Decimal] = set()

@@ -1,4 +1,4 @@
-"""Why a node does not take a pod, in words: a name for programs, a text for people, a sentence for the first line."""
+"""Why a node cannot run a pod, in words: a name for programs, a text for people, a sentence for the first line."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ def reason_name(verdict: NodeVerdict) -> str:
 
 
 def _main_kind(failure: DeviceFailure) -> str:
-    """The kind of reason that excludes most devices, without those that no request of the pod is about."""
+    """The kind of reason that excludes most devices, except devices irrelevant to the pod's requests."""
     kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
@@ -64,7 +64,7 @@ def device_text(failure: DeviceFailure) -> str:
     words = [f"{count} {_EXCLUDED.get(kind, kind)}" for kind, count in counts.most_common()]
     found = _found(failure)
     together = [f"at most {found[1]} of {found[0]} devices together"] if found and found[1] else []
-    # Each device once: one that two requests reject for different reasons has the reason of the first.
+    # Each device once: if two requests reject it for different reasons, the first reason counts.
     texts = [*dict.fromkeys(pools), *together, *words]
     return ", ".join(texts) or "no suitable devices"
 
@@ -81,7 +81,7 @@ def _count_text(failure: DeviceFailure) -> str:
 
 
 def _found(failure: DeviceFailure) -> tuple[int, int] | None:
-    """The requested devices and the most that were found together, of the request that failed first."""
+    """The requested devices and the most found together, for the request that failed first."""
     for reason in failure.reasons:
         if reason.kind == "TooFewDevices" and (match := _FOUND.match(reason.message)):
             return int(match[1]), int(match[2])
@@ -89,7 +89,7 @@ def _found(failure: DeviceFailure) -> tuple[int, int] | None:
 
 
 def sentence(verdict: NodeVerdict) -> str:
-    """Why no node takes the pod, with the facts of one of them."""
+    """Why no node can run the pod, with the facts of one of them."""
     failure, node = verdict.failure, verdict.node
     if failure is None:
         return f"{node} has the devices, but {verdict.filter_text}"
