@@ -7,7 +7,7 @@ __all__ = ["event_text"]
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """`allocated to team-a/train-7`, `Unhealthy: Xid 79 (xid-79)`."""
+    """An event such as `allocated to team-a/train-7` or `Unhealthy: Xid 79 (xid-79)`."""
     pod = f"{event.get('namespace')}/{event['pod']}" if event.get("pod") else ""
     claim = f"claim {event.get('namespace')}/{event['claim']}" if event.get("claim") else ""
     holder = pod or claim or "a pod that is not known"

@@ -1,4 +1,4 @@
-"""Completes what a person writes for a device: its id, the beginning of it, or its index."""
+"""Completes an abbreviated device name: an id, an id prefix, or an index."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ from plugwright.model import some
 
 __all__ = ["NamedDevice", "close_ids", "complete_device", "devices_in_status"]
 
-_SEPARATORS = "-_.:/"  # after which an id goes on
+_SEPARATORS = "-_.:/"  # characters after a complete part of an id
 
 
 class NamedDevice(msgspec.Struct, frozen=True):
@@ -21,10 +21,10 @@ class NamedDevice(msgspec.Struct, frozen=True):
 
 
 def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[NamedDevice]:
-    """The devices of one id that `text` names, in several resources if they share it; none if there is no such device.
+    """The devices with the one id that `text` names, in several resources if they share it; empty if there are none.
 
-    An exact id is before an index, an index before the beginning of an id, and `gpu-1` is `gpu-1-3f` rather than
-    `gpu-10`. ConfigError if several ids begin with it.
+    An exact id has precedence over an index, an index over a prefix, and `gpu-1` is `gpu-1-3f` rather than `gpu-10`.
+    ConfigError if several ids have the prefix.
     """
     found = list(devices)
     exact = [device for device in found if device.id == text]
@@ -42,7 +42,7 @@ def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[Named
 
 
 def close_ids(text: str, devices: Iterable[NamedDevice]) -> str:
-    """Words for an error: the id that was probably meant."""
+    """The closest id, as a part of an error message."""
     close = get_close_matches(text, {device.id for device in devices}, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
