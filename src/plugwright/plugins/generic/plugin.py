@@ -344,7 +344,7 @@ def _is_in_a_pod(unit: Unit) -> bool:
 
 
 def _one_of_each_unit(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
-    """A copy of each of the least chosen units, for each unit from its remaining copies."""
+    """A copy of each of the least chosen units, limited to the units with the most copies left."""
     taken = {device.id for device in chosen}
     free: dict[object, list[Device]] = {}
     for device in available:

@@ -152,7 +152,7 @@ class Nvml:
 
     def load(self) -> DriverLoad:
         try:
-            # Its inode has a new, unique number whenever the module is loaded; its times can change otherwise.
+            # Its inode has a new, unique number whenever the module is loaded; its times also change for other reasons.
             module = str((self._paths.sys / "module/nvidia").stat().st_ino)
         except OSError:
             module = ""
