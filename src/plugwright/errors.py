@@ -23,6 +23,7 @@
     ├── PeerRefused             the peer answered with an error
     ├── HoldersUnknown          the devices that pods hold cannot be read
     ├── ClaimRefused            a ResourceClaim cannot be prepared; the text is for the pod's owner
+    │   ├── ClaimGone               there is no such claim with devices of this node
     │   └── ClaimWaits              not now: it is tried again
     ├── AllocationAborted       claims that cannot be allocated: an invalid claim, class, selector or pool
     │   └── FeatureUnsupported      their allocation depends on a feature or field that the allocator does not know
@@ -60,7 +61,7 @@ from plugwright.text import described, line_of, quoted
 __all__ = [
     "AllocationAborted", "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut",
     "CallUnfinished",
-    "CheckpointCorrupt", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
+    "CheckpointCorrupt", "ClaimGone", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
     "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
     "HardwareMissing", "HoldersUnknown",
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
@@ -257,6 +258,10 @@ class HoldersUnknown(PlugwrightError):
 
 class ClaimRefused(PlugwrightError):
     """A ResourceClaim cannot be prepared on this node; the text reaches the owner of its pod."""
+
+
+class ClaimGone(ClaimRefused):
+    """The claim does not exist, was replaced, or was not given devices of this node."""
 
 
 class ClaimWaits(ClaimRefused):

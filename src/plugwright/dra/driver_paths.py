@@ -125,7 +125,7 @@ def may_have_claims(paths: DriverPaths) -> bool:
 def record_resource(paths: DriverPaths, resource: str) -> None:
     """Records the driver's resource, because a later configuration can omit the driver."""
     path = paths.directory / _RESOURCE
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         if files.read(path).decode() == resource:
             return
     with suppress(OSError):

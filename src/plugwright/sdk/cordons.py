@@ -28,7 +28,7 @@ from plugwright.system.log_once import LogOnce
 from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
 from plugwright.text import clean
 
-__all__ = ["CORDONS_FILE", "LATEST", "Cordon", "CordonRule", "Cordons"]
+__all__ = ["CORDONS_FILE", "LATEST", "Cordon", "CordonRule", "Cordons", "cordons_problem"]
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +94,7 @@ class Cordons:
 
     def __init__(self, path: Path | None) -> None:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
-        self._file = (
-            StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False, limit=_LARGEST))
-            if path is not None
-            else None
-        )
+        self._file = _state_file(path) if path is not None else None
         self._cordons: _Stored = {}
         self._problems = LogOnce(logger)
 
@@ -214,6 +210,21 @@ class Cordons:
             raise ConfigError(
                 f"cannot write the cordons to {self._file.path}: {reason}; nothing was changed"
             ) from error
+
+
+def cordons_problem(path: Path) -> str:
+    """Why the cordons in a file cannot be read; empty if they can, or if there is no file. Changes nothing."""
+    try:
+        _state_file(path).read()
+    except StateFileDamaged as error:
+        return error.problem
+    except OSError as error:
+        return clean(error.strerror or error)
+    return ""
+
+
+def _state_file(path: Path) -> "StateFile[_Stored]":
+    return StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False, limit=_LARGEST))
 
 
 def _without_ended(stored: _Stored, now: float) -> _Stored:

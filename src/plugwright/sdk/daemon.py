@@ -152,7 +152,7 @@ class ResourceRuntime:
         """Gives the resource to another plugin; the device list stays until the new plugin yields its first."""
         if plugin is not self.service.plugin:
             self.inventory.reconfigure()
-            self.ledger.withdraw(self.resource)
+            self.ledger.replace(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self.expected.replace_plugin(plugin)
         self._restarts.notify()
@@ -284,6 +284,7 @@ class Daemon:
         finally:
             unsubscribe()
             await self._audit.close()
+            self.ledger.memory.close()
             self.log_level.close()
             if self._owns_stalls:
                 self.stalls.close()

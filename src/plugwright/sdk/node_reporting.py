@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,11 +36,12 @@ from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.share_usage import ShareUsage, usages
 from plugwright.sdk.status import ConfigState, CordonStatus, DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.system import files
 from plugwright.version import __version__
 
 __all__ = ["kubelet_report", "node_report"]
 
-_LARGEST_SETTINGS = 256 * 1024  # bytes of the kubelet's configuration file to read
+_LARGEST_SETTINGS = 256 * 1024  # bytes; a larger configuration of the kubelet is not read
 _SETTING = re.compile(
     rb"^(topologyManagerPolicy|topologyManagerScope):[ \t]*[\"']?([a-z-]{1,32})[\"']?[ \t]*\r?$", re.MULTILINE
 )
@@ -92,11 +94,8 @@ def node_report(
 def kubelet_report(settings: Settings, directory: Path) -> KubeletReport:
     """Reads the kubelet's configuration file if it is in its usual place. Can block."""
     found: dict[bytes, bytes] = {}
-    try:
-        with (settings.paths.root / "config.yaml").open("rb") as file:
-            found = dict(_SETTING.findall(file.read(_LARGEST_SETTINGS)))
-    except OSError:
-        pass  # as in a container, which sees only the directories of plugins
+    with suppress(OSError, ValueError):  # as in a container, which sees only the directories of plugins
+        found = dict(_SETTING.findall(files.read(settings.paths.root / "config.yaml", _LARGEST_SETTINGS)))
     policy, scope = found.get(b"topologyManagerPolicy"), found.get(b"topologyManagerScope")
     return KubeletReport(
         registration=settings.registration.value,

@@ -52,7 +52,7 @@ def _instance(plugin: object) -> Plugin:
         raise InvalidValue(f"{_named(plugin)}: {error}") from None
     if not _overrides(plugin, "discover"):
         hint = "".join(
-            f": did you mean {name}() to be it?" for name, method in _misspelt(plugin) if method == "discover"
+            f": rename {name}() to discover()?" for name, method in _misspelt(plugin) if method == "discover"
         )
         raise InvalidValue(
             f"{_named(plugin)} must have a method discover() that yields lists of devices, got none{hint}"

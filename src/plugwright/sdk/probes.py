@@ -9,8 +9,8 @@ read again after changes, for example of a mounted Secret.
 
 import hmac
 import logging
-import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +21,7 @@ from plugwright.sdk import prometheus
 from plugwright.sdk.control import unready
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.settings import Settings
+from plugwright.system import files
 from plugwright.system.http_server import HttpAnswer, HttpRequest, HttpServer
 from plugwright.text import clean
 
@@ -126,16 +127,15 @@ def _pages(daemon: Daemon) -> Callable[[HttpRequest], HttpAnswer]:
 
 
 def _is_allowed(authorization: str, token_file: Path) -> bool:
-    """Compares with the file's present content; all requests fail if it is missing, empty or too long."""
+    """Compares with the current file; without a readable token, no request is allowed."""
     try:
-        with token_file.open("rb") as file:
-            token = file.read(_TOKEN_LIMIT + 1).strip()
-    except OSError as error:
+        token = files.read(token_file, _TOKEN_LIMIT).strip()
+    except (OSError, ValueError) as error:
         logger.warning("metrics token not readable", extra={"path": str(token_file), "error": str(error)})
         return False
     scheme, _, given = authorization.partition(" ")
     right = hmac.compare_digest(given.strip().encode(), token)
-    return right and scheme.lower() == "bearer" and 0 < len(token) <= _TOKEN_LIMIT
+    return right and scheme.lower() == "bearer" and bool(token)
 
 
 def _tls(settings: Settings) -> Callable[[socket.socket], socket.socket] | None:
@@ -144,8 +144,7 @@ def _tls(settings: Settings) -> Callable[[socket.socket], socket.socket] | None:
         return None
     if certificate is None or key is None:
         raise ConfigError("TLS needs both a certificate and its key")
-    files = _TlsFiles(certificate, key)
-    return files.wrap
+    return _TlsFiles(certificate, key).wrap
 
 
 class _TlsFiles:
@@ -178,7 +177,12 @@ class _TlsFiles:
             logger.warning("new certificate refused, the old one stays", extra={"error": str(error)})
 
     def _versions(self) -> list[tuple[int, int]]:
-        return [(status.st_ino, status.st_mtime_ns) for status in map(os.stat, self._paths)]
+        """ValueError for a pipe or a device: OpenSSL would wait for its end."""
+        found = [(path, path.stat()) for path in self._paths]
+        for path, status in found:
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError(f"{path} must be a regular file")
+        return [(status.st_ino, status.st_mtime_ns) for _, status in found]
 
 
 def _no_password() -> str:

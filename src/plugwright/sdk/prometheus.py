@@ -112,9 +112,19 @@ def _calls(runtimes: list[ResourceRuntime]) -> MetricFamily:
         "plugwright_calls_total", "Calls by the kubelet, by outcome", labels=["resource", "method", "outcome"]
     )
     for runtime in runtimes:
-        for (method, outcome), count in sorted(dict(runtime.service.metrics.calls).items()):
+        # From the start, because increase() does not count the event with which a series begins.
+        failed = {(method, "failed"): 0 for method in _methods(runtime.serve.api)}
+        for (method, outcome), count in sorted((failed | dict(runtime.service.metrics.calls)).items()):
             family.add([runtime.resource, method, outcome], count)
     return family
+
+
+def _methods(api: ServeMode) -> Iterator[str]:
+    """Calls of the kubelet that a pod waits for."""
+    if api is not ServeMode.DRA:
+        yield from ("Allocate", "GetPreferredAllocation", "PreStartContainer")
+    if api is not ServeMode.DEVICE_PLUGIN:
+        yield from ("NodePrepareResources", "NodeUnprepareResources")
 
 
 def _durations(runtimes: list[ResourceRuntime]) -> MetricFamily:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from plugwright import quantity
-from plugwright.errors import HoldersUnknown, MessageTooLarge, PeerRefused, PlugwrightError
+from plugwright.errors import HoldersUnknown, MalformedMessage, MessageTooLarge, PeerRefused, PlugwrightError
 from plugwright.kube.answers import ListPages
 from plugwright.kube.api_client import segment
 from plugwright.sdk.daemon import ResourceRuntime
@@ -149,19 +149,36 @@ async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
             if pages.shrink():
                 continue
             raise
+        if page.get("kind") != "ResourceClaimList":  # an empty list of anything else says nothing about claims
+            raise MalformedMessage(f"the answer must be a ResourceClaimList, got {page.get('kind')!r:.80}")
         yield pages.take(page)[0]
         if not pages.more:
             return
 
 
 def allocated_devices(claims: Iterable[object], driver: str, pool: str) -> Iterator[tuple[str, str]]:
-    """Each claim, as namespace/name, with an allocated device of the pool; admin access holds no device."""
+    """Each claim, as namespace/name, with an allocated device of the pool; admin access holds no device.
+
+    Raises `MalformedMessage` if a claim cannot be read, because it could hold any device.
+    """
     for claim in claims:
-        metadata, results = _at(claim, "metadata"), _at(claim, "status", "allocation", "devices", "results")
-        for result in results if isinstance(results, list) else ():
+        metadata = _at(claim, "metadata")
+        for result in _results(claim):
             holds = _at(result, "adminAccess") is not True
             if holds and (_at(result, "driver"), _at(result, "pool")) == (driver, pool):
                 yield clean(f"{_at(metadata, 'namespace')}/{_at(metadata, 'name')}"), str(_at(result, "device"))
+
+
+def _results(claim: object) -> list[object]:
+    """What the claim was given: nothing if a part on the way is absent."""
+    value = claim
+    for key in ("status", "allocation", "devices", "results"):
+        value = value.get(key) if isinstance(value, Mapping) else ""
+        if value is None:
+            return []
+    if isinstance(value, list):
+        return value
+    raise MalformedMessage(f"each claim must have its allocation, got {claim!r:.80}")
 
 
 def _at(value: object, *keys: str) -> object:

@@ -14,7 +14,7 @@ from plugwright.dra.resource_claims import claim_devices
 from plugwright.dra.resource_claims.allocated_claims import ClaimSource
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim, State
-from plugwright.errors import ClaimRefused, ClaimWaits, PluginError, PlugwrightError
+from plugwright.errors import ClaimGone, ClaimRefused, PluginError, PlugwrightError
 from plugwright.protocol.dra import Claim
 from plugwright.system.latest import Signal
 from plugwright.system.log_once import LogOnce
@@ -87,13 +87,13 @@ class AbandonedClaims:
 
     async def undo(self) -> None:
         """Undoes claims that no kubelet will unprepare, and that no longer exist, are unused or have other devices."""
-        unknown: ClaimWaits | PluginError | None = None
+        unknown: ClaimRefused | PluginError | None = None
         for claim in (await self._setup.prepared.read()).values():
             if claim.is_awaited(self._setup.prepared.boot_id) or not claim.name:
                 continue
             try:
                 await self._look_up(claim)
-            except (ClaimWaits, PluginError) as error:  # one claim must not keep the others from being undone
+            except (ClaimRefused, PluginError) as error:  # one claim must not keep the others from being undone
                 unknown = error
         if unknown is not None:
             raise unknown
@@ -113,9 +113,7 @@ class AbandonedClaims:
         """The claim's present devices; empty if it is another claim, has other devices, or has ended permanently."""
         try:
             allocated = await self._reader.allocated(Claim(claim.namespace, claim.name, claim.uid))
-        except ClaimWaits:
-            raise
-        except ClaimRefused:
+        except ClaimGone:
             return ()
         if claim.state is State.ENDED and not allocated.reserved_for:
             return ()

@@ -9,7 +9,15 @@ import msgspec
 from plugwright.dra.resource_claims import claims
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaims
-from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
+from plugwright.errors import (
+    ClaimGone,
+    ClaimWaits,
+    MalformedMessage,
+    PeerGone,
+    PeerRefused,
+    PlugwrightError,
+    ProtocolError,
+)
 from plugwright.protocol.dra import Claim
 
 __all__ = ["AllocatedClaims", "ClaimSource", "RecordedClaims"]
@@ -31,7 +39,7 @@ class ClaimSource(Protocol):
     """The devices allocated to claims: by the API server, or by our own record."""
 
     async def allocated(self, claim: Claim) -> AllocatedClaim:
-        """The claim; `ClaimRefused` if it is missing or another one, `ClaimWaits` if it cannot be read."""
+        """`ClaimGone` if it is not that claim, `ClaimWaits` if it cannot be read, `ClaimRefused` if it is invalid."""
         ...
 
     async def is_used_by_several(self, claim: Claim) -> bool: ...
@@ -45,25 +53,25 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
     pool: str
 
     async def allocated(self, claim: Claim) -> AllocatedClaim:
-        """The claim with its devices; `ClaimRefused` if missing or another one, `ClaimWaits` if it cannot be read."""
+        """The claim with its devices; see `ClaimSource`."""
         claims.check_identity(claim.namespace, claim.name, claim.uid)
         where = f"ResourceClaim {claim.namespace}/{claim.name}"
         path = _CLAIM.format(claim.namespace, claim.name)  # both are valid Kubernetes names
         try:
-            allocated = claims.read_claim(await self.api.get(path), self.driver)
+            allocated = claims.read_claim(_checked(await self.api.get(path)), self.driver)
         except PeerRefused as error:
             if error.code == "NotFound":
-                raise ClaimRefused(f"{where} does not exist") from error
+                raise ClaimGone(f"{where} does not exist") from error
             raise ClaimWaits(f"{where} cannot be read: {error}") from error
         except (PeerGone, OSError) as error:
             raise ClaimWaits(f"{where} cannot be read, the API server does not answer: {error}") from error
         except ProtocolError as error:
             raise ClaimWaits(f"{where} cannot be read: {error}") from error
         if allocated.uid != claim.uid:
-            raise ClaimRefused(f"{where} was replaced: its uid is {allocated.uid}, not {claim.uid}")
+            raise ClaimGone(f"{where} was replaced: its uid is {allocated.uid}, not {claim.uid}")
         for result in allocated.results:
             if result.pool != self.pool:
-                raise ClaimRefused(f"device {result.device} of pool {result.pool} is not on this node, {self.pool}")
+                raise ClaimGone(f"device {result.device} of pool {result.pool} is not on this node, {self.pool}")
         return allocated
 
     async def is_used_by_several(self, claim: Claim) -> bool:
@@ -82,7 +90,7 @@ class RecordedClaims:
         self._prepared = prepared
 
     async def allocated(self, claim: Claim) -> AllocatedClaim:
-        """The claim with its recorded devices; `ClaimRefused` if it is not recorded."""
+        """The claim with its recorded devices; `ClaimGone` if it is not recorded."""
         claims.check_identity(claim.namespace, claim.name, claim.uid)
         try:
             stored = (await self._prepared.read()).get(claim.uid)
@@ -91,13 +99,23 @@ class RecordedClaims:
         if stored is None:
             where = f"ResourceClaim {claim.namespace}/{claim.name}"
             text = "the devices of this node are served by the device plugin API now, and new claims are refused"
-            raise ClaimRefused(f"{where}: {text}")
+            raise ClaimGone(f"{where}: {text}")
         results = tuple(map(_result, stored.devices))
         return AllocatedClaim(claim.namespace, claim.name, claim.uid, results, reserved_for=_NOT_KNOWN)
 
     async def is_used_by_several(self, claim: Claim) -> bool:
         """Unknown without the API server: the kubelet decides."""
         return False
+
+
+def _checked(document: Mapping[str, object]) -> Mapping[str, object]:
+    """A claim of which it can be said whether it is allocated: a wrong answer does not end a claim."""
+    metadata, status = document.get("metadata"), document.get("status", {})
+    uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
+    allocation = status.get("allocation") if isinstance(status, Mapping) else status
+    if not isinstance(uid, str) or not claims.is_uid(uid) or not isinstance(allocation, Mapping | None):
+        raise MalformedMessage("the answer must be a ResourceClaim with its uid and allocation")
+    return document
 
 
 def _result(device: ClaimedDevice) -> AllocatedDevice:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from plugwright import quantity
-from plugwright.errors import ClaimRefused, InvalidValue
+from plugwright.errors import ClaimGone, ClaimRefused, InvalidValue
 from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = ["AllocatedClaim", "AllocatedDevice", "Toleration", "check_identity", "is_uid", "read_claim"]
@@ -103,7 +103,7 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
     namespace, name, uid = (_text(metadata, key) for key in ("namespace", "name", "uid"))
     check_identity(namespace, name, uid)
     if not isinstance(status.get("allocation"), Mapping):
-        raise ClaimRefused(f"ResourceClaim {namespace}/{name} is not allocated")
+        raise ClaimGone(f"ResourceClaim {namespace}/{name} is not allocated")
     devices = _object(_object(status, "allocation"), "devices")
     configs = _objects(devices, "config")
     configurations = _configurations(configs, driver) if configs else []

@@ -30,6 +30,7 @@ _VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1
 STATIC = Path("/etc/cdi")
 DYNAMIC = Path("/var/run/cdi")
 _ENDINGS = (".json", ".yaml")
+_LARGEST = 4 * 2**20  # bytes; a spec of a hundred GPUs has a few hundred thousand
 _MODE = 0o644  # runtimes and users who read the files are not always root
 
 
@@ -160,10 +161,9 @@ class SpecDirectory(msgspec.Struct, frozen=True):
 
 def read(path: Path) -> Spec:
     """The spec of a JSON or YAML file."""
-    text = path.read_text(encoding="utf-8")
     try:
-        return from_plain(_parse(path, text))
-    except InvalidValue as error:
+        return from_plain(_parse(path, files.read(path, _LARGEST).decode()))
+    except (ValueError, RecursionError) as error:  # also a file that is too large, not regular or not UTF-8
         raise InvalidValue(f"{path}: {error}") from error
 
 
@@ -194,6 +194,6 @@ def _parse(path: Path, text: str) -> object:
 
 def _has_content(path: Path, content: bytes) -> bool:
     try:
-        return path.read_bytes() == content and path.stat().st_mode & 0o777 == _MODE
-    except OSError:
+        return files.read(path, _LARGEST) == content and path.stat().st_mode & 0o777 == _MODE
+    except (OSError, ValueError):
         return False

@@ -22,6 +22,7 @@ __all__ = ["Book"]
 _NOT_READ = "it has not been read yet"
 _OPEN = "its previous Allocate has not returned"
 _SAME_REQUEST = "this very request"
+_CHANGED = "its resource has another configuration now"
 
 
 class Book:
@@ -42,7 +43,7 @@ class Book:
         self._allocations = Allocations(clock)
         self._served: dict[str, ServedResource] = {}
         self._listed: dict[str, Mapping[str, Device]] = {}
-        self._offers: dict[Name, Offer] = {}  # offers with an identity
+        self.offers: dict[Name, Offer] = {}  # offers with an identity
         self._settled: dict[Name, Offer] = {}  # offers open since this process made them
         self._settled_apis: dict[str, ServeMode] = {}
         self._holds = HoldIndex()
@@ -65,10 +66,10 @@ class Book:
     def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
         """Replaces the list of a resource."""
         new = {(resource, device.id): offer_of(resource, device) for device in devices.values() if _has_names(device)}
-        before = {name: offer for name, offer in self._offers.items() if name[0] == resource}
+        before = {name: offer for name, offer in self.offers.items() if name[0] == resource}
         self._served[resource], self._listed[resource] = served, devices
         if new != before:
-            self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource} | new
+            self.offers = {name: offer for name, offer in self.offers.items() if name[0] != resource} | new
             self._contended_offers = self._beside_neighbours = None
         if new != before or self.claims:
             self._find_holds()
@@ -79,7 +80,7 @@ class Book:
         self._listed.pop(resource, None)
         self._settled_apis.pop(resource, None)
         self._settled = {name: offer for name, offer in self._settled.items() if name[0] != resource}
-        self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource}
+        self.offers = {name: offer for name, offer in self.offers.items() if name[0] != resource}
         self._contended_offers = self._beside_neighbours = None
         self._find_holds()
 
@@ -151,20 +152,22 @@ class Book:
             elif self._is_claimed(name):
                 reasons[device_id] = f"held by {self._claimed[name].holder}"
             elif name in contended:
-                offer = self._offers[name]
+                offer = self.offers[name]
                 hold = self._holds.conflict(offer) or request.conflict(offer)
                 request.add(Hold(offer, _SAME_REQUEST, is_offered=True))
                 if hold is not None:
                     reasons[device_id] = hold.reason(name)
         return reasons
 
-    def conflicts(self, resource: str, device_ids: Iterable[str]) -> dict[str, str]:
-        """Why devices recorded as given out or claimed are also held elsewhere, by id."""
+    def conflicts(self, resource: str, device_ids: Iterable[str], before: Mapping[Name, Offer]) -> dict[str, str]:
+        """Why devices recorded as given out or claimed, as offered `before`, are also held elsewhere, by id."""
         found: dict[str, str] = {}
         for name in ((resource, device_id) for device_id in device_ids):
-            if name in self.beside_neighbours and self.missing:
+            if before.get(name) != self.offers.get(name):
+                found[name[1]] = _CHANGED
+            elif name in self.beside_neighbours and self.missing:
                 found[name[1]] = self._waiting_text()
-            elif name in self._offers and (hold := self._holds.conflict(self._offers[name])) is not None:
+            elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
                 found[name[1]] = hold.reason(name)
         return found
 
@@ -175,7 +178,7 @@ class Book:
             name = resource, device_id
             self._allocations.begin(name)
             if name in self.contended:
-                self._holds.add(Hold(self._offers[name], "a pod that is being admitted", is_offered=True))
+                self._holds.add(Hold(self.offers[name], "a pod that is being admitted", is_offered=True))
                 changed = True
         return changed
 
@@ -199,7 +202,7 @@ class Book:
         waits = self._waiting_text()
         plain = self._plain_closed(resource, served, waits)
         found: dict[str, Closed] = {}
-        if plain is not None or self._offers or self._claimed:
+        if plain is not None or self.offers or self._claimed:
             for device_id in devices:
                 if closed := self._closed((resource, device_id), plain, waits):
                     found[device_id] = closed
@@ -237,14 +240,14 @@ class Book:
         """The offered devices that overlap another present or remembered offer."""
         if self._contended_offers is None:
             theirs = self._neighbours.offered(self._served)
-            self._contended_offers = conflicting(self._offers, [*self._remembered.values(), *theirs])
+            self._contended_offers = conflicting(self.offers, [*self._remembered.values(), *theirs])
         return self._contended_offers
 
     @property
     def beside_neighbours(self) -> frozenset[Name]:
         """The offered devices that overlap an offer of another release."""
         if self._beside_neighbours is None:
-            self._beside_neighbours = self._neighbours.overlapping(self._offers, self._served)
+            self._beside_neighbours = self._neighbours.overlapping(self.offers, self._served)
         return self._beside_neighbours
 
     @property
@@ -281,7 +284,7 @@ class Book:
         remembered = self._remembered.get(name, guess)
         if remembered != guess:
             return remembered
-        return self._offers.get(name) or self._neighbours.offers.get(name, guess)
+        return self.offers.get(name) or self._neighbours.offers.get(name, guess)
 
     def name_of(self, claim: ClaimRecord) -> Name:
         """The device of a claim, under its name in the device plugin API."""
@@ -295,11 +298,11 @@ class Book:
         known = [*self._listed.get(resource, ())]
         known += [name[1] for name in names if name[0] == resource and name[1] != claim.device]
         # A device offered in another way, or never here, can have the name of its hardware.
-        known += [name for offer in self._offers.values() for name in offer.physical]
+        known += [name for offer in self.offers.values() for name in offer.physical]
         return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:
-        offer = self._offers.get(name)
+        offer = self.offers.get(name)
         # Its holder keeps it; otherwise the kubelet would fail the pod after a reboot.
         if name in self.stored or (name in self._claimed and not self._is_claimed(name)):
             self._settle(name, offer)
@@ -376,7 +379,7 @@ class Book:
         for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
-            is_offered = name in self._offers or name in self._neighbours.offers
+            is_offered = name in self.offers or name in self._neighbours.offers
             yield Hold(offer, holder, is_offered=is_offered)
             if offer != guessed_offer(name):
                 continue

@@ -69,7 +69,7 @@ class Ledger:
         self._book = Book(keeps_memory=self.memory.is_kept, clock=clock)
         self._cdi: set[Path] = set()
         self._drivers: set[str] = set()  # of the configured resources
-        self._replaced: set[str] = set()  # resources whose plugin was replaced and has not listed devices yet
+        self._replaced: dict[str, bool] = {}  # resources without a list of their present plugin; True: not accepted yet
         self._closed: dict[str, Mapping[str, Closed]] = {}  # by resource, the devices kept back
         self._files, self._pod_claims = ClaimFilesRead(), tuple[ClaimRecord, ...]()
         self._is_loaded = False
@@ -85,8 +85,10 @@ class Ledger:
     # For the inventories and the service of each resource.
 
     def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
-        """Takes a resource's new list; ignores a previous plugin's lists between `withdraw` and `accept`."""
-        if resource not in self._replaced:
+        """Takes a resource's new list; ignores a previous plugin's lists between `replace` and `accept`."""
+        if not self._replaced.get(resource):
+            if self._replaced.pop(resource, None) is not None:
+                self._book.withdraw(resource)
             self._book.offer(resource, devices, served)
             self._notify()
 
@@ -102,13 +104,18 @@ class Ledger:
     def withdraw(self, resource: str) -> None:
         """The resource is no longer served, or by another plugin whose first list is still missing."""
         self._book.withdraw(resource)
-        self._replaced.add(resource)
+        self.replace(resource)
         self._closed.pop(resource, None)
         self._notify()
 
+    def replace(self, resource: str) -> None:
+        """Another plugin serves the resource. Its old list counts as offered until there is a new one."""
+        self._replaced[resource] = True
+
     def accept(self, resource: str) -> None:
         """Accepts the resource's lists again, which now come from its present plugin."""
-        self._replaced.discard(resource)
+        if resource in self._replaced:
+            self._replaced[resource] = False
 
     def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
         return self._book.refusals(resource, device_ids)
@@ -139,16 +146,16 @@ class Ledger:
         For devices that another release offers too, first publishes what this release gives out and then reads the
         others' files: of two releases that take one device simultaneously, at least one sees the other.
         """
+        before = self._book.offers
         if self.is_shared(resource, device_ids):
-            offers = self.offers
-            if offers is None:
+            if (offers := self.offers) is None:
                 return dict.fromkeys(device_ids, _LOST)
             await self.memory.write(offers)
             await self._read_files()
             with suppress(HoldersUnknown, FileNotFoundError):
                 await self.read_checkpoint()  # as of after the other files were read
             self._decide()
-        return self._book.conflicts(resource, device_ids)
+        return self._book.conflicts(resource, device_ids, before)
 
     # For readers of holdings.
 
@@ -193,9 +200,8 @@ class Ledger:
         try:
             pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
         except (OSError, PlugwrightError) as error:
-            reason = clean(f"pod-resources cannot be read: {error}")
             self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
-            raise HoldersUnknown(reason) from error
+            raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
         self._take_pods(pods)
         return pods
 
@@ -203,13 +209,12 @@ class Ledger:
         """The kubelet's checkpoint. HoldersUnknown if it cannot be read, FileNotFoundError without its directory."""
         try:
             file = await self.checkpoint.read()
-        except FileNotFoundError as error:
-            self._book.fail(HoldingSource.CHECKPOINT, clean(error))
-            raise
         except Exception as error:  # the content can be invalid in any way
             self._book.fail(HoldingSource.CHECKPOINT, clean(error))
+            if isinstance(error, FileNotFoundError):
+                raise
             raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error
-        if file.records != self._book.stored or self._book.allocated or self._is_unknown(HoldingSource.CHECKPOINT):
+        if file.records != self._book.stored or self._book.allocated or HoldingSource.CHECKPOINT in self._book.unknown:
             self._book.take_checkpoint(file.records, file.written or self._clock())
         self._problems.recovered(HoldingSource.CHECKPOINT)
         return file
@@ -294,8 +299,7 @@ class Ledger:
 
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
-            offers = self.offers
-            if self._is_loaded and offers is not None:
+            if self._is_loaded and (offers := self.offers) is not None:
                 await self.memory.write(offers)
 
     async def _read(self, *, list_pods: bool) -> None:
@@ -343,7 +347,7 @@ class Ledger:
         """Lists the pods if holders have no names yet; follows known pods without the effect of List."""
         book = self._book
         unnamed = frozenset(name for name in book.stored if name not in book.pods)
-        is_unknown = bool(book.missing) or self._is_unknown(HoldingSource.POD_RESOURCES)
+        is_unknown = bool(book.missing) or HoldingSource.POD_RESOURCES in book.unknown
         if (unnamed - self._unexplained) or is_unknown or not await self._follow_pods():
             try:
                 await self.list_pods(_PATIENCE)
@@ -380,9 +384,6 @@ class Ledger:
         self._book.settle()
         self._to_write.notify()
         self._notify()
-
-    def _is_unknown(self, source: HoldingSource) -> bool:
-        return source in self._book.unknown
 
     def _notify(self) -> None:
         # Not immediately: the caller can be in the middle of changing an inventory.

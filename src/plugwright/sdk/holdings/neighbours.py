@@ -2,6 +2,7 @@
 
 Two releases never serve one resource, but they can offer the same hardware under two. The kubelet and the files of
 claims identify a release's allocations only by resource and id; only the release's file tells which hardware they are.
+During a rolling update with two processes of one release, each counts as a release.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,9 @@ from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer
 from plugwright.sdk.holdings.records import Memory
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["Neighbours"]
+__all__ = ["SIBLING", "Neighbours"]
+
+SIBLING = "~"  # begins the key of another process of the same release, and the number of its file
 
 
 class Neighbours:
@@ -42,9 +45,17 @@ class Neighbours:
         return True
 
     def offered(self, resources: Iterable[str]) -> list[Offer]:
-        """Their offers, except those of `resources`: a release that has taken one over decides about it alone."""
+        """Their offers, except those of `resources`: a release that has taken one over decides about it alone.
+
+        Two processes of one release serve the same resource, possibly with different configurations.
+        """
         own = set(resources)
-        return [offer for name, offer in self.offers.items() if name[0] not in own]
+        return [
+            offer
+            for key, memory in self._memories.items()
+            for offer in memory.offers
+            if offer.name[0] not in own or key.startswith(SIBLING)
+        ]
 
     def overlapping(self, offers: Mapping[Name, Offer], resources: Iterable[str]) -> frozenset[Name]:
         """Those of our offers that cannot be held together with one of theirs."""
