@@ -63,7 +63,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
     help="Namespace of the daemon's pod on NODE.  [default: any]",
 )
 @click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="With NODE.  [default: as kubectl]")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig, with NODE.  [default: as kubectl]")
 @click.option("--context", help="Context of the kubeconfig.")
 @control_socket
 def handover(

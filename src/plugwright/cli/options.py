@@ -1,4 +1,4 @@
-"""Values of options: durations, moments and paths."""
+"""Values of options: durations, times and paths."""
 
 import re
 from datetime import datetime

@@ -161,7 +161,7 @@ Examples:
     metavar="COUNT",
     default=1,
     show_default=True,
-    help="Versions to verify at once.",
+    help="Number of versions to verify in parallel.",
 )
 @click.option(
     "--instances",

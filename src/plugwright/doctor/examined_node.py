@@ -30,7 +30,7 @@ _LARGEST = 2**20  # bytes of a text file
 _LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _MOST_NAMES = 8192  # entries of a directory
 _MOST_PROCESSES = 65_536  # with the other entries of /proc
-_MOST_LINKS = 40  # as the kernel has it
+_MOST_LINKS = 40  # same as the kernel
 
 
 class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     in_pod: bool = False  # only the node's mounted directories are visible
     node_name: str = ""
     response_limit: float = 15.0  # seconds for the daemon's report
-    least_free: int = 16 * 2**20  # bytes that each file system must have left
+    least_free: int = 16 * 2**20  # bytes that each file system must have available
 
 
 class ExaminedNode:
@@ -181,7 +181,7 @@ class ExaminedNode:
             os.close(descriptor)
 
     def names(self, path: str | Path, most: int = _MOST_NAMES) -> list[str]:
-        """The sorted entries of a directory; none if it does not exist."""
+        """The sorted entries of a directory; empty if it does not exist."""
         found: list[str] = []
         try:
             with os.scandir(self.path(path)) as entries:

@@ -60,7 +60,7 @@ def _raised(setting: str, value: int) -> str:
 
 
 def _inotify_use(view: ExaminedNode) -> tuple[Counter[int], Counter[int]]:
-    """Instances and watches by user."""
+    """inotify instances and watches by user."""
     users, watches, looked = Counter[int](), Counter[int](), 0
     for pid in _pids(view):
         directory = view.path("/proc") / pid / "fd"
@@ -91,7 +91,7 @@ def _pids(view: ExaminedNode) -> list[str]:
 
 
 def open_files(view: ExaminedNode) -> DoctorCheck:
-    """Of the whole machine, the daemon and the kubelet."""
+    """Open files of the whole machine, the daemon and the kubelet."""
     name = "open-files"
     used, _, limit = map(int, view.read("/proc/sys/fs/file-nr").split())
     why = "sockets and device nodes can no longer be opened: registrations and pods fail"

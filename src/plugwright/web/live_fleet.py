@@ -81,12 +81,12 @@ class LiveFleet:
 
     @property
     def problems(self) -> list[str]:
-        """Why all of it may be out of date."""
+        """Why all of it could be outdated."""
         return [*self.objects.problems, *filter(None, [self.reports.problem])]
 
     @property
     def unseen(self) -> list[str]:
-        """What could not be taken into account."""
+        """Facts that could not be taken into account."""
         return [*self.objects.unseen, *(entry for node in self.nodes for entry in self.parts[node].unseen)]
 
     def report(self, node: str) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def text(value: object, limit: int = _LONGEST) -> Html:
-    """A text for the body of a page; `bdi` keeps right-to-left words from turning what is around them."""
+    """A text for the body of a page; `bdi` keeps right-to-left words from changing the direction of other text."""
     words = clean(value, limit)
     kind = ' class="long"' if _LONG_WORD.search(words) else ""
     return f"<bdi{kind}>{escape(words)}</bdi>"
