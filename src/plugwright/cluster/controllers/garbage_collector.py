@@ -1,4 +1,4 @@
-"""The garbage collector: deletes objects without owners; deleted owners wait for dependents or orphan them.
+"""The garbage collector: deletes objects whose owners are gone; deleted owners wait for dependents or orphan them.
 
 A finalizer in a deleted owner determines what happens to dependents: `foregroundDeletion` keeps the owner until
 blocking dependents are gone, `orphan` until no dependent refers to it; without either they are deleted after it. Owners
@@ -73,7 +73,7 @@ class GarbageCollector:
             self._collect(key)
 
     def _collect(self, key: ObjectKey) -> None:
-        """Deletes an object without owners; of several owners, removes the missing ones."""
+        """Deletes an object whose owners are all gone; if only some are gone, removes the references to them."""
         content = self._client.store.get(key)
         if content is None or content["metadata"].get("deletionTimestamp"):
             return

@@ -111,7 +111,7 @@ class Scheduler:
             self._update_claims(change)
 
     def _update_claims(self, change: Change) -> None:
-        """A change without a deallocation concerns the pods that use the claim; all others, all pods with claims."""
+        """Retries the pods that use a changed claim; after a deallocation or another change, all pods with claims."""
         try:
             self._claims.apply(change)
         except MALFORMED as error:
