@@ -1,4 +1,4 @@
-"""`plugwright who`: who holds a device, the devices of a resource, or those of a pod."""
+"""`plugwright who`: shows the holder of a device, of a resource's devices, or of a pod's."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice, find_daemon
 from plugwright.fleet.device_events import event_text, seconds_of
-from plugwright.fleet.device_names import NamedDevice, close_names
+from plugwright.fleet.device_names import close_names
 from plugwright.fleet.fleet_devices import FleetDevice
 from plugwright.fleet.sums import select_devices
 from plugwright.text import clean, escaped

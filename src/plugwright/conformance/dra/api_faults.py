@@ -16,18 +16,18 @@ Served = Callable[..., Awaitable[None]]  # an ASGI application
 
 
 class ApiFaults:
-    """What the API server does wrong at the moment."""
+    """The present faults of the API server."""
 
     def __init__(self) -> None:
         self._delay = 0.0
         self._delayed = asyncio.Event()
         self._refusal = 0
         self._watch_end = asyncio.Event()
-        self._watches = Latest(0)  # that are open
+        self._watches = Latest(0)  # open watches
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[asyncio.Event]:
-        """Every answer takes so long, while inside; the event is set by a request that waits for one."""
+        """Delays every response while inside; a waiting request sets the event."""
         self._delay, self._delayed = seconds, asyncio.Event()
         try:
             yield self._delayed
@@ -36,7 +36,7 @@ class ApiFaults:
 
     @contextmanager
     def refusing(self, code: int) -> Iterator[None]:
-        """Every request is answered with this code, while inside; watches that are open stay so."""
+        """Answers every request with this code while inside; open watches stay open."""
         self._refusal = code
         try:
             yield
@@ -44,7 +44,7 @@ class ApiFaults:
             self._refusal = 0
 
     async def expire_watches(self, limit: float) -> None:
-        """Ends every open watch with an error of code 410, its version is too old; waits so long for the first."""
+        """Ends every open watch with code 410, its version is too old; waits up to `limit` for the first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._watches.until(bool)

@@ -1,4 +1,4 @@
-"""CDI devices as a runtime finds them in its directories: the names, and the edits of each."""
+"""CDI devices as found by a runtime in its directories: the names, and the edits of each."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "pos
 
 
 def cdi_devices(directories: Sequence[Path]) -> dict[str, CdiDevice]:
-    """The entry of each device by its qualified name; files that cannot be read have none."""
+    """The entry of each device by its qualified name; unreadable files are ignored."""
     found: dict[str, CdiDevice] = {}
     for path in _spec_paths(directories):
         found |= _devices(path)
@@ -27,12 +27,12 @@ def cdi_devices(directories: Sequence[Path]) -> dict[str, CdiDevice]:
 
 
 def spec_files(directories: Sequence[Path], name: str) -> int:
-    """How many files define the device of this qualified name."""
+    """Number of files that define the device with this qualified name."""
     return sum(name in _devices(path) for path in _spec_paths(directories))
 
 
 def refused_specs(directories: Sequence[Path], names: Sequence[str]) -> list[str]:
-    """Why runtimes refuse the files of these devices: what the Go library of CDI checks when it reads a spec."""
+    """Why runtimes reject the files of these devices: the checks of CDI's Go library when it reads a spec."""
     paths = [path for path in _spec_paths(directories) if set(names) & set(_devices(path))]
     return [f"{path.name}: {problem}" for path in paths for problem in _problems(_content(path))]
 

@@ -1,4 +1,4 @@
-"""Rules of resources: descriptors, threads and memory over restarts and calls, and what an idle plugin costs."""
+"""Rules of resources: descriptors, threads and memory over restarts and calls, and the cost of an idle plugin."""
 
 import asyncio
 import itertools
@@ -142,7 +142,7 @@ class EnduresStreams(Rule):
 
 
 async def call_growth(verifier: Verifier) -> Growth:
-    """What calls for containers leave behind: Allocate, answered and refused, and others that the plugin announces."""
+    """Leaks of calls for containers: Allocate, answered and refused, and others that the plugin announces."""
     session = await _session(verifier)
     plugin = (await with_devices(verifier))[0]
     ids = itertools.cycle(plugin.ids)
@@ -156,7 +156,7 @@ async def call_growth(verifier: Verifier) -> Growth:
                     await client.pre_start([device_id], verifier.limits.call)
                 if plugin.options.preference:
                     await client.prefer(PreferenceRequest(tuple(plugin.ids), (), 1))
-                await outcome(client.allocate_encoded([UNKNOWN_ID]))  # pods are refused in a loop, too
+                await outcome(client.allocate_encoded([UNKNOWN_ID]))  # pods can be refused in a loop, too
 
     began = time.monotonic()
     await make_calls(_FEW_CALLS)

@@ -1,4 +1,4 @@
-"""Rules of health, where the operator gives commands that make a device fail and recover."""
+"""Rules of health, if the operator provides commands that make a device fail and recover."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ _STREAMS = 3
 
 
 async def _chosen(verifier: Verifier) -> tuple[Session, RegisteredPlugin, str]:
-    """The device that is made to fail: the last healthy one."""
+    """The device to fail: the last healthy one."""
     if not verifier.options.fail or not verifier.options.recover:
         raise RuleNotApplicable("needs --fail-command and --recover-command")
     session = await verifier.running()
@@ -30,7 +30,7 @@ async def _chosen(verifier: Verifier) -> tuple[Session, RegisteredPlugin, str]:
 
 @asynccontextmanager
 async def _failed(verifier: Verifier) -> AsyncIterator[tuple[Session, RegisteredPlugin, str]]:
-    """A device that has failed while inside, as the plugin lists it."""
+    """A device that has failed while inside, as listed by the plugin."""
     session, plugin, device_id = await _chosen(verifier)
     await verifier.run_command(verifier.options.fail, device_id, plugin.resource)
     try:
@@ -63,7 +63,7 @@ async def _until(session: Session, resource: str, device_id: str, health: str, r
 
 
 def _health(session: Session, resource: str, device_id: str) -> str:
-    """Its health in the last list; that of a device that is listed twice is no better than its worse one."""
+    """Its health in the last list; of a device that is listed twice, the worse one."""
     lists = [event for event in session.lists() if event.about == resource]
     found = {device.health for device in lists[-1].devices if device.id == device_id} if lists else set()
     return max(found, key=lambda health: health != "Healthy", default="")

@@ -1,4 +1,4 @@
-"""Rules of the opaque parameters that a claim has for the driver itself."""
+"""Rules of the opaque parameters in a claim for the driver."""
 
 from collections.abc import Mapping, Sequence
 
@@ -53,7 +53,7 @@ async def _outcome(session: DriverSession, driver: RegisteredDriver, config: Seq
 
 
 async def accepted_parameters(verifier: Verifier) -> dict[str, str]:
-    """The outcome for each kind of parameters; that of a broken connection is raised."""
+    """The outcome for each kind of parameters; raises after a broken connection."""
     assert isinstance(verifier, DriverVerifier)
     session, [driver, *_] = await verifier.drivers()
     found = {}

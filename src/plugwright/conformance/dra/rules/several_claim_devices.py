@@ -26,13 +26,13 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = ["PREPARE_RULES", "UNPREPARE_RULES"]
 
-_MOST = 32  # devices of a claim, as the API allows
+_MOST = 32  # devices of a claim, the limit of the API
 _NOBODY = "plugwright-verify-no-such-device"
 
 
 @dataclass(frozen=True, slots=True)
 class TwoRequests(ClaimAllocation):
-    """Every device is for a request of its own."""
+    """Each device belongs to a separate request."""
 
     def status(self, driver: str) -> dict[str, object]:
         status = ClaimAllocation.status(self, driver)
@@ -100,7 +100,7 @@ class PreparesSeveral(DriverRule):
     async def _edits(
         verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver, devices: Sequence[PublishedDevice]
     ) -> dict[str, set[str]]:
-        """The nodes that each device has in a claim of its own."""
+        """The nodes of each device in a separate claim."""
         found = {}
         for device in devices:
             async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
