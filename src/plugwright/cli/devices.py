@@ -14,11 +14,12 @@ from plugwright.errors import PeerGone
 from plugwright.explain.world import World
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice
-from plugwright.fleet.fleet_devices import Fleet
+from plugwright.fleet.fleet_devices import Fleet, reading_text
 from plugwright.text import clean
 
 __all__ = ["devices"]
 
+_MOST_SOURCES = 16
 _PAUSE = 1.0  # seconds between two looks
 
 
@@ -54,6 +55,8 @@ def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, 
         return
     for line in device_lines(fleet, time.time(), is_wide=output == "wide"):
         click.echo(line)
+    if output == "wide":
+        _echo_sources(fleet)
     echo_unseen(fleet)
 
 
@@ -65,6 +68,14 @@ def _selected(fleet: Fleet, resource: str, unhealthy: bool) -> Fleet:
         devices=tuple(shown),
         unnamed=tuple(entry for entry in fleet.unnamed if resource in ("", entry.resource)),
     )
+
+
+def _echo_sources(fleet: Fleet) -> None:
+    """How each NodeReport was read."""
+    for node, via in list(fleet.sources.items())[:_MOST_SOURCES]:
+        click.echo(clean(f"NodeReport of {node}: {reading_text(via)}"))
+    if len(fleet.sources) > _MOST_SOURCES:
+        click.echo(f"and {len(fleet.sources) - _MOST_SOURCES} more NodeReports: -o json lists them")
 
 
 def _watch(cluster: DaemonChoice, resource: str, unhealthy: bool) -> None:

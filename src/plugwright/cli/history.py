@@ -8,6 +8,7 @@ import click
 
 from plugwright.cli.completing import complete_held
 from plugwright.cli.control import ChosenDaemon, daemon_options
+from plugwright.cli.fitting_table import fitting_lines
 from plugwright.cli.fleet_options import pod_namespace
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
@@ -81,4 +82,4 @@ def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
         ]
         for event in events
     ]
-    yield from table_lines(columns, rows)
+    yield from table_lines(columns, rows) if is_wide else fitting_lines(columns, rows, "DEVICE", ["RESOURCE"])

@@ -1,7 +1,7 @@
 """Output of the commands: tables, ages, and documents.
 
-Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
-or cut off at the width of a terminal, and in a pipe it is plain text without colour, unless FORCE_COLOR is set.
+Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content, unless
+`fitting_table` makes it fit a terminal. In a pipe it is plain text without colour, unless FORCE_COLOR is set.
 Characters that a terminal would obey are shown as escapes.
 """
 
@@ -20,7 +20,17 @@ import yaml
 from plugwright.cli.color import color_choice
 from plugwright.text import escaped
 
-__all__ = ["Cell", "Dumper", "age", "document_printed", "output_option", "print_table", "table_lines", "wrapped"]
+__all__ = [
+    "Cell",
+    "Dumper",
+    "age",
+    "document_printed",
+    "output_option",
+    "print_table",
+    "table_lines",
+    "table_width",
+    "wrapped",
+]
 
 Cell: TypeAlias = str | tuple[str, str]  # a text, or a text and its colour
 _UNLIMITED = 1_000_000  # columns
@@ -75,6 +85,12 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     with console.capture() as capture:
         console.print(table)
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def table_width(columns: Sequence[str], rows: Sequence[Sequence[Cell]], last: int = _UNLIMITED) -> int:
+    """In characters, as `table_lines` draws it; of the last column at most `last` count."""
+    widths = [max(len(escaped(_text(cell))) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return sum(widths[:-1]) + min(widths[-1], last) + _GAP * (len(columns) - 1)
 
 
 def wrapped(line: str, indent: int) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,9 +11,10 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.model import some
 
-__all__ = ["NamedDevice", "close_names", "complete_device", "devices_in_status"]
+__all__ = ["NamedDevice", "close_names", "complete_device", "devices_in_status", "short_ids"]
 
 _DIGITS = re.compile(r"\d+")
+_LONG, _SHORTEST = 20, 8  # characters of an id that is shortened, and of its beginning
 _SEPARATORS = "-_.:/"  # after which an id goes on
 
 
@@ -65,3 +66,16 @@ def devices_in_status(status: Mapping[str, Any], resource: str = "") -> list[Nam
         if resource in ("", entry["name"])
         for device in entry["devices"]
     ]
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """For each id the beginning that names it: `GPU-8f3c2e4a`. Commands take it as they take the id."""
+    known = set(ids)
+    return {name: next(_beginnings(name, known), name) for name in known}
+
+
+def _beginnings(name: str, known: set[str]) -> Iterator[str]:
+    ends = [place for place, sign in enumerate(name) if sign in _SEPARATORS and place >= _SHORTEST]
+    for end in ends if len(name) > _LONG else ():
+        if not any(other.startswith(name[:end]) for other in known if other != name):
+            yield name[:end]

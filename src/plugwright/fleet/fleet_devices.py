@@ -15,7 +15,7 @@ from plugwright.fleet.claim_users import ClaimUsers, FleetHolder, FleetValue, te
 from plugwright.fleet.counts import UnnamedDevices, count_unnamed
 from plugwright.model import natural_order
 
-__all__ = ["STATE_LETTERS", "Fleet", "FleetDevice", "NodeSource", "make_fleet"]
+__all__ = ["STATE_LETTERS", "Fleet", "FleetDevice", "NodeSource", "make_fleet", "reading_text"]
 
 STATE_LETTERS = {
     "free": ".", "held": "H", "shared": "S", "unhealthy": "U", "cordoned": "C", "tainted": "T", "unknown": "?",
@@ -95,6 +95,11 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
     events.sort(key=lambda event: str(event["time"]))
     via = {source.node: source.via for source in read if source.report is not None}
     return Fleet(devices=tuple(ordered), unnamed=unnamed, sources=via, unseen=tuple(unseen), events=tuple(events))
+
+
+def reading_text(via: str) -> str:
+    """How a report was read, in words: no daemon listens on a port, so a pod is reached by exec."""
+    return f"by exec into {via}" if via.startswith("pod ") else f"from {via}"
 
 
 def _place(device: FleetDevice) -> tuple[object, ...]:

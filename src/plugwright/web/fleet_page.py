@@ -81,15 +81,15 @@ class FleetPage:
         pieces = {
             "summary": self._summary(states, len(nodes)),
             "states": self._legend(),
-            "waiting": _waiting(fleet),
             "events": self._events(fleet),
         }
+        pieces["waiting"] = _waiting(fleet, has_events="<table" in pieces["events"])
         groups = self._by_node(nodes, pieces) if self.filter.by == "node" else self._by_model(nodes, pieces)
         body = "".join(groups) or '<p id="none">No device matches.</p>'
         form = self._form(resources)
         main = (
-            f'<h1>Fleet</h1>{form}<div role="status">{pieces["summary"]}</div>{pieces["states"]}'
-            f'<div id="cells" class="groups">{body}</div>{pieces["waiting"]}{pieces["events"]}'
+            f'<h1>Fleet</h1>{form}<div role="status">{pieces["summary"]}{pieces["waiting"]}</div>'
+            f'{pieces["states"]}<div id="cells" class="groups">{body}</div>{pieces["events"]}'
         )
         return Rendering(main, pieces)
 
@@ -148,7 +148,7 @@ class FleetPage:
 
     def _summary(self, states: Counter[str], nodes: int) -> Html:
         total = sum(states.values())
-        parts = ", ".join(f"{states[state]} {state}" for state in STATE_LETTERS if states[state])
+        parts = ", ".join(f"{states[state]:,} {state}" for state in STATE_LETTERS if states[state])
         devices, on = "device" if total == 1 else "devices", "node" if nodes == 1 else "nodes"
         return f'<p id="summary">{total:,} {devices} on {nodes:,} {on}{": " if parts else ""}{parts}</p>'
 
@@ -187,7 +187,7 @@ class FleetPage:
         )
 
 
-def _waiting(fleet: LiveFleet) -> Html:
+def _waiting(fleet: LiveFleet, *, has_events: bool) -> Html:
     pods = fleet.waiting_pods()
     count = (
         f"{len(pods):,} {'pod waits' if len(pods) == 1 else 'pods wait'} for devices"
@@ -196,7 +196,8 @@ def _waiting(fleet: LiveFleet) -> Html:
     )
     names = sorted("/".join(identity(pod)) for pod in pods)
     listed = f'<a href="/waiting">{count}</a>: {text(some(names, _MOST_PODS))}' if pods else f"{count}."
-    return f'<p id="waiting">{listed}</p>'
+    events = ' <a href="#events">Last events</a>' if has_events else ""
+    return f'<p id="waiting">{listed}{events}</p>'
 
 
 def _event_device(event: Mapping[str, Any]) -> Html:

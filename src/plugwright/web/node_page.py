@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from plugwright.fleet.claim_users import text_of
-from plugwright.fleet.fleet_devices import STATE_LETTERS, FleetDevice
+from plugwright.fleet.fleet_devices import STATE_LETTERS, FleetDevice, reading_text
 from plugwright.model import natural_order, some
 from plugwright.web.live_fleet import LiveFleet
 from plugwright.web.markup import Html, attribute, command, device_link, holder_link, moment, table, text, url
@@ -148,6 +148,6 @@ def _known(stored: Mapping[str, Any] | None, fleet: LiveFleet, name: str) -> Ite
         yield "Ready", text(f"{ready.get('status', 'Unknown')} {ready.get('message', '')}")
         yield "Kubelet", text((status.get("nodeInfo") or {}).get("kubeletVersion", ""))
     source = fleet.reports.source(name)
-    known_by = "the API server alone" if source is None else source.problem or source.via
+    known_by = "the API server alone" if source is None else source.problem or f"NodeReport {reading_text(source.via)}"
     yield "Known by", text(known_by)
     yield "Cells", f'<a href="{url("/", q=name)}">in the fleet</a>'
