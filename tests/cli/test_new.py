@@ -139,6 +139,12 @@ def test_a_resource_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_a_directory_that_cannot_be_made_is_one_line() -> None:
+    program = (sys.executable, "-m", "plugwright", "new", "npu", "--dir", "/proc/npu")
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "plugwright: cannot use /proc/npu: No such file or directory\n")
+
+
 def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     result = made("npu", "--dir", tmp_path)

@@ -20,7 +20,9 @@ def failing_in_one_line() -> Iterator[None]:
         sys.exit(1)
     except ConfigError as error:
         fail(str(error), *error.others)
-    except (PlugwrightError, OSError) as error:
+    except OSError as error:
+        fail(f"cannot use {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except PlugwrightError as error:
         fail(str(error))
 
 
