@@ -101,7 +101,8 @@ def _device() -> tuple[str, Sequence[_Panel]]:
         _table("Holders", held, ["node", "device", "api", "namespace", "pod", "container", "dra_claim_name"]),
         _graph(
             "Utilisation of held GPUs (dcgm-exporter)",
-            f"DCGM_FI_DEV_GPU_UTIL * on (UUID) group_right () max by (UUID, namespace, pod, node) ({held})",
+            "max by (UUID) (DCGM_FI_DEV_GPU_UTIL) * on (UUID) group_right () "
+            f"max by (UUID, namespace, pod, node) ({held})",
             "{{node}} {{namespace}}/{{pod}}",
             unit="percent",
         ),

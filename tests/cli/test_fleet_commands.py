@@ -94,7 +94,7 @@ async def test_the_history_of_a_device_and_of_a_pod(runtime: RuntimeDirectory, t
         assert sorted(event["kind"] for event in events) == ["allocated", "allocated", "health"]
         lines = (await runtime.ask("history", "default/two", "--since", "1h")).out.splitlines()
         assert [line.split()[2:] for line in lines[1:]] == [
-            ["mock/gpu", event["device"], "allocated", "to", "default/two"]
+            ["mock/gpu", event["device"], "allocated", "to", "default/two/main"]
             for event in events
             if event["kind"] == "allocated"
         ]

@@ -60,6 +60,24 @@ async def test_a_killed_daemon_is_one_finding_beside_its_socket(root: Path) -> N
         assert "systemctl start plugwright" in found["daemon"].fix
 
 
+async def test_a_daemon_that_hangs_is_one_finding_and_asked_once(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        assert node.daemon is not None
+        node.daemon.signal(signal.SIGSTOP)
+        report = await node.examine(kubelet=None, response_limit=0.5)
+        node.daemon.signal(signal.SIGCONT)
+    check_only(report, "daemon", "did not answer within 0.5 s", "restart it")
+
+
+async def test_cordons_that_were_damaged_since_the_start_are_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        node.write("var/lib/plugwright/cordons.json", "{")
+        report = await node.examine()
+    check_only(report, "cordons", "cannot be read", "mv /var/lib/plugwright/cordons.json")
+
+
 async def test_a_full_disk_is_one_finding(root: Path) -> None:
     async with patient(root) as node, node.served():
         await node.settled()

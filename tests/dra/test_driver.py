@@ -177,6 +177,8 @@ async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
         assert 'plugwright_dra_evictions_held_back{driver="tape.example.com",' in "".join(lines)
         labels = f'method="NodePrepareResources",node="node",outcome="ok",resource="{TAPE}"'
         assert f"plugwright_calls_total{{{labels}}} 1.0" in lines
+        failed = f'method="NodePrepareResources",node="node",outcome="failed",resource="{TAPE}"'
+        assert f"plugwright_calls_total{{{failed}}} 0.0" in lines
         await kubelet.daemon.ledger.refreshed()
         held = 'api="dra",container="",device="st0",dra_claim_name="pod-1-0",dra_claim_namespace="default"'
         assert held in page()[1].decode()

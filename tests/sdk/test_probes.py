@@ -149,6 +149,7 @@ async def test_metrics_count_what_happened(kubelet: ObservedKubelet, node: Node)
         assert found["plugwright_devices", "Unhealthy", "mock/gpu"] == 1
         assert found["plugwright_calls_total", "Allocate", "ok", "mock/gpu"] == 1
         assert found["plugwright_calls_total", "Allocate", "refused", "mock/gpu"] == 1
+        assert found["plugwright_calls_total", "Allocate", "failed", "mock/gpu"] == 0  # so that increase() sees one
         assert found["plugwright_calls_total", "GetDevicePluginOptions", "ok", "mock/gpu"] == 1
         assert found["plugwright_call_duration_seconds_count", "Allocate", "mock/gpu"] == 2
         assert found["plugwright_call_duration_seconds_bucket", "+Inf", "Allocate", "mock/gpu"] == 2

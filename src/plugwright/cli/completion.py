@@ -5,6 +5,8 @@ import sys
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
+from plugwright.system.early_signals import end_on_interrupt
+
 __all__ = ["completion", "kubectl_complete"]
 
 _FILES, _NO_FILES = 0, 4  # directives of cobra, which kubectl reads after the names
@@ -28,6 +30,7 @@ def kubectl_complete() -> None:
     """The program `kubectl_complete-plugwright`: prints the completions of its last argument, one in each line."""
     from plugwright.cli.main import cli
 
+    end_on_interrupt()
     *words, begin = sys.argv[1:] or [""]
     found = ShellComplete(cli, {}, "plugwright", "").get_completions(words, begin)
     for item in found:

@@ -19,7 +19,7 @@ __all__ = ["cordon", "uncordon"]
 _COLUMNS = ["RESOURCE", "ID", "SINCE", "ENDS IN", "BY", "REASON"]
 _EXAMPLES = """\b
 Examples:
-  plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'fan replaced on Monday' --for 3d
+  plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'new fan' --for 3d
   plugwright cordon nvidia.com/gpu 3 --node worker-7 --reason 'Xid 79 twice'
   plugwright cordon list --all-nodes
 """

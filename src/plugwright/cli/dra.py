@@ -45,7 +45,7 @@ def dra() -> None:
 def slices(
     kubeconfig: Path | None, context: str | None, nodes: Sequence[str], drivers: Sequence[str], output: str
 ) -> None:
-    """List the devices in ResourceSlices, with their taints and the claims that have them.
+    """List the devices in ResourceSlices, with taints and claims.
 
     Reports pools that the scheduler cannot use because slices are missing.
     """
@@ -66,7 +66,7 @@ def slices(
 def claims(
     kubeconfig: Path | None, context: str | None, nodes: Sequence[str], drivers: Sequence[str], output: str
 ) -> None:
-    """List ResourceClaims, with their devices and the pods that have reserved them."""
+    """List ResourceClaims, with their devices and their pods."""
     (documents,) = _read(kubeconfig, context, ("resourceclaims",))
     shown = [claim for claim in listed_claims(documents) if _has_wanted(claim, nodes, drivers)]
     if document_printed({"claims": shown}, output):

@@ -27,7 +27,7 @@ _EXAMPLES = """\b
 Examples:
   plugwright handover worker-1 --to dra
   plugwright handover worker-1 --status
-  plugwright handover --to device-plugin --resource example.com/tape --device st1
+  plugwright handover --to dra --resource example.com/tape --device st1
 """
 _COLUMNS = ["RESOURCE", "DEVICE", "API", "MOVES TO", "HELD BY", "WAITS FOR"]
 
@@ -51,8 +51,14 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 @click.option("--wait", is_flag=True, help="Return when nothing is left to move.")
 @click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="With --wait.")
 @output_option()
-@click.option("--namespace", metavar="NAME", help="Namespace of the daemon's pod on NODE.  [default: any]")
-@click.option("--selector", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
+@click.option(
+    "--daemon-namespace",
+    "--namespace",
+    "namespace",
+    metavar="NAME",
+    help="Namespace of the daemon's pod on NODE.  [default: any]",
+)
+@click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="With NODE.  [default: as kubectl]")
 @click.option("--context", help="Context of the kubeconfig.")
 @control_socket

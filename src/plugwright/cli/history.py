@@ -13,7 +13,7 @@ from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.daemons import CONTROL_SOCKET
-from plugwright.fleet.device_events import event_text
+from plugwright.fleet.device_events import event_text, seconds_of
 from plugwright.text import clean
 
 __all__ = ["history"]
@@ -72,7 +72,7 @@ def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
     columns = [name for name in _COLUMNS if name != "NODE" or has_node] + (_WIDE if is_wide else [])
     rows: list[list[Cell]] = [
         [
-            str(event["time"]),
+            seconds_of(str(event["time"])),
             *([event["node"]] if has_node else []),
             event["resource"],
             event["device"],

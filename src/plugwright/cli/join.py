@@ -28,10 +28,10 @@ _PATH = click.Path(path_type=Path)
 _STATE = click.Path(path_type=Path, file_okay=False)
 _EXAMPLE = """\b
 Examples:
-  plugwright join --context kind-lab                     one node with ten mock GPUs, until Ctrl-C
+  plugwright join --context kind-lab                     one node
   plugwright join --context kind-lab -f nodes.yaml       the nodes of the file
-  plugwright join --context lab --state ./nodes --run    found again with the same --state; pods' commands run
-  plugwright join --context lab --state ./nodes --leave  removes them from the cluster
+  plugwright join --context lab --state ./nodes --run    keep the nodes
+  plugwright join --context lab --state ./nodes --leave  remove them again
   plugwright join -f nodes.yaml --print-rbac | kubectl apply -f -
 
 \b
@@ -45,7 +45,7 @@ nodes.yaml:
       labels: {pool: gpu}
       taints: [{key: pool, value: gpu, effect: NoSchedule}]
       kubelet: {version: "1.36", policy: single-numa-node, scope: pod}
-      resources:             # as in plugwright.yaml; without any, plugins of other programs register
+      resources:             # as in plugwright.yaml; may be left out
         - name: mock/gpu
           mock: {count: 8, numa: 2}
 """
@@ -55,7 +55,10 @@ nodes.yaml:
 @click.option("--context", help="Context of the kubeconfig; must be named, so that no other cluster is joined.")
 @click.option("--kubeconfig", type=_PATH, help="Default: KUBECONFIG, or ~/.kube/config.")
 @click.option(
-    "--nodes", type=click.IntRange(1, 1000), help="Number of nodes: plugwright-1, …; ten mock GPUs each.  [default: 1]"
+    "--nodes",
+    type=click.IntRange(1, 1000),
+    metavar="COUNT",
+    help="Number of nodes: plugwright-1, …; ten mock GPUs each.  [default: 1]",
 )
 @click.option("-f", "--file", type=_PATH, help="The nodes: groups with a shape, labels, taints, kubelet and resources.")
 @click.option("--state", type=_STATE, help="Keep the nodes' files here; the nodes stay registered and are found again.")
@@ -200,7 +203,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 @click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
-    """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
+    """End a node's kubelet as if killed. The cluster's controllers find the node NotReady."""
     ask(Path(JoinState(state).running()["control"]), {"do": "stop-node", "node": node})
     click.echo(f"{node} is stopped")
 
@@ -209,6 +212,6 @@ def stop_joined_node(node: str, state: Path) -> None:
 @click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def start_joined_node(node: str, state: Path) -> None:
-    """Start a node's kubelet again: its plugins register again, its pods keep their devices."""
+    """Start a node's kubelet again. Its plugins register again, and its pods keep their devices."""
     ask(Path(JoinState(state).running()["control"]), {"do": "start-node", "node": node})
     click.echo(f"{node} is started")

@@ -26,10 +26,10 @@ __all__ = ["kubelet", "kubelet_options"]
 
 _EXAMPLE = """\b
 Examples:
-  plugwright kubelet --root /tmp/node                      and beside it a plugin with --kubelet-dir /tmp/node
-  plugwright kubelet --root /tmp/node --pods pods/ --run   pods from a folder, their commands as local processes
-  plugwright kubelet --root /tmp/node --once --strict pod.yaml    in a script: exit code 1 if anything is wrong
-  plugwright kubelet --root /tmp/node --api pod.yaml       for a DRA driver: with an API server for slices and claims
+  plugwright kubelet --root /tmp/node            for plugins in /tmp/node
+  plugwright kubelet --root /tmp/node --pods pods/ --run
+  plugwright kubelet --root /tmp/node --once --strict pod.yaml   for scripts
+  plugwright kubelet --root /tmp/node --api pod.yaml         for a DRA driver
 """
 
 
@@ -48,7 +48,12 @@ Examples:
     help=f"Kubelet version to emulate: {SUPPORTED_VERSIONS}, a patch release such as 1.34.7, or `{LEGACY}`.",
 )
 @click.option(
-    "--numa", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of NUMA nodes of the machine."
+    "--numa",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="COUNT",
+    help="NUMA nodes of the machine.",
 )
 @click.option(
     "--policy",

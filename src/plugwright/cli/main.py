@@ -3,6 +3,7 @@
 `plugwright.__main__` is before it, for what must come first, and serves a file without it.
 """
 
+import os
 import sys
 from importlib import import_module
 from keyword import iskeyword
@@ -11,6 +12,7 @@ import click
 
 from plugwright.cli.color import color_choice
 from plugwright.cli.failures import fail, failing_in_one_line
+from plugwright.system.early_signals import raise_on_interrupt
 from plugwright.version import __version__
 
 __all__ = ["cli", "main"]
@@ -20,7 +22,7 @@ _COMMANDS = {
     "Serve devices": {
         "run": ("run", "Serve configured resources, or a plugin of your own."),
         "check": ("check", "Check a configuration file and print every mistake."),
-        "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
+        "nvidia": ("nvidia", "Recover GPUs, simulate failures, remove leftover CDI specs."),
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
         "node-events": ("node_events", "Write Events and Node conditions for kubectl."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
@@ -108,15 +110,17 @@ def cli() -> None:
     """The toolkit for devices on Kubernetes: device plugins and DRA drivers.
 
     \b
-    plugwright run -c plugwright.yaml     serve the configured resources on this node
-    plugwright status                     the served resources and the health of their devices
-    plugwright up                         a cluster on this machine, for kubectl, with ten mock GPUs
-    plugwright kubelet --root DIR         an emulated kubelet for a plugin under development
-    plugwright COMMAND --help             more about a command, with an example
+    plugwright run -c plugwright.yaml   serve the configured resources here
+    plugwright status                   the served resources and their devices
+    plugwright up                       a cluster for kubectl, with ten mock GPUs
+    plugwright dev tape.py              run your plugin; reload it when you save
+    plugwright COMMAND --help           more about a command, with an example
     """
 
 
 def main() -> None:
+    if "_PLUGWRIGHT_COMPLETE" not in os.environ:  # Ctrl-C in a shell ends a completion without a word
+        raise_on_interrupt()
     with failing_in_one_line():
         try:
             code = cli.main(

@@ -59,7 +59,7 @@ def add(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
 @_RESOURCE
 @daemon_options()
 def remove(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
-    """Unplug a device: it turns Unhealthy, and leaves the list when no pod can hold it any more."""
+    """Unplug a device. It turns Unhealthy, and leaves the list when no pod can hold it any more."""
     _command(daemon, "remove", resource, {"id": device_id})
 
 

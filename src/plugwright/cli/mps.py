@@ -45,7 +45,7 @@ def _time(flag: str, seconds: float, text: str) -> click.Option:
 _PROBE_SETTINGS = [
     _time("--interval", _DEFAULTS.interval, "Time between two probes of a daemon."),
     _time("--timeout", _DEFAULTS.timeout, "Time for one answer of a daemon."),
-    _option("--patience", type=click.IntRange(min=1), default=_DEFAULTS.patience,
+    _option("--patience", type=click.IntRange(min=1), metavar="COUNT", default=_DEFAULTS.patience,
             help="Failed probes in a row before a daemon is restarted."),
     _time("--grace", _DEFAULTS.grace, "Time for a daemon to end before it is killed."),
     _option("--program", default=_DEFAULTS.program, help="NVIDIA's control program."),
@@ -64,7 +64,7 @@ def mps() -> None:
 @click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True)
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
 def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **values: object) -> None:
-    """Run the control daemons of each resource that is shared by MPS, until SIGTERM or SIGINT.
+    """Run the MPS control daemons of the node, until SIGTERM or SIGINT.
 
     Sets the limits in the daemons, probes and restarts them, and writes their state to files that `plugwright run`
     follows. The configuration is read once: to change or stop a daemon ends the CUDA programs of its tenants.

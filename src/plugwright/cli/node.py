@@ -113,12 +113,16 @@ def node() -> None:
 @_kubelet_dir_option
 @_cluster_options
 def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **access: Any) -> None:
-    """List the extended resources of every node, or of one, with counts, pods and what backs them.
+    """List extended resources with counts, pods and backing.
+
+    All nodes are listed, or NODE alone.
 
     \b
-    plugin    a live device plugin                  stale     nothing, its plugin is gone
-    dra       a DeviceClass names it                unknown   cannot be determined from here
+    plugin    a live device plugin
+    dra       a DeviceClass names it
     manual    capacity set through the API
+    stale     nothing: its plugin was removed
+    unknown   cannot be determined from here
     """
     names = [name] if name else []
     if rbac:
@@ -159,8 +163,9 @@ def add(name: str, counts: Sequence[tuple[str, int]], output: str, rbac: bool, *
 
 @node.command(
     epilog="""\b
-Examples:  plugwright node remove worker-1 mock/gpu --wait
-           plugwright node remove --stale --all-nodes --wait --resource mock/gpu"""
+Examples:
+  plugwright node remove worker-1 mock/gpu --wait
+  plugwright node remove --stale --all-nodes --wait --resource mock/gpu"""
 )
 @click.argument("names", metavar="NODE [RESOURCE... | NODE...]", nargs=-1)
 @click.option("--stale", is_flag=True, help="Remove every resource of these nodes that nothing serves any more.")
@@ -190,7 +195,7 @@ def remove(
     rbac: bool,
     **options: Any,
 ) -> None:
-    """Remove resources by name, or with --stale those that nothing serves any more.
+    """Remove resources by name, or all stale ones with --stale.
 
     The kubelet puts a key back while its plugin runs, and for a grace period after it stopped: --wait waits for that,
     removes the key, and checks that it stays away. Resources that a live plugin serves or pods hold are left alone.

@@ -30,7 +30,9 @@ def nvidia() -> None:
 @_RESOURCE
 @daemon_options()
 def recover(gpu: str, resource: str, daemon: ChosenDaemon) -> None:
-    """Clear the recorded faults of a GPU that waits for an operator, or for a reset that could not be observed.
+    """Clear the recorded faults of a GPU.
+
+    For a GPU that waits for an operator, or for a reset that could not be observed.
 
     GPU is an id as `plugwright status` shows it, a UUID, the beginning of one, or an index.
     """
@@ -83,7 +85,10 @@ def simulate(what: str, words: tuple[str, ...], resource: str, daemon: ChosenDae
     help="The directory of the program that their hooks call.",
 )
 def clean(cdi_dir: Path, programs_dir: Path) -> None:
-    """Remove the CDI specs of an uninstalled daemon and their hook program, once no pod holds one of its GPUs."""
+    """Remove the CDI specs of an uninstalled daemon. Their hook program is removed too.
+
+    Run it when no pod holds one of its GPUs any more.
+    """
     for path in cdi.SpecDirectory(cdi_dir, OWNER).remove():
         click.echo(f"removed {path}")
     program = programs_dir / OWN_PROGRAM

@@ -1,16 +1,13 @@
-"""Values of options: durations, moments and paths; and this program's name in a command to paste."""
+"""Values of options: durations, moments and paths."""
 
 import re
-import shlex
-import shutil
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["UncheckedPath", "duration", "moment", "optional_duration", "program_name"]
+__all__ = ["UncheckedPath", "duration", "moment", "optional_duration"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -43,15 +40,3 @@ def moment(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(f"a time must look like 2026-12-01T08:00Z, got {text!r}") from error
-
-
-def program_name() -> str:
-    """`plugwright` if the shell finds this program by that name, otherwise the path that leads to it."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return f"{shlex.quote(sys.executable)} -m plugwright"
-    found = shutil.which("plugwright")
-    if found is not None and Path(found).resolve() == called.resolve():
-        return "plugwright"
-    path = called.absolute()
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -20,12 +20,16 @@ _LIBRARIES = ("starlette", "uvicorn")
 @click.command(
     epilog="""\b
 Examples:
-  plugwright page                               the running `plugwright up`, or the cluster that kubectl uses
+  plugwright page               of the running `up`, else of kubectl's cluster
   kubectl plugwright page --context lab --port 8675
 """
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the page, on 127.0.0.1.  [default: any]"
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=0,
+    help="Port of the page, on 127.0.0.1.  [default: any]",
 )
 @click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from plugwright import serve
 from plugwright.cli import logs
-from plugwright.cli.options import UncheckedPath, duration
+from plugwright.cli.options import UncheckedPath, duration, optional_duration
 from plugwright.cli.plugin_target import load_plugins
 from plugwright.cli.run_file import configured, serve_file
 from plugwright.cli.run_settings import CONFIG, SETTINGS, RunSetting, addresses
@@ -35,7 +35,7 @@ def _option(setting: RunSetting, *names: str) -> click.Option:
     elif kind is Path:
         kind = _PATH
     elif kind is float:
-        kind = click.FloatRange(0)
+        kind = optional_duration
     elif kind is not str:
         kind = addresses
     variables = list(setting.envvars)
@@ -55,7 +55,7 @@ _SETTINGS = [_option(setting) for setting in SETTINGS]
 _EXAMPLES = """\b
 Examples:
   plugwright run -c plugwright.yaml --listen 127.0.0.1:9400
-  plugwright run tape.py:Tape --listen 127.0.0.1:9400      a plugin of your own, in place of the file
+  plugwright run tape.py:Tape     a plugin of your own, in place of the file
 """
 
 

@@ -75,7 +75,7 @@ SETTINGS = (
     RunSetting("--tls-key", "Private key of the certificate."),
     RunSetting("--metrics-token-file", "/metrics takes the bearer token in this file.  [default: no token]"),
     RunSetting("--watchdog", "End, with the lines of all threads, when the event loop hangs for this long.",
-               float, "0", shows_default="off", metavar="SECONDS"),
+               float, "0", shows_default="off", metavar="TIME"),
     RunSetting("--log-format", None, logs.FORMATS, "human", shows_default=True),
     RunSetting("--log-level", None, logs.LEVELS, "info", shows_default=True),
 )  # fmt: skip
@@ -108,7 +108,7 @@ def addresses(text: str) -> tuple[str, ...]:
 
 
 def seconds(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
+    """A time without a unit; ValueError for any other, which is left to click."""
+    if not text.replace(".", "", 1).isdecimal() or not text[0].isdecimal() or not text[-1].isdecimal():
         raise ValueError(f"must be a number of seconds, 0 or more, got {text!r}")
-    return value
+    return float(text)

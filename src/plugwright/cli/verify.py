@@ -36,13 +36,13 @@ _COLOURS = {
 _FACTS = "(docs/kubelet-behaviour.md in plugwright's source)"
 _EXAMPLE = """\b
 Examples:
-  plugwright verify -- ./my-plugin --plugin-dir {dir}         every rule, against the kubelet of 1.36
+  plugwright verify -- ./my-plugin --plugin-dir {dir}
   plugwright verify --kubelet all -- ./my-plugin --socket {socket}
-  plugwright verify -- ./my-plugin                            it has the kubelet's paths built in
-  plugwright verify --rules REG --exclude REG-13 -- ./my-plugin --plugin-dir {dir}
-  plugwright verify --report junit=verify.xml --report sarif=verify.sarif -- ./my-plugin --plugin-dir {dir}
-  plugwright verify --bind fake/dev:/dev --bind fake/sys:/sys -- ./my-plugin      without the hardware
-  plugwright verify --dra -- ./my-driver --kubelet-dir {root}   a DRA driver; it has KUBECONFIG and NODE_NAME
+  plugwright verify -- ./my-plugin          the kubelet's paths are built in
+  plugwright verify --rules REG --exclude REG-13 -- ./my-plugin
+  plugwright verify --report junit=verify.xml -- ./my-plugin
+  plugwright verify --bind fake/dev:/dev --bind fake/sys:/sys -- ./my-plugin
+  plugwright verify --dra -- ./my-driver --kubelet-dir {root}
   plugwright verify --explain ALO-03
 """
 
@@ -153,10 +153,18 @@ Examples:
     show_default=True,
     help="Longest time until a registration.",
 )
-@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Versions to verify at once.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    metavar="COUNT",
+    default=1,
+    show_default=True,
+    help="Versions to verify at once.",
+)
 @click.option(
     "--instances",
     type=click.IntRange(1, 16),
+    metavar="COUNT",
     default=VerifyOptions().instances,
     show_default=True,
     help="Instances of the program that run at once, each with its own kubelet, so that waits overlap.",

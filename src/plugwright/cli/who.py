@@ -25,7 +25,7 @@ _COLUMNS = ["NODE", "RESOURCE", "DEVICE", "STATE", "HOLDER", "CLAIM", "API", "SI
 @click.command(
     epilog="""\b
 Examples:
-  plugwright who mock/gpu                     every holder of a device of this resource
+  plugwright who mock/gpu                     every holder of its devices
   kubectl plugwright who GPU-8f3c --node worker-7
   kubectl plugwright who team-a/train-7       the devices of a pod
 """

@@ -21,7 +21,7 @@ __all__ = ["explanation_lines", "why"]
 
 _EXAMPLE = """\b
 Examples:
-  kubectl plugwright why -A                    every waiting pod of the cluster
+  kubectl plugwright why -A                  every waiting pod of the cluster
   kubectl plugwright why -n team-a train-7
   kubectl plugwright why claim/shared-gpu -o json
 """

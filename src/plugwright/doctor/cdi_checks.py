@@ -1,5 +1,6 @@
 """CDI specs: files that a container runtime refuses, names that it cannot use, and paths that are missing."""
 
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,18 +43,38 @@ def _read(view: ExaminedNode, directory: Path, path: Path) -> SpecFile:
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             return SpecFile(directory, path, problem=f"it must be a regular file of at most {_LARGEST} bytes")
         return SpecFile(directory, path, cdi.read(view.path(path)))
-    except (OSError, ValueError, InvalidValue) as error:
+    except OSError as error:
+        return SpecFile(directory, path, problem=f"it cannot be read: {error.strerror}")
+    except (ValueError, InvalidValue) as error:
         return SpecFile(directory, path, problem=str(error).removeprefix(f"{view.path(path)}: "))
 
 
 def cdi_specs(view: ExaminedNode) -> DoctorCheck:
-    name, files = "cdi-specs", list(_files(view))
+    """Directories, names and contents that a container runtime does not accept."""
+    name = "cdi-specs"
+    for directory in view.spec_directories:
+        if os.path.lexists(view.path(directory.parent) / directory.name) and not view.path(directory).is_dir():
+            why = "the container runtime finds no spec there, and plugins cannot write theirs"
+            fix = f"rm {directory} && mkdir -m 0755 {directory}; restart the plugins"
+            return found(name, f"{directory} is not a directory", why, fix)
+    if misnamed := [f"{place}/{each}" for place in view.spec_directories for each in _misnamed(view, place)]:
+        return found(
+            name,
+            f"{some(misnamed, _SHOWN)}: the name of a spec must end in .json or .yaml",
+            "the container runtime ignores the file: containers with its devices do not start",
+            "; ".join(f"mv {file} {file.removesuffix('.yml')}.yaml" for file in misnamed[:_SHOWN]),
+        )
+    files = list(_files(view))
     broken = [f"{file.path}: {file.problem}" for file in files if file.spec is None]
     if broken:
         paths = [str(file.path) for file in files if file.spec is None]
         why = "the container runtime ignores the file: containers with its devices do not start"
         return found(name, "; ".join(broken[:_SHOWN]), why, f"generate again ({_AGAIN}) or rm {' '.join(paths[:8])}")
     return healthy(name, f"{len(files)} specs in {' and '.join(map(str, view.spec_directories))}")
+
+
+def _misnamed(view: ExaminedNode, directory: Path) -> list[str]:
+    return [name for name in view.names(directory) if name.endswith(".yml")]
 
 
 def cdi_conflicts(view: ExaminedNode) -> DoctorCheck:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.examined_node import ExaminedNode
+from plugwright.doctor.examined_node import DAEMON, ExaminedNode
 from plugwright.errors import PlugwrightError
 from plugwright.model import some
-from plugwright.sdk.cordons import CORDONS_FILE
+from plugwright.sdk.cordons import CORDONS_FILE, cordons_problem
 from plugwright.sdk.node_report import DeviceReport, ResourceReport
 from plugwright.sdk.status import PLANNED_CODES
 from plugwright.version import __version__
@@ -37,6 +37,10 @@ def daemon(view: ExaminedNode) -> DoctorCheck:
     try:
         report = view.report.daemon
     except FileNotFoundError:
+        if pid := next((pid for pid, program in view.programs.items() if program == DAEMON), None):
+            text = f"plugwright (process {pid}) runs, and {socket} does not exist"
+            fix = "restart the daemon; if its socket is elsewhere: plugwright doctor --control-socket PATH"
+            return found(name, text, "no command can reach the daemon: its state is unknown", fix)
         return found(name, f"no daemon: {socket} does not exist", why, start)
     except ConnectionRefusedError:
         return found(name, f"no daemon: no process listens on {socket}", why, start)
@@ -82,15 +86,14 @@ def configuration(view: ExaminedNode) -> DoctorCheck:
 
 
 def cordons(view: ExaminedNode) -> DoctorCheck:
-    name, report = "cordons", view.report
+    name, report, file = "cordons", view.report, view.node_dir / CORDONS_FILE
+    fix = f"repair {file}, or mv {file} {file}.damaged and cordon again"
     if report.cordons_unreadable:
-        file = view.node_dir / CORDONS_FILE
-        return found(
-            name,
-            f"cordons cannot be read: {report.cordons_unreadable}",
-            "every device is Unhealthy, because any of them may be cordoned",
-            f"repair {file}, or mv {file} {file}.damaged and cordon again",
-        )
+        why = "every device is Unhealthy, because any of them may be cordoned"
+        return found(name, f"cordons cannot be read: {report.cordons_unreadable}", why, fix)
+    if problem := cordons_problem(view.path(file)):
+        why = "no cordon can be added or removed, and every device is Unhealthy after the daemon's next start"
+        return found(name, f"the cordons in {file} cannot be read: {problem}", why, fix)
     cordoned = [cordon for cordon in report.cordons if cordon.served]
     names = some([f"{cordon.resource} {cordon.id} ({cordon.reason})" for cordon in cordoned], _SHOWN)
     return healthy(name, f"{len(cordoned)} cordons: {names}" if cordoned else "no device is cordoned")
@@ -200,7 +203,7 @@ def dra_driver(view: ExaminedNode) -> DoctorCheck:
             name,
             some(waiting, _SHOWN),
             "pods with claims for these devices stay in ContainerCreating, or find no devices",
-            "plugwright dra slices; kubectl auth can-i list resourceclaims --as the service account; see docs/dra.md",
+            "plugwright dra slices; kubectl auth can-i list resourceclaims --as system:serviceaccount:NAMESPACE:NAME",
         )
     return healthy(name, f"{len(drivers)} drivers are ready" if drivers else "no resource is served by claims")
 

@@ -54,7 +54,8 @@ CHECKS: Mapping[str, Examination] = {
     "kubelet-checkpoint": Examination(kubelet_checks.device_checkpoint, ("kubelet-directory",)),
     "kubelet-feature-gates": Examination(kubelet_setting_checks.feature_gates),
     "topology-policy": Examination(kubelet_setting_checks.topology_policy),
-    "runtime-cdi": Examination(runtime_checks.runtime_cdi),
+    "container-runtime": Examination(runtime_checks.container_runtime),
+    "runtime-cdi": Examination(runtime_checks.runtime_cdi, ("container-runtime",)),
     "cdi-specs": Examination(cdi_checks.cdi_specs),
     "cdi-conflicts": Examination(cdi_checks.cdi_conflicts),
     "cdi-overrides": Examination(cdi_checks.cdi_overrides, ("cdi-conflicts",)),
@@ -78,7 +79,7 @@ CHECKS: Mapping[str, Examination] = {
     "owner": Examination(daemon_checks.owner, _DAEMON),
     "registration": Examination(daemon_checks.registration, (*_DAEMON, "kubelet-root", *_SOCKET)),
     "rivals": Examination(daemon_checks.rivals, (*_DAEMON, "kubelet-checkpoint", "registration")),
-    "cordons": Examination(daemon_checks.cordons, _DAEMON),
+    "cordons": Examination(daemon_checks.cordons, (*_DAEMON, "state-directory")),
     "holdings": Examination(
         daemon_checks.holdings, (*_DAEMON, "kubelet-root", *_SOCKET, "pod-resources", "kubelet-checkpoint")
     ),

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _ANSWER = 5.0  # seconds
+_UNMAPPED = 65534  # an owner outside of this user namespace
 _RESTART = "systemctl restart kubelet"
 
 
@@ -59,12 +60,27 @@ def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
         return found(name, f"{directory} does not exist", why, fix)
     if not stat.S_ISDIR(status.st_mode):
         return found(name, f"{directory} is not a directory", why, f"rm {directory} && {_RESTART}")
-    if status.st_mode & stat.S_IWOTH:
+    if (intruder := _other_writer(status)) is not None:
+        writer, command = intruder
         why = "any user of the node can replace a plugin and hand out devices of its own"
-        return found(name, f"every user may write to {directory}", why, f"chmod 0750 {directory}")
+        return found(name, f"{writer} may write to {directory}", why, f"{command} {directory}")
+    if not view.target.in_pod and os.statvfs(view.path(directory)).f_flag & os.ST_RDONLY:
+        fix = f"mount -o remount,rw $(findmnt -no TARGET -T {directory}) && {_RESTART}"
+        return found(name, f"{directory} is on a read-only file system", why, fix)
     if not os.access(view.path(directory), os.R_OK | os.X_OK):
         return found(name, f"no permission to read {directory}", why, "run as root; in a pod: runAsUser: 0")
     return healthy(name, str(directory))
+
+
+def _other_writer(status: os.stat_result) -> tuple[str, str] | None:
+    """Who else may write to a directory of the kubelet, with the command that ends it."""
+    if status.st_mode & stat.S_IWOTH:
+        return "every user", "chmod 0750"
+    if status.st_uid not in (0, os.geteuid(), _UNMAPPED):
+        return f"its owner, user {status.st_uid},", "chown 0:0"
+    if status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid(), _UNMAPPED):
+        return f"group {status.st_gid}", "chmod g-w"
+    return None
 
 
 def kubelet_socket(view: ExaminedNode) -> DoctorCheck:

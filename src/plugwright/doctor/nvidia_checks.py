@@ -16,7 +16,15 @@ __all__ = ["device_access", "device_numbers", "nvidia_gpus", "nvidia_module", "n
 _PCI = "/sys/bus/pci/devices"
 _VENDOR, _DISPLAY = "0x10de", ("0x0300", "0x0302")
 _DRIVER_GPUS = "/proc/driver/nvidia/gpus"
+_PARAMETERS = "/proc/driver/nvidia/params"
+_OTHERS = stat.S_IROTH | stat.S_IWOTH
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+_LIBRARY = "libnvidia-ml.so"
+_ENOUGH = {
+    "nvidia_uvm",
+    "nvidia_vgpu_vfio",
+}  # of these modules beside `nvidia`; hosts of vGPUs have the second one only
+_CONTROL_MINOR = 255
 _NONE = "no NVIDIA GPU on the PCI bus"
 _LOST = b"\xff\xff\xff\xff"  # of a device that does not answer on the bus
 _MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
@@ -58,11 +66,15 @@ def nvidia_module(view: ExaminedNode) -> DoctorCheck:
     if not gpus:
         return healthy(name, _NONE)
     modules, version = _modules(view), _driver_version(view)
+    if version is not None and "nvidia" in modules and not modules & _ENOUGH:
+        why = "CUDA fails to initialise in every container (error 999)"
+        fix = "modprobe nvidia-uvm && nvidia-modprobe -c 0 -u; if that fails: dmesg | grep -i nvidia"
+        return found(name, f"NVIDIA's driver {version} is loaded without the module nvidia_uvm", why, fix)
     if version is not None:
         return healthy(name, f"NVIDIA's driver {version} is loaded for {len(gpus)} GPUs")
     why = "nothing on this node can use the GPUs: their resource is idle or 0"
     if "nouveau" in modules:
-        fix = "echo blacklist nouveau > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, modprobe nvidia"
+        fix = "echo blacklist nouveau > /etc/modprobe.d/nouveau.conf; rebuild the initramfs, reboot, modprobe nvidia"
         return found(name, f"{len(gpus)} GPUs, and nouveau is loaded in place of NVIDIA's driver", why, fix)
     if "nvidia" in modules:
         raise NotVisible("the nvidia module is loaded, and /proc/driver/nvidia/version does not name its version")
@@ -105,8 +117,7 @@ def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
     view.need_node()
     _need_driver(view)
     module = _driver_version(view)
-    pattern = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
-    names = [match[1] for path in _libraries() for each in view.names(path) if (match := pattern.fullmatch(each))]
+    names = [version for path in _libraries() for version in _library_versions(view, path)]
     if not names:
         raise NotVisible(f"no libnvidia-ml.so.VERSION in {some(_libraries())}")
     if module not in names:
@@ -117,6 +128,15 @@ def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
             "drain the node, then reboot it (or rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia)",
         )
     return healthy(name, f"kernel module and libraries are {module}")
+
+
+def _library_versions(view: ExaminedNode, directory: str) -> list[str]:
+    """The version that programs load; all that are there if no link chooses one of them."""
+    pattern = re.compile(rf"{re.escape(_LIBRARY)}\.(\d+\.\d+(?:\.\d+)?)")
+    link = view.path(directory) / f"{_LIBRARY}.1"
+    chosen = [link.readlink().name] if link.is_symlink() else []
+    versions = [match[1] for each in chosen if (match := pattern.fullmatch(each))]
+    return versions or [match[1] for each in view.names(directory) if (match := pattern.fullmatch(each))]
 
 
 def _libraries() -> Iterator[str]:
@@ -160,7 +180,7 @@ def nvidia_nodes(view: ExaminedNode) -> DoctorCheck:
 
 
 def device_numbers(view: ExaminedNode) -> DoctorCheck:
-    """Whether device nodes have the major numbers of the loaded driver: that of UVM changes with every load."""
+    """Whether device nodes have the numbers of the loaded driver: the major number of UVM changes with every load."""
     name = "device-numbers"
     if not _gpus(view):
         return healthy(name, _NONE)
@@ -173,15 +193,23 @@ def device_numbers(view: ExaminedNode) -> DoctorCheck:
         expected = majors.get("nvidia-uvm" if node.endswith("uvm") else "nvidia", majors.get("nvidia-frontend"))
         if stat.S_ISCHR(status.st_mode) and expected is not None and os.major(status.st_rdev) != expected:
             wrong.append(f"{node} has {os.major(status.st_rdev)}, the driver {expected}")
+        elif (minor := _minor(node)) is not None and os.minor(status.st_rdev) != minor:
+            wrong.append(f"{node} has the minor number {os.minor(status.st_rdev)}, the driver {minor}")
     if wrong:
         paths = " ".join(text.split(" ", 1)[0] for text in wrong)
         return found(
             name,
-            f"device nodes with another driver's major number: {some(wrong)}",
+            f"device nodes with other numbers than the driver's: {some(wrong)}",
             "they lead to no device, or to another one; usual after the driver was loaded again",
-            f"rm {paths} && {_MAKE_NODES}, then restart the pods that have these nodes",
+            f"rm {paths} && {_MAKE_NODES}; then restart the pods that have these nodes",
         )
     return healthy(name, "device nodes have the driver's numbers")
+
+
+def _minor(node: str) -> int | None:
+    """None for nodes of UVM."""
+    name = node.rpartition("/")[2].removeprefix("nvidia")
+    return int(name) if name.isdecimal() else _CONTROL_MINOR if name == "ctl" else None
 
 
 def _majors(view: ExaminedNode) -> dict[str, int]:
@@ -197,6 +225,9 @@ def device_access(view: ExaminedNode) -> DoctorCheck:
         return healthy(name, _NONE)
     if not view.exists(node) or not view.path(node).is_char_device():
         raise NotVisible(f"{node} is no device node here")
+    if closed := _closed_nodes(view):
+        why = "containers of other users cannot use the GPU: CUDA fails to initialise"
+        return found(name, f"only their owner may open {some(closed)}", why, f"chmod 0666 {' '.join(closed)}")
     try:
         os.close(os.open(view.path(node), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except PermissionError as error:
@@ -204,6 +235,15 @@ def device_access(view: ExaminedNode) -> DoctorCheck:
             raise NotVisible(f"{node} is on a file system without devices here") from error
         return refusal(node, error.errno or errno.EPERM)
     return healthy(name, f"{node} can be opened")
+
+
+def _closed_nodes(view: ExaminedNode) -> list[str]:
+    """Nodes that other users may not open, unless the driver is configured to make them so (DeviceFileMode)."""
+    configured = re.search(r"^DeviceFileMode:\s*(\d+)$", view.read_if_there(_PARAMETERS) or "", re.MULTILINE)
+    if configured and not int(configured[1]) & _OTHERS:
+        return []
+    nodes = [node for node in _nodes(view) if view.path(node).is_char_device()]
+    return [node for node in nodes if not view.path(node).stat().st_mode & _OTHERS]
 
 
 def refusal(node: str, code: int) -> DoctorCheck:

@@ -132,9 +132,9 @@ def find_at(
     return list(_remote_daemons(access, choice))
 
 
-def cluster_access(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> ClusterAccess:
-    """The API server of the chosen cluster."""
-    access, up = _cluster(choice, environment)
+def cluster_access(choice: DaemonChoice, environment: Mapping[str, str] = os.environ, node: str = "") -> ClusterAccess:
+    """The API server of the chosen cluster, which has this node."""
+    access, up = _cluster(choice, environment, node)
     if up is not None:
         access = ClusterAccess.of_kubeconfig(Path(up["kubeconfig"]), None, environment)
     assert access is not None  # the file was named

@@ -8,6 +8,8 @@ if everything that could hold it was seen.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from plugwright.explain.world import World, identity, is_finished, with_taint_rules
 from plugwright.fleet.claim_users import ClaimUsers, FleetHolder, FleetValue, text_of
 from plugwright.fleet.counts import UnnamedDevices, count_unnamed
@@ -82,16 +84,22 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
             served |= {(source.node, str(resource.get("name")))}
             served |= {(source.node, str((resource.get("driver") or {}).get("name")))}
             devices += _reported(source.node, resource, source.report, claims)
-    devices += _published(world, served, claims)
+    silent = {source.node for source in read if source.report is None}
+    devices += [_unknown_if_silent(device, silent) for device in _published(world, served, claims)]
     devices += _in_pod_statuses(world, served)
     unnamed = tuple(count_unnamed(world, served))
     without = sorted({count.node for count in unnamed}, key=natural_order)
     unseen += [f"{node}: {_NO_REPORT}" for node in without]
-    ordered = sorted(devices, key=lambda device: tuple(map(natural_order, (device.node, device.resource, device.id))))
+    ordered = sorted(devices, key=_place)
     events = [{"node": source.node, **event} for source in read for event in (source.report or {}).get("history") or ()]
     events.sort(key=lambda event: str(event["time"]))
     via = {source.node: source.via for source in read if source.report is not None}
     return Fleet(devices=tuple(ordered), unnamed=unnamed, sources=via, unseen=tuple(unseen), events=tuple(events))
+
+
+def _place(device: FleetDevice) -> tuple[object, ...]:
+    """GPU 3 is the fourth of its node, whatever its id is."""
+    return tuple(map(natural_order, (device.node, device.resource, device.index, device.id)))
 
 
 def _reported(
@@ -150,6 +158,11 @@ def _published(world: World, served: set[tuple[str, str]], claims: ClaimUsers) -
             continue
         for device in spec.get("devices") or ():
             yield _published_device(node, driver, text_of(pool.get("name")), device, claims)
+
+
+def _unknown_if_silent(device: FleetDevice, silent: set[str]) -> FleetDevice:
+    """A daemon that does not answer may offer the device by the device plugin API too, whose holders it alone knows."""
+    return replace(device, state="unknown") if device.state == "free" and device.node in silent else device
 
 
 def _published_device(node: str, driver: str, pool: str, device: Mapping[str, Any], claims: ClaimUsers) -> FleetDevice:

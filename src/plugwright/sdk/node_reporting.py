@@ -1,4 +1,4 @@
-"""Makes the NodeReport of a running daemon. Loaded with the first request for one."""
+"""Makes the NodeReport of a running daemon. Loaded with the first request for a report."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,13 +47,13 @@ _SETTING = re.compile(
 )
 _UsageByHolding: TypeAlias = Mapping[tuple[int, str], ShareUsage]  # by the holding's id() and the physical device
 
-_NOT_ATTRIBUTES = frozenset({"links"})  # shown under a key of their own
+_NOT_ATTRIBUTES = frozenset({"links"})  # shown under its own key
 
 
 def node_report(
     daemon: Daemon, status: DaemonStatus, holdings: Holdings, kubelet: KubeletReport, waiting: Sequence[str]
 ) -> dict[str, object]:
-    """The report as JSON has it. `status` is the daemon's now, `waiting` the lines of its readiness probe."""
+    """The report as JSON values. `status` is the daemon's present one, `waiting` the lines of its readiness probe."""
     report = NodeReport(
         metadata=ReportMetadata(
             node_name=daemon.settings.node_name, release=daemon.settings.release, generated_at=datetime.now(UTC)
@@ -92,9 +92,9 @@ def node_report(
 
 
 def kubelet_report(settings: Settings, directory: Path) -> KubeletReport:
-    """Reads the kubelet's configuration file if it is in its usual place. May block."""
+    """Reads the kubelet's configuration file if it is in its usual place. Can block."""
     found: dict[bytes, bytes] = {}
-    with suppress(OSError, ValueError):  # as in a container, which has only the directories of plugins
+    with suppress(OSError, ValueError):  # as in a container, which sees only the directories of plugins
         found = dict(_SETTING.findall(files.read(settings.paths.root / "config.yaml", _LARGEST_SETTINGS)))
     policy, scope = found.get(b"topologyManagerPolicy"), found.get(b"topologyManagerScope")
     return KubeletReport(
@@ -221,12 +221,12 @@ def _devices(resource: ResourceStatus, runtime: ResourceRuntime | None, holdings
 
 
 def _share(status: DeviceStatus, device: Device | None) -> ShareReport | None:
-    """A device that several containers have at a time: what it is a share of, and its limits."""
+    """The physical device and limits of a device that several containers share; None for others."""
     if device is None or not device.sharing:
         return None
     by = status["attributes"].get("sharing")
     memory, percent = status["attributes"].get("memory"), status["attributes"].get("percent")
-    limited = bool(percent)  # shares that take turns have no limits
+    limited = bool(percent)  # time-sliced shares have no limits
     return ShareReport(
         by=by if isinstance(by, str) else "count",
         of=device.physical[0] if device.physical else "",

@@ -1,10 +1,10 @@
 """HTTP pages for probes and Prometheus: /healthz, /readyz and /metrics. Off unless an address is set.
 
-They are answered from a thread of their own, so that a probe gets its answer, with the reason, while the event loop is
-blocked. `system.http_server` is what keeps the port usable whoever else connects to it.
+A separate thread answers, so that a probe gets its response, with the reason, while the event loop is blocked.
+`system.http_server` keeps the port usable whoever else connects to it.
 
-With a certificate the whole port speaks TLS: a kubelet's probe of scheme HTTPS does not check certificates. The files
-are read again when they have changed, as a mounted Secret does.
+With a certificate the whole port uses TLS: a kubelet's probe of scheme HTTPS does not check certificates. The files are
+read again after changes, for example of a mounted Secret.
 """
 
 import hmac
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _GATEWAY = "gateway"
 _TOKEN_LIMIT = 4096  # bytes
 _LOOPBACK = bytes(15) + b"\1"  # ::1
-_MAPPED = bytes(10) + b"\xff\xff"  # IPv4 in the form of IPv6
+_MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4-mapped IPv6 address
 
 Page = tuple[str, str]  # status line, text
 
@@ -54,14 +54,14 @@ def serve_probes(daemon: Daemon) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             bound = stack.enter_context(server.serving(host, int(port)))
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread left
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread available
             raise ConfigError(f"cannot listen on {address}: {getattr(error, 'strerror', '') or error}") from error
         logger.info("answering probes", extra={"address": "{}:{}".format(*bound)})
         yield
 
 
 def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/proc")) -> Callable[[str], bool]:
-    """Tells connections of this node: from loopback, from the address that is listened on, from `node_addresses`.
+    """Recognises connections of this node: from loopback, from the listening address, from `node_addresses`.
 
     The kubelet reaches a pod from the node's address (Calico, cloud networks) or from that of the bridge or router that
     is the pod's default gateway (bridge, ptp, Cilium): the word `gateway` stands for the latter.
@@ -80,7 +80,7 @@ def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/pr
 
 
 def _packed(address: str) -> bytes | None:
-    """The bytes of an address, those of IPv4 where it is such a one in the form of IPv6; None for a name."""
+    """The bytes of an address, those of IPv4 for an IPv4-mapped address; None for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             packed = socket.inet_pton(family, address.partition("%")[0])
@@ -170,7 +170,7 @@ class _TlsFiles:
         try:
             version = self._versions()
             if version != self._version:
-                self._version = version  # once for each version, also for one that cannot be used
+                self._version = version  # once for each version, even if it is unusable
                 self._context.load_cert_chain(*self._paths, password=_no_password)
                 logger.info("certificate read again", extra={"path": str(self._paths[0])})
         except (OSError, ValueError) as error:
@@ -201,7 +201,7 @@ def _health(daemon: Daemon) -> Page:
 
 def _readiness(daemon: Daemon) -> Page:
     waiting = unready(daemon)
-    detail = []  # of what is in service all the same
+    detail = []  # of resources that do not make the daemon unready
     for name, runtime in sorted(dict(daemon.resources).items()):
         if runtime.is_idle:
             detail.append(clean(f"{name}: idle: {runtime.discovery.idle.value}"))

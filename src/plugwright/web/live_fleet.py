@@ -80,10 +80,14 @@ class LiveFleet:
             yield from self.parts[node].devices
 
     @property
+    def problems(self) -> list[str]:
+        """Why all of it may be out of date."""
+        return [*self.objects.problems, *filter(None, [self.reports.problem])]
+
+    @property
     def unseen(self) -> list[str]:
-        """What could not be taken into account, and why the rest may be out of date."""
-        shared = [*self.objects.problems, *filter(None, [self.reports.problem]), *self.objects.unseen]
-        return [*shared, *(entry for node in self.nodes for entry in self.parts[node].unseen)]
+        """What could not be taken into account."""
+        return [*self.objects.unseen, *(entry for node in self.nodes for entry in self.parts[node].unseen)]
 
     def report(self, node: str) -> Mapping[str, Any]:
         """The NodeReport of a node; empty if there is none."""

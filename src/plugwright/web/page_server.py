@@ -226,17 +226,21 @@ class _PageServer:
             '<link rel="stylesheet" href="/page.css"><link rel="icon" href="/icon.svg">'
             f'<script src="/page.js" defer></script></head><body data-version="{fleet.changed.count}">'
             '<a class="skip" href="#main">Skip to content</a>'
-            f'<header><nav aria-label="Views">{links}</nav><p id="live" role="status"></p></header>'
+            '<header><a class="name" href="/">plugwright</a>'
+            f'<nav aria-label="Views">{links}</nav><p id="live" role="status"></p>'
+            f'<p class="server">{text(self._source.access.url)}</p></header>'
             f'<main id="main" tabindex="-1">{self._with_token(rendering.main)}</main></body></html>'
         )
 
 
 def _rendered(view: PageView, fleet: LiveFleet) -> Rendering:
-    """The view, and below it what it could not take into account."""
+    """The view, above it why it may be out of date, and below it what it could not take into account."""
     rendering, unseen = view.render(fleet), fleet.unseen
+    problems = "".join(f"<p>Not up to date: {text(problem)}</p>" for problem in fleet.problems)
+    outdated = f'<div id="outdated" role="status">{problems}</div>'
     entries = "".join(f"<li>{text(entry)}</li>" for entry in unseen[:_MOST_UNSEEN])
     more = f"<li>{len(unseen) - _MOST_UNSEEN} more</li>" if len(unseen) > _MOST_UNSEEN else ""
     listed = f"<h2>Not seen</h2><ul>{entries}{more}</ul>" if unseen else ""
     piece = f'<section id="unseen" aria-label="Not seen">{listed}</section>'
-    pieces = {**rendering.pieces, "unseen": piece} if rendering.pieces else {}
-    return Rendering(rendering.main + piece, pieces)
+    pieces = {**rendering.pieces, "outdated": outdated, "unseen": piece} if rendering.pieces else {}
+    return Rendering(outdated + rendering.main + piece, pieces)

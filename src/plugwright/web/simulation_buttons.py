@@ -40,12 +40,19 @@ def device_forms(device: FleetDevice, report: Mapping[str, Any]) -> Html:
         for name, (label, _) in _BUTTONS.items()
         if name in offered
     )
-    return f'<h2>Simulation</h2><div class="buttons">{forms}</div>' if forms else ""
+    return _section(forms)
 
 
 def add_forms(node: str, report: Mapping[str, Any]) -> Html:
     forms = "".join(_add_forms(node, report))
-    return f'<h2>Simulation</h2><div class="buttons">{forms}</div>' if forms else ""
+    return _section(forms)
+
+
+def _section(forms: Html) -> Html:
+    """Not printed."""
+    return (
+        f'<section class="simulation"><h2>Simulation</h2><div class="buttons">{forms}</div></section>' if forms else ""
+    )
 
 
 def _add_forms(node: str, report: Mapping[str, Any]) -> Iterator[Html]:

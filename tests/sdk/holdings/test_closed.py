@@ -1,7 +1,7 @@
 """Unknown is never free: devices whose offer has changed wait until every source of holdings is accounted for."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -209,6 +209,25 @@ async def test_whole_and_parts_of_two_resources_are_never_held_together(tmp_path
             assert f"held as c of {WHOLE}" in await kubelet.reason(parts.resource, device_id)
         await kubelet.remove(pod)
         await until(kubelet.daemon, parts.resource, "p1", lambda device: device.healthy)
+
+
+async def test_a_list_that_stays_after_a_reload_never_gives_out_a_card_and_its_half(tmp_path: Path) -> None:
+    async with running(Cards(RESOURCE, ALL, half(0)), tmp_path, served=QUICK) as kubelet:
+        silent = Silent(RESOURCE)
+        silent.serve = kubelet.daemon.resource(RESOURCE).service.plugin.serve
+        await kubelet.daemon.apply([silent])
+        await kubelet.admit(pod_requesting({RESOURCE: 1}, name="a"))
+        await until(kubelet.daemon, RESOURCE, "whole", lambda device: device.reason == "held as half-0 by default/a")
+        with pytest.raises(PodRefused):
+            await kubelet.admit(pod_requesting({RESOURCE: 1}, name="b"))
+
+
+class Silent(Cards):
+    """Does not find out which devices there are."""
+
+    async def discover(self) -> AsyncIterator[Sequence[Device]]:
+        await asyncio.Event().wait()
+        yield []
 
 
 async def test_a_failed_allocate_keeps_nothing_back(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from plugwright.errors import ConfigError, PeerGone, PeerSilent
 from plugwright.system import directories, files
+from plugwright.system.program_name import program_name
 
 __all__ = ["ClusterInfo", "StateDirectory", "UpOptions", "state_directory"]
 
@@ -123,7 +124,8 @@ class StateDirectory:
     def in_use_error(self) -> ConfigError:
         info = self._read_info()
         process = f" (process {info['pid']}, {info['server']})" if info else ""
-        advice = f"plugwright down{self.flag}" + ("" if self.kept else "; another one needs a --state DIR of its own")
+        advice = f"end it with `{program_name()} down{self.flag}`"
+        advice += "" if self.kept else ", or give another one a --state DIR of its own"
         return ConfigError(f"a cluster runs in {self.path} already{process}: {advice}")
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What claims were given, and whether pods still use them: by the API server, or by our own record without one."""
+"""The devices of claims and whether pods still use them: by the API server, or by our own record without one."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,20 +23,20 @@ from plugwright.protocol.dra import Claim
 __all__ = ["AllocatedClaims", "ClaimSource", "RecordedClaims"]
 
 _CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
-_NOT_KNOWN = ("unknown",)  # the pods that use a claim: only the API server knows
-_RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
+_NOT_KNOWN = ("unknown",)  # the pods that use a claim, which only the API server knows
+_RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared even without an API server
 
 
 class ClaimReader(Protocol):
     """Implemented by `kube.api_client.ApiClient`."""
 
     async def get(self, path: str) -> Mapping[str, object]:
-        """The object; `PeerRefused` with the code `NotFound` if there is none, `PeerGone` without an answer."""
+        """The object; `PeerRefused` with the code `NotFound` if it does not exist, `PeerGone` without a response."""
         ...
 
 
 class ClaimSource(Protocol):
-    """Which devices claims were given: by the API server, or by our own record."""
+    """The devices allocated to claims: by the API server, or by our own record."""
 
     async def allocated(self, claim: Claim) -> AllocatedClaim:
         """`ClaimGone` if it is not that claim, `ClaimWaits` if it cannot be read, `ClaimRefused` if it is invalid."""
@@ -46,7 +46,7 @@ class ClaimSource(Protocol):
 
 
 class AllocatedClaims(msgspec.Struct, frozen=True):
-    """Implements `ClaimSource` for one driver, whose devices are in one pool."""
+    """Implements `ClaimSource` for one driver whose devices are in one pool."""
 
     api: ClaimReader
     driver: str
@@ -56,7 +56,7 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
         """The claim with its devices; see `ClaimSource`."""
         claims.check_identity(claim.namespace, claim.name, claim.uid)
         where = f"ResourceClaim {claim.namespace}/{claim.name}"
-        path = _CLAIM.format(claim.namespace, claim.name)  # which are names that Kubernetes allows
+        path = _CLAIM.format(claim.namespace, claim.name)  # both are valid Kubernetes names
         try:
             allocated = claims.read_claim(_checked(await self.api.get(path)), self.driver)
         except PeerRefused as error:
@@ -75,22 +75,22 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
         return allocated
 
     async def is_used_by_several(self, claim: Claim) -> bool:
-        """Whether more than one pod has it reserved; an API server that is away knows of none."""
+        """Whether more than one pod has it reserved; False if the API server is unreachable."""
         try:
             async with asyncio.timeout(_RESERVATIONS_LIMIT):
                 return len((await self.allocated(claim)).reserved_for) > 1
-        except (PlugwrightError, OSError):  # a TimeoutError is one
+        except (PlugwrightError, OSError):  # includes TimeoutError
             return False
 
 
 class RecordedClaims:
-    """Implements `ClaimSource` for a driver that only ends the claims of earlier."""
+    """Implements `ClaimSource` for a driver that only ends earlier claims."""
 
     def __init__(self, prepared: PreparedClaims) -> None:
         self._prepared = prepared
 
     async def allocated(self, claim: Claim) -> AllocatedClaim:
-        """The claim with the devices in the record; `ClaimGone` if there is none."""
+        """The claim with its recorded devices; `ClaimGone` if it is not recorded."""
         claims.check_identity(claim.namespace, claim.name, claim.uid)
         try:
             stored = (await self._prepared.read()).get(claim.uid)
@@ -104,7 +104,7 @@ class RecordedClaims:
         return AllocatedClaim(claim.namespace, claim.name, claim.uid, results, reserved_for=_NOT_KNOWN)
 
     async def is_used_by_several(self, claim: Claim) -> bool:
-        """Not known without the API server: the kubelet's word counts."""
+        """Unknown without the API server: the kubelet decides."""
         return False
 
 
