@@ -5,8 +5,8 @@ Each is made once per verifier, and remembered.
 
 import asyncio
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ __all__ = [
     "Refusals",
     "first_restart",
     "idleness",
+    "newly_started",
     "program_life",
     "refusals",
 ]
@@ -125,10 +126,11 @@ def _ids(session: Session) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class KubeletView:
-    """The kubelet's state of each resource: its ids, the healthy ones, and the options."""
+    """What the kubelet knows of each resource: its ids, those that are healthy, NUMA nodes and the options."""
 
     ids: dict[str, set[str]]
     healthy: set[tuple[str, str]]  # resource and id
+    numa: dict[tuple[str, str], tuple[int, ...]]
     options: dict[str, Options]
 
 
@@ -141,14 +143,22 @@ class FirstRestart:
 
 
 async def first_restart(verifier: Verifier) -> FirstRestart:
-    """Observes a new program, because some behave correctly only once."""
+    """Of a new program: some tell the truth only once."""
+    async with newly_started(verifier) as session:
+        return await _restarted(verifier, session)
+
+
+@asynccontextmanager
+async def newly_started(verifier: Verifier) -> AsyncIterator[Session]:
+    """A session of a new program, whose kubelet was never restarted; an attached program stays as it is."""
     if verifier.target.attached:
-        return await _restarted(verifier, await verifier.running())
+        yield await verifier.running()
+        return
     async with verifier.fresh() as session:
         await session.start_program()
         await session.until_registered(verifier.resources, limit=verifier.limits.start)
         await session.settle()
-        return await _restarted(verifier, session)
+        yield session
 
 
 async def _restarted(verifier: Verifier, session: Session) -> FirstRestart:
@@ -162,7 +172,8 @@ async def _restarted(verifier: Verifier, session: Session) -> FirstRestart:
 def _listing(session: Session) -> KubeletView:
     plugins = session.plugins()
     healthy = {(plugin.resource, device_id) for plugin in plugins for device_id in plugin.ids}
-    return KubeletView(_ids(session), healthy, {plugin.resource: plugin.options for plugin in plugins})
+    numa = {(plugin.resource, device.id): device.nodes or () for plugin in plugins for device in plugin.devices}
+    return KubeletView(_ids(session), healthy, numa, {plugin.resource: plugin.options for plugin in plugins})
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,11 @@ class RuleStatus(StrEnum):
 class Rule:
     """`title` is the expectation; `facts` are numbers of docs/kubelet-behaviour.md; `since`, `until` are versions.
 
-    A `thorough` rule takes minutes and is only checked on request. A rule that is `alone` starts the program itself. A
-    `note` concerns few nodes, or calls that current kubelets do not make: it is only checked if named. `waits` is how
-    often the rule waits for the program to restart or to react: such rules are checked in parallel. Rules with the same
-    `observation` share one result, and are checked in sequence.
+    A `thorough` rule takes minutes and is only checked on request. A rule that is `alone` starts the program itself.
+    A `note` concerns few nodes, or calls that current kubelets do not make: it is only checked if it is named.
+    `waits` is how often the rule waits for the program to restart or to react: such rules are checked in parallel.
+    Rules with the same `observation` use one result, and are checked in sequence.
+    A program that breaks a rule that `holds` may keep devices from the next rules, so it is started again before them.
     """
 
     id: ClassVar[str]
@@ -67,6 +68,7 @@ class Rule:
     alone: ClassVar[bool] = False
     note: ClassVar[bool] = False
     waits: ClassVar[int] = 0
+    holds: ClassVar[bool] = False
     observation: ClassVar[str] = ""
 
     async def check(self, verifier: Verifier) -> None:

@@ -84,6 +84,8 @@ class Checker:
         outcome = await self._outcome(rule)
         ending = await self._ended(rule, outcome, same=before is verifier.current)
         if ending is not None or outcome.status not in (RuleStatus.PASS, RuleStatus.NOT_APPLICABLE):
+            if rule.holds:
+                await verifier.renew()
             return None
         return replace(self._verdict(rule, outcome.status), seen=outcome.seen, seconds=time.monotonic() - began)
 
@@ -128,6 +130,8 @@ class Checker:
             self._checking.add(rule)
             verdict = replace(await self._asked(rule), seconds=time.monotonic() - began)
             self._checking.discard(rule)
+            if rule.holds and verdict.status is RuleStatus.FAIL:
+                await self._verifier.renew()
         self._made[rule] = verdict
         return verdict
 
@@ -160,6 +164,8 @@ class Checker:
         if await self._is_lost_stream(rule, verdict.status):
             return replace(self._not_checked(rule, catalogue.LOST_STREAMS), seen=outcome.seen)
         if ending is not None:
+            if self._has_crashed(outcome.cause):
+                return replace(self._not_checked(rule, outcome.cause), seen=outcome.seen)
             return self._crashed(verdict, ending, violated=outcome.violated)
         for cause in catalogue.causes(rule, outcome.cause):
             if await self._breaks(rule, cause):
@@ -227,6 +233,11 @@ class Checker:
             output=ending.lines,
             calls=verdict.calls or _lines(self._verifier, 0),
         )
+
+    def _has_crashed(self, cause: str) -> bool:
+        """Whether the program ended in the rule about the step that failed, and that rule reported it."""
+        verdict = self._made.get(catalogue.find(cause)) if cause else None
+        return verdict is not None and verdict.status.is_finding and bool(verdict.output)
 
     def _unstartable(self, rule: type[Rule], reason: str) -> Verdict:
         if self._lost:

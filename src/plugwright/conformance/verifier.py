@@ -90,6 +90,12 @@ class Verifier:
         self._remembered.clear()
         self._watched.clear()
 
+    async def renew(self) -> None:
+        """Ends the shared session, so that the next rule gets a new program; an attached one stays."""
+        if not self.target.attached:
+            await self._stack.aclose()
+            self._shared = None
+
     async def started(self) -> Session:
         """The shared session at its start, whether the plugin is registered or not."""
         if self._shared is None:

@@ -23,7 +23,9 @@ class ApiFaults:
         self._delayed = asyncio.Event()
         self._refusal = 0
         self._watch_end = asyncio.Event()
-        self._watches = Latest(0)  # open watches
+        self._watch_error = True  # whether an error is the last event of a watch that ends
+        self._watches = Latest(0)  # that are open
+        self._open: set[asyncio.Task[None]] = set()  # their requests
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[asyncio.Event]:
@@ -43,13 +45,16 @@ class ApiFaults:
         finally:
             self._refusal = 0
 
-    async def expire_watches(self, limit: float) -> None:
-        """Ends every open watch with code 410, its version is too old; waits up to `limit` for the first."""
+    async def end_watches(self, limit: float, *, expired: bool) -> None:
+        """Ends every open watch, one that is `expired` with an error of code 410; waits so long for the first."""
+        self._watch_error = expired
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._watches.until(bool)
         self._watch_end.set()
         self._watch_end = asyncio.Event()
+        if self._open:
+            await asyncio.wait(set(self._open), timeout=limit)
 
     async def answer(self, application: Served, scope: Document, receive: object, send: Send) -> None:
         if self._delay:
@@ -58,7 +63,10 @@ class ApiFaults:
         if self._refusal:
             await _refuse(self._refusal, send)
         elif b"watch=" in scope["query_string"]:
-            await self._watch(application, scope, receive, send)
+            watch = asyncio.ensure_future(self._watch(application, scope, receive, send))
+            self._open.add(watch)
+            watch.add_done_callback(self._open.discard)
+            await watch
         else:
             await application(scope, receive, send)
 
@@ -87,7 +95,8 @@ class ApiFaults:
                 watching.cancel()
                 with suppress(asyncio.CancelledError):
                     await watching
-                body = json.dumps({"type": "ERROR", "object": _status(410)}).encode() + b"\n"
+                error = json.dumps({"type": "ERROR", "object": _status(410)}).encode() + b"\n"
+                body = error if self._watch_error else b""
                 with suppress(RuntimeError):  # the client was faster
                     await send({"type": "http.response.body", "body": body, "more_body": False})
         finally:

@@ -20,11 +20,13 @@ __all__ = [
     "ClaimAllocation",
     "allocated",
     "create_claim",
+    "expect_prepared",
     "expect_refused",
     "plain_devices",
     "prepare",
     "prepared",
     "refusal",
+    "separate_devices",
     "shared_device",
     "some_devices",
     "unprepare",
@@ -34,6 +36,7 @@ NAMESPACE = "default"
 REQUEST = "verified"
 DEADLINE = 45.0  # seconds of the kubelet for one call (11.11)
 Answer = Mapping[str, Sequence[PreparedDevice] | str]
+_ASK_AGAIN = 0.2  # seconds
 _numbers = itertools.count(1)
 
 
@@ -94,17 +97,24 @@ async def allocated(
         yield made
 
 
-def create_claim(session: DriverSession, driver: RegisteredDriver, name: str, allocation: ClaimAllocation) -> Claim:
+def create_claim(
+    session: DriverSession,
+    driver: RegisteredDriver,
+    name: str,
+    allocation: ClaimAllocation,
+    *,
+    namespace: str = NAMESPACE,
+) -> Claim:
     """Puts an allocated claim into the API."""
     document = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": allocation.spec(driver.name),
         "status": _with_parameters(session, driver.name, allocation).status(driver.name),
     }
     session.api.put(document)
-    return Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name))
+    return Claim(namespace, name, session.api.claim_uid(namespace, name))
 
 
 def _with_parameters(session: DriverSession, driver: str, allocation: ClaimAllocation) -> ClaimAllocation:
@@ -118,7 +128,8 @@ async def _give_back(session: DriverSession, name: str, claims: Sequence[Claim])
     with suppress(PlugwrightError, TimeoutError, OSError):
         for driver in await session.drivers():
             if driver.name == name:
-                await unprepare(session, driver, *claims)
+                for claim in claims:
+                    await unprepare(session, driver, claim)
 
 
 async def prepare(session: DriverSession, driver: RegisteredDriver, *claims: Claim, version: str = "") -> Answer:
@@ -143,6 +154,20 @@ def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
         expected = f"devices for the claim {claim.name}"
         raise PrerequisiteBroken("PRP-01", expected, f"NodePrepareResources was answered with {seen}")
     return list(result)
+
+
+async def expect_prepared(session: DriverSession, driver: RegisteredDriver, claim: Claim, after: str) -> None:
+    """Asks for a claim until it is prepared, as a kubelet does; raises RuleViolated if it never is."""
+    seen = "no answer"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(session.limits.register):
+            while True:
+                result = (await prepare(session, driver, claim)).get(claim.uid)
+                if result is not None and not isinstance(result, str):
+                    return
+                seen = f"the error {result!r} again and again"
+                await asyncio.sleep(_ASK_AGAIN)
+    expect(False, f"devices for the claim {after}", seen)
 
 
 async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
@@ -183,6 +208,18 @@ def plain_devices(session: DriverSession, driver: RegisteredDriver, count: int =
     found = [device for device in session.devices(driver.name) if not device.is_shared][:count]
     if len(found) < count:
         raise RuleNotApplicable(f"fewer than {count} devices are published that a claim has to itself")
+    return found
+
+
+def separate_devices(session: DriverSession, driver: RegisteredDriver, count: int) -> list[PublishedDevice]:
+    """Devices that one claim can have together: neither shared ones nor parts of a device, which exclude others."""
+    found = [
+        device
+        for device in session.devices(driver.name)
+        if not device.is_shared and not device.content.get("consumesCounters")
+    ]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published that a claim can have together")
     return found
 
 

@@ -19,7 +19,7 @@ from plugwright.model import some
 __all__ = ["RULES"]
 
 _RESTARTS, _THOROUGH_RESTARTS = 5, 100
-_AWAY, _THOROUGH_AWAY = 6.0, 180.0  # seconds
+_AWAY, _THOROUGH_AWAY = 9.0, 180.0  # seconds
 
 
 class RegistersAgain(Rule):

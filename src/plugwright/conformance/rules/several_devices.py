@@ -1,5 +1,6 @@
 """Rules of Allocate for every device, for several at once, and for many pods together."""
 
+import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
@@ -45,6 +46,18 @@ class AnswersAllDevices(Rule):
             expect(not missing, f"what each of {some(ids)} gets by itself", f"no {some(missing)}")
         if not asked:
             raise RuleNotApplicable(f"several devices for one container are refused: {refused}")
+        for plugin in plugins if refused else ():
+            await self._check_three(verifier, plugin)
+
+    @staticmethod
+    async def _check_three(verifier: Verifier, plugin: RegisteredPlugin) -> None:
+        """Three devices must be answered if each two of them are: no policy keeps them apart."""
+        three = plugin.ids[:3]
+        for pair in itertools.combinations(three, 2):
+            if await outcome(allocate(verifier, plugin, pair)) is not None:
+                return
+        error = await outcome(allocate(verifier, plugin, three))
+        expect(error is None, f"an answer for {some(three)}, as for each two of them", str(error))
 
 
 def _combinations(ids: Sequence[str]) -> list[list[str]]:
@@ -138,20 +151,31 @@ def _misnamed(fields: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 class FailureHoldsNothing(Rule):
-    id, level, facts = "ALO-15", Level.MUST, ("3.39", "8.11")
-    title = "An Allocate that fails holds none of its devices"
+    id, level, facts, holds = "ALO-15", Level.MUST, ("3.39", "8.11"), True
+    title = "An Allocate or a PreStartContainer that fails holds none of its devices"
     why = "The pod is refused, and nobody reports a device as free: the node has one less with each such pod."
     fix = "Check all ids before you change anything, and keep no record of what was allocated."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
-            for ids in ([*plugin.ids[:3], UNKNOWN_ID], [UNKNOWN_ID, *plugin.ids[:3]]):
+            known = plugin.ids[:3]
+            for ids in ([*known, f"{UNKNOWN_ID}-1"], [f"{UNKNOWN_ID}-2", *known]):
                 for _ in range(2):
                     await outcome(allocate(verifier, plugin, ids))
-                    await outcome(allocate(verifier, plugin, [plugin.ids[0]], [UNKNOWN_ID]))
-            for device_id in plugin.ids[:3]:
+                    await outcome(allocate(verifier, plugin, known[:1], [UNKNOWN_ID]))
+                if plugin.options.pre_start:
+                    await outcome(self._start(verifier, plugin, ids))
+            for device_id in known:
                 error = await outcome(allocate(verifier, plugin, [device_id]))
                 expect(error is None, f"an answer for {device_id!r} after requests that failed", str(error))
+            for device_id in known if plugin.options.pre_start else ():
+                error = await outcome(self._start(verifier, plugin, [device_id]))
+                expect(error is None, f"PreStartContainer of {device_id!r} after one that failed", str(error))
+
+    @staticmethod
+    async def _start(verifier: Verifier, plugin: RegisteredPlugin, ids: Sequence[str]) -> None:
+        async with plugin.connect() as client:
+            await client.pre_start(ids, verifier.limits.call)
 
 
 class ServesManyPods(Rule):

@@ -269,7 +269,7 @@ async def refuses_held(verifier: Verifier) -> bool:
 
 
 class FreesDevice(DriverRule):
-    id, level, facts = "PRP-14", Level.MUST, ("11.19",)
+    id, level, facts, holds = "PRP-14", Level.MUST, ("11.19",), True
     title = "A device is free again after NodeUnprepareResources"
     why = "Otherwise each pod costs the node a device, until the driver is restarted."
     fix = "Remove the claim from the checkpoint when it is unprepared."
