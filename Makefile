@@ -102,7 +102,7 @@ chromium: $(READY) ## Chromium, its driver and selenium, for the tests of the pa
 	@command -v chromedriver >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; }
 	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras --group browser
 
-test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, hostile texts, other origins: [ARGS='-k keyboard']
+test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, looks, hostile texts, other origins: [ARGS='-k keyboard']
 	@PLUGWRIGHT_REQUIRE=chromium $(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 kubernetes-programs: $(READY) ## the programs that `make test-kubernetes` runs, which builds them itself if need be (needs Go)

@@ -35,6 +35,7 @@ CHROMIUM = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
 )  # fmt: skip
+READY = "return document.querySelector('.s-unhealthy') && document.querySelector('#live.on')"
 PAGES = {"page-fleet.png": "body", "page-node.png": ".topology", "page-device.png": "body"}  # the element that is shown
 POD = """
 apiVersion: v1
@@ -108,8 +109,7 @@ def show_page(session: "Session", address: str, profile: str) -> None:
         for (name, shown), view in zip(PAGES.items(), views, strict=True):
             driver.set_window_size(1280, 1200)
             driver.get(base + view)
-            ready = "return document.querySelector('.s-unhealthy') && document.querySelector('#live.on')"
-            WebDriverWait(driver, 30, 0.1).until(lambda driver, script=ready: driver.execute_script(script))
+            WebDriverWait(driver, 30, 0.1).until(lambda driver: driver.execute_script(READY))
             driver.find_element("css selector", shown).screenshot(str(PICTURES / name))
     finally:
         driver.quit()

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -152,6 +152,6 @@ def test_a_release_has_the_address_of_its_repository(tmp_path: Path) -> None:
     assert PROJECT | {"urls": project["urls"]} == project
     released = loaded(tmp_path / chart)
     assert (released["home"], released["sources"]) == (address, [address])
-    alerts = loaded(tmp_path / chart.with_name("values.yaml"))["metrics"]["prometheusRule"]
-    assert alerts["runbooks"] == f"{address}/blob/main/docs/operations.md"
+    values: Any = loaded(tmp_path / chart.with_name("values.yaml"))
+    assert values["metrics"]["prometheusRule"]["runbooks"] == f"{address}/blob/main/docs/operations.md"
     assert f'{script.removeprefix(f"{ROOT}/")} "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY"' in RELEASE

@@ -52,7 +52,8 @@ _STEADY = """
 const sheet = new CSSStyleSheet();
 sheet.replaceSync(`
   body { font-family: "DejaVu Sans" !important; } .c, code { font-family: "DejaVu Sans Mono" !important; }
-  #events, #unseen, .timeline, .server { display: none !important; } dl, time, #live { visibility: hidden !important; }
+  #events, #waiting > [href="#events"], #unseen, .timeline, .server { display: none !important; }
+  dl, time, #live { visibility: hidden !important; }
 `);
 document.adoptedStyleSheets = [sheet];
 """
@@ -175,7 +176,12 @@ Promise.allSettled(tries).then((all) => {{
 }});
 </script>"""
 
+    class Server(ThreadingHTTPServer):
+        daemon_threads = False  # joined at the end, and so no connection is left open
+
     class Handler(BaseHTTPRequestHandler):
+        timeout = 1.0  # browsers open connections without a request
+
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
@@ -185,7 +191,7 @@ Promise.allSettled(tries).then((all) => {{
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  the base class's name
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"

@@ -68,7 +68,9 @@ def test_a_plain_call_means_what_click_makes_of_it(
 
 
 def test_a_time_may_have_a_unit() -> None:
-    assert made_by_click(["--watchdog", "2m"], {})["watchdog"] == 120.0
+    settings = made_by_click(["--watchdog", "2m"], {})
+    assert settings is not None
+    assert settings["watchdog"] == 120.0
 
 
 def test_the_calls_of_manifests_are_plain() -> None:

@@ -183,6 +183,19 @@ def test_an_alert_names_node_and_cause(alert: str, labels: str, tmp_path: Path) 
     promtool_test(tmp_path, CASES[alert][0], f"count({selector})", 1)
 
 
+@pytest.mark.parametrize("title", ["Errors that hardware reported, per hour", "Failures by code, per hour"])
+@pytest.mark.parametrize(("values", "expected"), [("_x50 1x20", 1), ("2x20 5x50", 3), ("2x70", 0)])
+def test_the_dashboard_counts_the_events_of_an_hour_from_the_first_one_on(
+    title: str, values: str, expected: float, tmp_path: Path
+) -> None:
+    dashboard = json.loads(one("everything", "ConfigMap", "plugwright-dashboard")["data"]["plugwright.json"])
+    (panel,) = [panel for panel in dashboard["panels"] if panel["title"] == title]
+    query = panel["targets"][0]["expr"].replace("$node", ".*").replace("$resource", ".*")
+    kind = "events" if "events" in query else "failures"
+    series = {f'plugwright_device_{kind}_total{{{GPU},device="0",UUID="GPU-1",code="xid-79"}}': values}
+    promtool_test(tmp_path, series, f"sum({query})", expected)
+
+
 def joined(query: str) -> str:
     """The number of series of a query that counts the pods which hold GPU-1."""
     return f'count(({query}) and on (UUID) plugwright_device_holder{{UUID="GPU-1"}})'

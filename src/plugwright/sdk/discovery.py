@@ -146,9 +146,9 @@ class Discovery:
 
     def _failed(self, error: PluginError) -> None:
         self._metrics.discovery_failures += 1
-        remains = "there is no list yet" if self._inventory.latest.value is None else "the last list stays"
+        remains = "no list yet" if self._inventory.latest.value is None else "the last list stays"
         facts = {"resource": self._inventory.resource, "error": str(error)}
-        self._problems.error(f"discover() failed, {remains} and it is tried again", str(error), extra=facts)
+        self._problems.error(f"discover() failed, retrying; {remains}", str(error), extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self.idle.publish_if_changed("")
         self.failing.publish_if_changed(str(error))

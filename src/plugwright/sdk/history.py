@@ -161,6 +161,7 @@ class History:
     def _events_between(self, known: dict[FactKey, DeviceFacts]) -> Iterator[HistoryEvent]:
         """Of the lists that were kept since the last look, whose facts `known` then has; holders stay as they were."""
         lists, self._lists = self._lists, deque(maxlen=_MOST_LISTS)
+        self._seen = {name: snapshot for name, snapshot in self._seen.items() if name in self._daemon.resources}
         for entry in lists:
             if entry.snapshot is self._seen.get(entry.resource):
                 continue  # still in force

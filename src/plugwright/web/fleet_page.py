@@ -1,6 +1,6 @@
 """The view of the fleet: a cell for each device, grouped by node or model.
 
-The cells of a node are a piece of their own, which is made again only when the devices of that node have changed.
+The cells of a node are a separate piece, which is recreated only when the devices of that node have changed.
 """
 
 import heapq
@@ -27,7 +27,7 @@ _MOST_EVENTS, _MOST_PODS = 10, 5
 
 
 class FleetFilter(msgspec.Struct, frozen=True):
-    """The part of the address that chooses devices; empty texts choose all."""
+    """The part of the address that selects devices; empty strings select all."""
 
     by: str = "node"
     state: str = ""
@@ -58,7 +58,7 @@ _LONGEST = 253
 
 
 class _NodeCells(msgspec.Struct, frozen=True):
-    """What one node shows: by group its cells, and how many devices there are of each state."""
+    """The display of one node: its cells by group, and the number of devices in each state."""
 
     cells: Mapping[str, Html]
     states: Counter[str]
@@ -81,15 +81,15 @@ class FleetPage:
         pieces = {
             "summary": self._summary(states, len(nodes)),
             "states": self._legend(),
-            "waiting": _waiting(fleet),
             "events": self._events(fleet),
         }
+        pieces["waiting"] = _waiting(fleet, has_events="<table" in pieces["events"])
         groups = self._by_node(nodes, pieces) if self.filter.by == "node" else self._by_model(nodes, pieces)
         body = "".join(groups) or '<p id="none">No device matches.</p>'
         form = self._form(resources)
         main = (
-            f'<h1>Fleet</h1>{form}<div role="status">{pieces["summary"]}</div>{pieces["states"]}'
-            f'<div id="cells" class="groups">{body}</div>{pieces["waiting"]}{pieces["events"]}'
+            f'<h1>Fleet</h1>{form}<div role="status">{pieces["summary"]}{pieces["waiting"]}</div>'
+            f'{pieces["states"]}<div id="cells" class="groups">{body}</div>{pieces["events"]}'
         )
         return Rendering(main, pieces)
 
@@ -113,7 +113,7 @@ class FleetPage:
         )
 
     def _counts(self, part: Fleet) -> Iterator[str]:
-        """Devices without ids, which no filter but that of the resource can choose."""
+        """Devices without ids, which only the filter of the resource can select."""
         if self.filter.state or self.filter.q or self.filter.by != "node":
             return
         for count in part.unnamed:
@@ -148,7 +148,7 @@ class FleetPage:
 
     def _summary(self, states: Counter[str], nodes: int) -> Html:
         total = sum(states.values())
-        parts = ", ".join(f"{states[state]} {state}" for state in STATE_LETTERS if states[state])
+        parts = ", ".join(f"{states[state]:,} {state}" for state in STATE_LETTERS if states[state])
         devices, on = "device" if total == 1 else "devices", "node" if nodes == 1 else "nodes"
         return f'<p id="summary">{total:,} {devices} on {nodes:,} {on}{": " if parts else ""}{parts}</p>'
 
@@ -187,7 +187,7 @@ class FleetPage:
         )
 
 
-def _waiting(fleet: LiveFleet) -> Html:
+def _waiting(fleet: LiveFleet, *, has_events: bool) -> Html:
     pods = fleet.waiting_pods()
     count = (
         f"{len(pods):,} {'pod waits' if len(pods) == 1 else 'pods wait'} for devices"
@@ -196,7 +196,8 @@ def _waiting(fleet: LiveFleet) -> Html:
     )
     names = sorted("/".join(identity(pod)) for pod in pods)
     listed = f'<a href="/waiting">{count}</a>: {text(some(names, _MOST_PODS))}' if pods else f"{count}."
-    return f'<p id="waiting">{listed}</p>'
+    events = ' <a href="#events">Last events</a>' if has_events else ""
+    return f'<p id="waiting">{listed}{events}</p>'
 
 
 def _event_device(event: Mapping[str, Any]) -> Html:
@@ -222,5 +223,5 @@ def _cell(device: FleetDevice) -> Html:
 
 
 def _slug(name: str) -> str:
-    """A name for an id of the page; equal slugs differ by the number before them."""
+    """A name usable in ids of the page; the number before equal slugs distinguishes them."""
     return "".join(character if character.isalnum() and character.isascii() else "-" for character in name)[:60]

@@ -43,7 +43,7 @@ class ClaimSource(Protocol):
         ...
 
     async def several_users(self, claim: Claim) -> tuple[str, ...]:
-        """The pods that use it, if it is more than one; empty if that is not known."""
+        """The pods that use the claim, if there are several; empty if unknown."""
         ...
 
 
@@ -77,7 +77,7 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
         return allocated
 
     async def several_users(self, claim: Claim) -> tuple[str, ...]:
-        """The names of the pods that have it reserved, if there are several; without an API server none is known."""
+        """The names of the pods that have it reserved, if there are several; empty if the API server is unreachable."""
         try:
             async with asyncio.timeout(_RESERVATIONS_LIMIT):
                 allocated = await self.allocated(claim)
@@ -112,7 +112,7 @@ class RecordedClaims:
 
 
 def _checked(document: Mapping[str, object]) -> Mapping[str, object]:
-    """A claim of which it can be said whether it is allocated: a wrong answer does not end a claim."""
+    """Checks that the document shows whether the claim is allocated, because a wrong answer must not end a claim."""
     metadata, status = document.get("metadata"), document.get("status", {})
     uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
     allocation = status.get("allocation") if isinstance(status, Mapping) else status

@@ -82,7 +82,7 @@ class PreparedClaim(msgspec.Struct, frozen=True):
     """A claim on this node. `spec` is its CDI spec as in the file, or None; `boot_id` that of its last start.
 
     A claim found again after the loss of the checkpoint can lack namespace and name. `pods` are the names of the pods
-    for which the claim was kept when it ended.
+    for which an ended claim was kept.
     """
 
     uid: str

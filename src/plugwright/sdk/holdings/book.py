@@ -215,7 +215,7 @@ class Book:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a new checkpoint could free a device: this one contains an unlisted pod, or is too old."""
+        """Whether a new checkpoint could free a device: this one has an unlisted pod, or is older than an Allocate."""
         return any(name not in self.pods for name in self.stored) or self._allocations.is_late()
 
     def settle(self) -> None:
@@ -330,7 +330,7 @@ class Book:
                 self._remembered[name] = offer
 
     def _found_offer(self, name: Name) -> Offer:
-        """Guessed by the id and by what its holders were given: other plugins may have given it to them."""
+        """An offer guessed from the id and from the answers to its holders, possibly by other plugins."""
         given = [record.names for record in self.stored.get(name, ())]
         given += [self._claimed[name].names] if name in self._claimed else []
         return guessed_offer(name, (found for names in given for found in names))

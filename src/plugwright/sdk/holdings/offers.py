@@ -105,11 +105,11 @@ class OfferMemory:
                 if memory is not None:
                     found[f"{SIBLING}{path.stem}" if self._is_of_release(path) else path.stem] = memory
         if self._on_disk is not None and not self._is_there():
-            self._on_disk = None  # it is written again
+            self._on_disk = None  # lost: it is written again
         return found
 
     def _is_there(self) -> bool:
-        """Whether our own file can be read."""
+        """Whether this release's file is readable."""
         assert self._file is not None
         try:
             status = self._file.path.stat()

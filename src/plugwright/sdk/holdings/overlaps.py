@@ -74,7 +74,7 @@ def offer_of(resource: str, device: Device) -> Offer:
 def guessed_offer(name: Name, others: Iterable[str] = ()) -> Offer:
     """For a device that this daemon never offered: its id can be the name of the hardware, as the UUID of a GPU.
 
-    `others` can be names of the hardware too.
+    `others` are further possible names of the hardware.
     """
     return Offer(name, tuple(dict.fromkeys((name[1].partition(_SHARE)[0], *others))))
 

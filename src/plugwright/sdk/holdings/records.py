@@ -52,7 +52,7 @@ class PodRecord(msgspec.Struct, frozen=True):
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
-    """A device of a prepared claim: `device` is its name in the slice, `device_id` its id in the plugin, if known.
+    """A device of a prepared claim: `device` is its name in the slice, `device_id` its id in the plugin if known.
 
     `names` are the device nodes and the values of variables in its CDI spec.
     """

@@ -201,7 +201,7 @@ def _names(edits: Any) -> tuple[str, ...]:
 
 
 def _distinct(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
-    """Each claim with its devices once, from the first source, which contains the most fields, with CDI names."""
+    """Each claim with its devices once, from the first source, which contains the most fields, with its CDI names."""
     found: dict[tuple[str, str, str], ClaimRecord] = {}
     for claim in claims:
         known = found.setdefault((claim.driver, claim.device, claim.uid), claim)
