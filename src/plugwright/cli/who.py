@@ -15,7 +15,7 @@ from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice, find_daemon
 from plugwright.fleet.device_events import event_text, seconds_of
-from plugwright.fleet.device_names import NamedDevice, close_names
+from plugwright.fleet.device_names import close_names
 from plugwright.fleet.fleet_devices import FleetDevice
 from plugwright.fleet.sums import select_devices
 from plugwright.text import clean, escaped

@@ -193,9 +193,8 @@ class Checker:
             return _Outcome(failed, rule.title, "no answer in time", catalogue.prerequisite(rule))
         except OSError as error:  # such as a file that went away
             return _Outcome(failed, rule.title, f"{type(error).__name__}: {error}")
-        if missing := self._verifier.nothing_examined():
-            return _Outcome(RuleStatus.NOT_APPLICABLE, "", missing)
-        return _Outcome(RuleStatus.PASS)
+        missing = self._verifier.nothing_examined()
+        return _Outcome(RuleStatus.NOT_APPLICABLE, "", missing) if missing else _Outcome(RuleStatus.PASS)
 
     async def _ended(self, rule: type[Rule], outcome: _Outcome, *, same: bool) -> Ending | None:
         """How the program crashed or stopped listening during the rule."""
