@@ -27,6 +27,7 @@ DRIVER_REASONS: Mapping[str, str] = {
     **dict.fromkeys(
         ("PRP-23", "PRP-24", "PRP-26", "UNP-05", "UNP-06", "UNP-07", "CDI-07", "CDI-08", "DST-07"), _SEVERAL
     ),
+    **dict.fromkeys(("UNP-08", "DST-08"), _FAULT),
     **dict.fromkeys((f"PAR-0{number}" for number in range(1, 6)), _SEVERAL),
     **dict.fromkeys(("DRG-08", "DRG-09"), _LINUX),
     "DRE-01": _POD,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conformance.verifying import FAIL, RECOVER, small_plugin
+from tests.conformance.verifying import FAIL, RECOVER, driver_options, small_driver, small_plugin
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -64,6 +64,25 @@ async def test_answers_are_not_checked_if_every_device_is_refused() -> None:
     assert [rule for rule, verdict in made.items() if verdict.status.is_finding] == ["ALO-01"]
     assert (made["ANS-01"].status, made["ANS-01"].depends_on) == (RuleStatus.NOT_CHECKED, "ALO-01")
     assert RuleStatus.PASS not in {verdict.status for verdict in made.values()}
+
+
+async def test_a_device_that_stays_held_is_one_failure() -> None:
+    made = await verdicts(small_plugin("keeps-after-failure"), "ALO-15", "ALO-16", "FLT-02", "FLT-11")
+    assert {rule for rule, verdict in made.items() if verdict.status is not RuleStatus.PASS} == {"ALO-15"}
+
+
+async def test_an_allocate_that_hangs_is_one_failure_of_calls_in_a_row() -> None:
+    made = await verdicts(small_plugin("refusals-keep-their-turn"), "RES-07", "RES-08", "RES-09")
+    assert made["RES-07"].status is RuleStatus.FAIL
+    assert "none after" in made["RES-07"].seen
+    assert {made[rule].depends_on for rule in ("RES-08", "RES-09")} == {"RES-07"}
+
+
+async def test_parameters_that_end_a_driver_are_one_failure() -> None:
+    rules = catalogue.select(["PAR"], dra=True)
+    made = await runner.verify(small_driver("dies-of-parameters"), rules, driver_options())
+    found = {verdict.rule.id: verdict.status for verdict in made if verdict.status.is_finding}
+    assert found == {"PAR-02": RuleStatus.FAIL}
 
 
 async def test_the_cause_is_reported_even_if_it_was_not_selected() -> None:

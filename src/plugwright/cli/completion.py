@@ -1,4 +1,4 @@
-"""`plugwright completion`: scripts that make a shell complete our commands, and what kubectl asks to complete them."""
+"""`plugwright completion`: scripts for the completion of our commands in a shell, and the program for kubectl."""
 
 import sys
 
@@ -27,7 +27,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def kubectl_complete() -> None:
-    """The program `kubectl_complete-plugwright`: prints the completions of its last argument, one in each line."""
+    """The program `kubectl_complete-plugwright`: prints the completions of its last argument, one per line."""
     from plugwright.cli.main import cli
 
     end_on_interrupt()

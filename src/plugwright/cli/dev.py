@@ -1,4 +1,4 @@
-"""`plugwright dev`: a plugin under development beside an emulated kubelet, restarted whenever its file is saved."""
+"""`plugwright dev`: runs a plugin under development beside an emulated kubelet, and restarts it after every save."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -42,8 +42,8 @@ Examples:
 def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, output: str) -> None:
     """Show each device of the cluster or of NODE: model, health, reason, NUMA node and holder.
 
-    Holders are known from the NodeReport of each node's daemon, and from the API server if a node has none. What
-    cannot be seen is said below the table.
+    The holders come from the NodeReport of each node's daemon, or from the API server if a node has none. Facts that
+    cannot be seen are listed below the table.
     """
     if watch:
         if output not in ("text", "wide"):
@@ -79,7 +79,7 @@ def _echo_sources(fleet: Fleet) -> None:
 
 
 def _watch(cluster: DaemonChoice, resource: str, unhealthy: bool) -> None:
-    from plugwright.cli.devices_view import fleet_key, fleet_view  # the explanations of waiting pods
+    from plugwright.cli.devices_view import fleet_key, fleet_view  # loads the explanations of waiting pods
     from plugwright.cli.live import show_live
 
     last: tuple[Fleet, World] | None = None

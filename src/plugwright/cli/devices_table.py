@@ -21,7 +21,7 @@ _OPTIONAL = {"INDEX", "MODEL", "NUMA", "SHARE", "TAINTS", "PHYSICAL", "HELD SINC
 
 
 def device_lines(fleet: Fleet, now: float, is_wide: bool = False) -> list[str]:
-    """A table of the devices, and a line for those that are numbers only."""
+    """A table of the devices, and a line for unnamed ones."""
     columns = [*_COLUMNS, *(_WIDE if is_wide else [])]
     rows = [dict(zip([*_COLUMNS, *_WIDE], _cells(device, now), strict=True)) for device in fleet.devices]
     kept = [name for name in columns if name not in _OPTIONAL or any(row[name] != "-" for row in rows)]
@@ -50,7 +50,7 @@ def _cells(device: FleetDevice, now: float) -> Sequence[Cell]:
 
 
 def age_of(moment: str, now: float) -> str:
-    """How long ago a time in RFC 3339 was."""
+    """The age of a time in RFC 3339."""
     try:
         return age(now - datetime.fromisoformat(moment).timestamp())
     except ValueError:

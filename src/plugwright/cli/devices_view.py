@@ -23,7 +23,7 @@ _MOST_EVENTS, _MOST_PODS, _MOST_HOLDERS = 5, 5, 20
 
 
 def fleet_key(fleet: Fleet, world: World) -> object:
-    """What differs if anything but an age has changed."""
+    """A value that differs if anything but an age has changed."""
     waiting = [identity(pod) for pod in world.pods if _waits(pod)]
     return fleet.devices, fleet.unnamed, fleet.unseen, waiting
 

@@ -1,4 +1,4 @@
-"""`plugwright doctor`: what is wrong on a node, why it matters, and the command that fixes it."""
+"""`plugwright doctor`: the problems of a node, why they matter, and the commands that fix them."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 @click.command(epilog=_EXAMPLES)
 @click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
 @click.option("--root", type=click.Path(path_type=Path), default="/", show_default=True,
-              help="Where the node's file system is, in a pod that mounts it. Other paths are below it.")  # fmt: skip
+              help="Mount point of the node's file system, in a pod; other paths are below it.")  # fmt: skip
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",
               help="The kubelet's directory.  [default: as the daemon uses it]")  # fmt: skip
 @click.option("--device-plugins-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_DEVICE_PLUGINS_DIR",
@@ -55,9 +55,9 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 @cluster_options
 @control_socket
 def doctor(cluster: DaemonChoice, output: str, **options: Any) -> None:
-    """Find out why a resource is 0, a pod is refused, a plugin is missing or a GPU is gone.
+    """Find out why a resource is 0, a pod is refused, a plugin is missing or a GPU is lost.
 
-    Prints one line for each check: a finding with why it matters and the command that fixes it, or what is in order.
+    Prints one line for each check: a finding with its consequences and the command that fixes it, or a passed check.
     Changes nothing. Without NODE it examines this machine; with NODE it runs in the daemon's pod there, which sees less
     than the node itself, and asks the API server. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
     """
@@ -123,7 +123,7 @@ def _target(
 
 
 def _lines(report: DoctorReport) -> Iterator[str]:
-    """Findings first, then what is in order, then what could not be checked."""
+    """Findings first, then passed checks, then those that were impossible."""
     order = ["finding", "ok", "unknown"]
     width = max((len(check.name) for check in report.checks), default=0)
     for check in sorted(report.checks, key=lambda check: order.index(check.state)):

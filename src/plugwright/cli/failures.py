@@ -16,7 +16,7 @@ def failing_in_one_line() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; Python would complain at exit
+        sys.stderr.close()  # the reader has exited; Python would report an error at exit
         sys.exit(1)
     except ConfigError as error:
         fail(str(error), *error.others)

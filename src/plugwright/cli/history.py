@@ -1,4 +1,4 @@
-"""`plugwright history`: what happened to a device, to the devices of a pod, or to all."""
+"""`plugwright history`: the events of a device, of the devices of a pod, or of all devices."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -31,15 +31,17 @@ Examples:
 """
 )
 @click.argument("what", metavar="[DEVICE|POD]", default="", shell_complete=complete_held)
-@click.option("--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back.")
+@click.option(
+    "--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back to show events."
+)
 @pod_namespace
 @output_option()
 @daemon_options(all_nodes=True)
 def history(what: str, since: float, namespace: str, output: str, daemon: ChosenDaemon) -> None:
     """Show allocations, releases, changes of health and cordons: of DEVICE, of POD's devices, or of all.
 
-    Each daemon keeps the history of its node's devices, over restarts, in a bounded file. Without --node it is that
-    of this machine's daemon, and if none runs here, that of all nodes.
+    Each daemon keeps the history of its node's devices, over restarts, in a bounded file. Without --node the command
+    shows that of this machine's daemon, or if none runs here, that of all nodes.
     """
     request = {"do": "history", "since": time.time() - since}
     choice, silent = daemon.choice, []

@@ -119,8 +119,8 @@ Examples:
 def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> None:
     """Run an emulated kubelet, without a cluster.
 
-    Plugins register as on a node. Pods are admitted and get devices as from the real kubelet. The output has every
-    call, state change and finding, and what each container would run with; no container is started without --run.
+    Plugins register as on a node. Pods are admitted and get devices as from the real kubelet. The output contains every
+    call, state change and finding, and the settings of each container; no container is started without --run.
 
     A DRA driver registers in the same way. Its claims are ResourceClaims in the files of pods, whose status.allocation
     names the devices; see --api.
@@ -139,7 +139,7 @@ def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) 
     """The options of the command line, with the pods of its files; `values` are the flags by name."""
     try:
         machine = {name: values.pop(name) for name in ("version", "numa", "policy", "scope")}
-        # A process gets the paths of this machine, so they must exist; without --run the devices may be elsewhere.
+        # A process gets the paths of this machine, so they must exist; without --run the devices can be elsewhere.
         settings = KubeletSettings(**machine, host_root="/" if values["starts"] else None)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -32,9 +32,9 @@ _COLORS = {"error": "red", "warning": "yellow"}
 def lint(click_context: click.Context, filename: Path | None, cluster: AskedCluster, output: str) -> None:
     """Check claims, templates and classes against the devices that the cluster's drivers publish.
 
-    Reported are selectors that fail on any device, which keeps pods waiting on every node, selectors that match no
-    device, attributes and capacities that no driver publishes, missing classes, and requests that could never be
-    met. Exits with 1 if there is an error.
+    Reports selectors that fail on any device, which keeps pods waiting on every node, selectors that match no device,
+    attributes and capacities that no driver publishes, missing classes, and requests that could never be satisfied.
+    Exits with 1 if there is an error.
     """
     if filename is not None and not cluster.namespace:
         raise click.UsageError("--all-namespaces is for the templates of the cluster: not with --filename")

@@ -1,6 +1,6 @@
-"""The command line: loads the one command that is called, and prints errors as one line.
+"""The command line: loads only the called command, and prints errors as one line.
 
-`plugwright.__main__` is before it, for what must come first, and serves a file without it.
+`plugwright.__main__` runs first, handles early signals, and serves a file without this module.
 """
 
 import os
@@ -67,12 +67,12 @@ _COMMANDS = {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
-_HIDDEN = {"request": "request"}  # what commands on other machines run here
+_HIDDEN = {"request": "request"}  # called by commands on other machines
 _MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
 class _LazyGroup(click.Group):
-    """Loads a command's module when the command is called, so that `run` loads nothing but itself."""
+    """Loads a command's module when the command is called, so that `run` loads only itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)

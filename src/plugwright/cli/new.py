@@ -1,6 +1,6 @@
-"""`plugwright new`: a project of one's own with a plugin, its tests, its image and its chart.
+"""`plugwright new`: a new project with a plugin, its tests, its image and its chart.
 
-The files are in `new_project`, with `@NAME@` and the like to fill in; MODULE in a file's name is the module.
+The files are in `new_project`, with placeholders such as `@NAME@`; MODULE in a file's name is the module.
 """
 
 import json
@@ -29,15 +29,15 @@ _CHART = "file://../../plugwright/deploy/helm/plugwright"
 
 @click.command(epilog="Example:  plugwright new npu --resource acme.example/npu")
 @click.argument("name")
-@click.option("--resource", default="", help="Resource that pods ask for.  [default: example.com/NAME]")
+@click.option("--resource", default="", help="Resource that pods request.  [default: example.com/NAME]")
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False),
-              help="Where to make the project.  [default: NAME]")  # fmt: skip
+              help="Directory of the new project.  [default: NAME]")  # fmt: skip
 @click.option("--chart", default=_CHART, show_default=True, help="Helm repository of plugwright's own chart.")
 def new(name: str, resource: str, directory: Path | None, chart: str) -> None:
     """Make a project for a device plugin: the plugin, its tests, CI, image and chart.
 
-    Its tests pass as it is made, without a cluster, root or hardware; then put your own hardware in place of the
-    directory of files that it serves.
+    Its tests pass without a cluster, root or hardware. Then replace the directory of files that it serves by your own
+    hardware.
     """
     values = _values(name, resource or f"example.com/{name}", chart)
     directory = directory or Path(name)

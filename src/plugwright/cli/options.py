@@ -1,4 +1,4 @@
-"""Values of options: durations, moments and paths."""
+"""Values of options: durations, times and paths."""
 
 import re
 from datetime import datetime
@@ -13,7 +13,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class UncheckedPath(click.Path):
-    """A path that nobody looks at while the options are read: it may be on a file system that does not answer."""
+    """A path that is not accessed while options are parsed, because its file system can hang."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path(value)
@@ -27,7 +27,7 @@ def duration(text: str) -> float:
 
 
 def optional_duration(text: str) -> float:
-    """As `duration`, or 0."""
+    """Like `duration`, but also allows 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(text))
     if not match:
         raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
@@ -35,7 +35,7 @@ def optional_duration(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """The seconds since the epoch of `2026-12-01T08:00Z`; without a zone in that of this machine. For `type=`."""
+    """The seconds since the epoch of `2026-12-01T08:00Z`; without a zone, in that of this machine. For `type=`."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:

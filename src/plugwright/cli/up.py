@@ -1,4 +1,4 @@
-"""`plugwright up` and `plugwright down`: a cluster on this machine, its control while it runs, and its end."""
+"""`plugwright up` and `plugwright down`: starts a cluster on this machine, controls it, and ends it."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     help="With --run, the entrypoint of an image: npu=plugwright. May be repeated.",
 )
 @click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
 @click.option(
     "--version",
@@ -109,8 +109,8 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 def up(context: click.Context, /, state: Path | None, output: str, no_page: bool, **values: Any) -> None:
     """Start a cluster on this machine: API server, scheduler and nodes in one process, in about a second.
 
-    kubectl works on it, with the kubeconfig that it writes. It listens on 127.0.0.1 alone, over TLS and with a token of
-    its own. Without --state nothing is left when it ends; with it, objects, checkpoints, token and port are kept there.
+    kubectl works with the kubeconfig that it writes. It listens only on 127.0.0.1, over TLS and with its own token.
+    Without --state nothing is left when it ends; with it, objects, checkpoints, token and port are kept there.
     """
     if context.invoked_subcommand is not None:
         return
@@ -123,7 +123,7 @@ def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_pa
     began = time.monotonic()
     logs.configure("human", "warning")
     check_installed("plugwright up")
-    from plugwright.cluster.up.program import UpCalls, run  # the whole cluster
+    from plugwright.cluster.up.program import UpCalls, run  # loads the whole cluster
     from plugwright.config.node_plugins import NodePlugins
     from plugwright.web.page_program import page_of_cluster
 
@@ -159,7 +159,7 @@ def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_pa
 
 
 def first_line_of(objects: Mapping[str, Sequence[Any]], pod: Mapping[str, Any]) -> str:
-    """Why a pod waits, for its event; loaded for the first pod that waits."""
+    """Why a pod waits, for its event; loaded for the first waiting pod."""
     from plugwright.explain import World, first_line
 
     of = {name.partition(".")[0]: tuple(found) for name, found in objects.items()}
@@ -256,7 +256,7 @@ def _status_lines(status: Mapping[str, Any], info: Mapping[str, Any]) -> Iterato
 def down(state: Path | None) -> None:
     """End the running cluster, and return when it has ended.
 
-    One that was started with --state DIR is named by it; its objects stay there. Any other leaves nothing.
+    Name a cluster started with --state DIR by that option; its objects stay there. Others leave nothing behind.
     """
     directory = state_directory(state, os.environ)
     info = directory.running_cluster()

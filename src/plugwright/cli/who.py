@@ -1,4 +1,4 @@
-"""`plugwright who`: who holds a device, the devices of a resource, or those of a pod."""
+"""`plugwright who`: shows the holder of a device, of a resource's devices, or of a pod's."""
 
 import time
 from collections.abc import Iterator

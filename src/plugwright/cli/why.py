@@ -1,4 +1,4 @@
-"""`plugwright why`: what keeps a pod or claim waiting, and the smallest change that would let it run."""
+"""`plugwright why`: explains why a pod or claim waits, and the smallest change that would let it run."""
 
 import re
 from collections.abc import Collection
@@ -41,8 +41,8 @@ def why(what: str, reports: AskedReports, cluster: AskedCluster, output: str) ->
     """Explain what keeps a pod or claim waiting, and what would have to change.
 
     The first line is the answer. Below it are the nodes by reason, kubectl lines to check it, and at most three
-    changes, each confirmed on the state of the cluster. Reads only. A name without a kind is that of a pod, or of a
-    claim if there is no such pod. Without a name, every waiting pod of the namespace is listed with its first line.
+    changes, each confirmed on the state of the cluster. Reads only. A name without a kind is a pod, or a claim if there
+    is no such pod. Without a name, every waiting pod of the namespace is listed with its first line.
     """
     if not what:
         _list(cluster, reports, output)

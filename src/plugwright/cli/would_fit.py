@@ -1,4 +1,4 @@
-"""`plugwright fit`: would the pods of a file run now, how many of them, and where."""
+"""`plugwright fit`: tells whether the pods of a file would run now, how many of them, and where."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""CDI specs: files that a container runtime refuses, names that it cannot use, and paths that are missing."""
+"""CDI specs: files that a container runtime rejects, unusable names, and missing paths."""
 
 import os
 import shlex
@@ -79,7 +79,7 @@ def _misnamed(view: ExaminedNode, directory: Path) -> list[str]:
 
 
 def cdi_conflicts(view: ExaminedNode) -> DoctorCheck:
-    """A name that two files of one directory define is unusable."""
+    """Names that two files of one directory define, which makes them unusable."""
     name, owners = "cdi-conflicts", dict[tuple[Path, str], list[Path]]()
     for file in _files(view):
         for device in _names(file):
@@ -97,7 +97,7 @@ def cdi_conflicts(view: ExaminedNode) -> DoctorCheck:
 
 
 def cdi_overrides(view: ExaminedNode) -> DoctorCheck:
-    """A later directory wins, so a spec that was forgotten in another one changes what containers get."""
+    """Names defined in several directories: the later one wins, so a forgotten spec changes what containers get."""
     name, first = "cdi-overrides", dict[str, tuple[SpecFile, cdi.Device]]()
     hidden: dict[str, str] = {}
     for file in _files(view):
@@ -125,7 +125,7 @@ def _is_same(earlier: tuple[SpecFile, cdi.Device], file: SpecFile, device: cdi.D
 
 
 def cdi_paths(view: ExaminedNode) -> DoctorCheck:
-    """Files of the node that specs refer to."""
+    """The node's files named in specs."""
     name, missing, checked = "cdi-paths", dict[str, Path](), 0
     view.need_node()
     for file in _files(view):

@@ -1,4 +1,4 @@
-"""The daemon of the node, as it reports itself: registrations, devices, cordons, configuration, DRA drivers."""
+"""The node's daemon according to its own report: registrations, devices, cordons, configuration, DRA drivers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _GONE = "gone"  # no fault to alert of, since devices may be unplugged, but the 
 
 
 def daemon(view: ExaminedNode) -> DoctorCheck:
-    """Whether the daemon answers, and none of its threads hangs."""
+    """Whether the daemon responds, and none of its threads hangs."""
     name, socket = "daemon", view.target.control_socket
     why = "no resource of plugwright is served on this node"
     start = "systemctl start plugwright; in a cluster: kubectl get pods -A -o wide -l app.kubernetes.io/name=plugwright"
@@ -115,7 +115,7 @@ def owner(view: ExaminedNode) -> DoctorCheck:
 
 
 def rivals(view: ExaminedNode) -> DoctorCheck:
-    """As the daemon reports it, or as the kubelet's checkpoint shows a list that is not the daemon's (4.31)."""
+    """Rivals reported by the daemon, or shown by a list in the kubelet's checkpoint that is not the daemon's (4.31)."""
     name, seen = "rivals", []
     registered = (view.checkpoint.registered or {}) if view.checkpoint is not None else {}
     for resource in view.report.resources:
@@ -221,7 +221,7 @@ def dra_driver(view: ExaminedNode) -> DoctorCheck:
 
 
 def holdings(view: ExaminedNode) -> DoctorCheck:
-    """Whether it is known who holds each device."""
+    """Whether the holders of all devices are known."""
     name, unknown = "holdings", view.report.holdings.unknown
     waiting = [f"{resource.name}: {resource.waiting}" for resource in view.report.resources if resource.waiting]
     if unknown or waiting:

@@ -1,6 +1,6 @@
 """Runs every check on a node and makes the DoctorReport.
 
-A check whose cause another one has found is not run: one fault is one finding. A check that hangs or fails is unknown,
+A check is skipped if another one has found its cause: one fault is one finding. A check that hangs or fails is unknown,
 never healthy.
 """
 
@@ -35,7 +35,7 @@ _LIMIT = 30.0  # seconds for one check
 
 
 class Examination(msgspec.Struct, frozen=True):
-    """A check, and those whose findings explain its own: it is not run after them."""
+    """A check, and the checks whose findings explain its own, in which case it is skipped."""
 
     check: Callable[[ExaminedNode], DoctorCheck]
     after: Collection[str] = ()
@@ -95,7 +95,7 @@ CHECKS: Mapping[str, Examination] = {
 
 
 def diagnose(target: DoctorTarget) -> DoctorReport:
-    """The result of all checks. Blocks, with a limit for each of them."""
+    """The result of all checks. Blocks, with a limit for each check."""
     view, checks, causes = ExaminedNode(target), list[DoctorCheck](), set[str]()
     for name, examination in CHECKS.items():
         first = next((cause for cause in examination.after if cause in causes), None)

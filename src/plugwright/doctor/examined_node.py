@@ -1,7 +1,7 @@
-"""The node as a doctor sees it: its files below a root directory, each read within a limit.
+"""The node as a doctor sees it: its files below a root directory, each read with limits.
 
 The root is `/` on the node and in a pod, or a directory where the node's file system is mounted. Symbolic links are
-followed inside of that root: `/var/run -> /run` of a mounted node must not lead to this container's own `/run`.
+followed inside that root: `/var/run -> /run` of a mounted node must not lead to this container's own `/run`.
 """
 
 import os
@@ -30,21 +30,21 @@ _LARGEST = 2**20  # bytes of a text file
 _LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _MOST_NAMES = 8192  # entries of a directory
 _MOST_PROCESSES = 65_536  # with the other entries of /proc
-_MOST_LINKS = 40  # as the kernel has it
+_MOST_LINKS = 40  # same as the kernel
 
 
 class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look. Paths are those of the node, without `root`."""
+    """Where to examine. Paths are those of the node, without `root`."""
 
     root: Path = Path("/")
     kubelet: KubeletPaths | None = None  # None: as the daemon reports, else the default
     state_dir: Path = Path("/var/lib/plugwright")
-    node_dir: Path | None = None  # None: as in the chart if that is there, else `state_dir`
+    node_dir: Path | None = None  # None: as in the chart if it exists, else `state_dir`
     control_socket: Path = Path("/run/plugwright/control.sock")
-    in_pod: bool = False  # of the node, only mounted directories are visible
+    in_pod: bool = False  # only the node's mounted directories are visible
     node_name: str = ""
     response_limit: float = 15.0  # seconds for the daemon's report
-    least_free: int = 16 * 2**20  # bytes that each file system must have left
+    least_free: int = 16 * 2**20  # bytes that each file system must have available
 
 
 class ExaminedNode:
@@ -55,7 +55,7 @@ class ExaminedNode:
 
     @cached_property
     def kubelet(self) -> KubeletPaths:
-        """The kubelet's directories: as told, as the daemon uses them, or the default ones."""
+        """The kubelet's directories: as configured, as used by the daemon, or the default ones."""
         if self.target.kubelet is not None:
             return self.target.kubelet
         try:
@@ -112,19 +112,19 @@ class ExaminedNode:
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:
-        """The kubelet's device checkpoint; None if there is none yet. CheckpointCorrupt if it is damaged."""
+        """The kubelet's device checkpoint; None if it does not exist yet. CheckpointCorrupt if it is damaged."""
         try:
             return checkpoint.decode(files.read(self.path(self.kubelet.checkpoint), _LARGEST_CHECKPOINT))
         except FileNotFoundError:
             return None
 
     def need_node(self) -> None:
-        """NotVisible in a pod, for facts outside of the mounted directories."""
+        """NotVisible in a pod, for facts outside the mounted directories."""
         if self.target.in_pod:
             raise NotVisible(ON_THE_NODE)
 
     def path(self, path: str | Path) -> Path:
-        """The file of the node at `path`, with links followed inside of the root."""
+        """The file of the node at `path`, with links followed inside the root."""
         root = self.target.root
         if root == Path("/"):
             return Path(path)
@@ -149,7 +149,7 @@ class ExaminedNode:
         return current
 
     def read(self, path: str | Path, limit: int = _LARGEST) -> str:
-        """A small text file; files of /proc and /sys have no size of their own."""
+        """A small text file; files of /proc and /sys report no size."""
         descriptor = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -181,7 +181,7 @@ class ExaminedNode:
             os.close(descriptor)
 
     def names(self, path: str | Path, most: int = _MOST_NAMES) -> list[str]:
-        """The sorted entries of a directory; none if it does not exist."""
+        """The sorted entries of a directory; empty if it does not exist."""
         found: list[str] = []
         try:
             with os.scandir(self.path(path)) as entries:

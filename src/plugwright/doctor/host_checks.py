@@ -1,4 +1,4 @@
-"""The machine: limits of the kernel, disks, the clock, and denials by SELinux and AppArmor."""
+"""The machine: kernel limits, disks, the clock, and denials by SELinux and AppArmor."""
 
 import os
 import re
@@ -29,7 +29,7 @@ _CONCERNED = ("device-plugins", "kubelet.sock", "pod-resources", "plugins_regist
 
 
 def inotify_instances(view: ExaminedNode) -> DoctorCheck:
-    """Used up per user: the kubelet and the plugins no longer see files change."""
+    """Instances used per user: without free ones, the kubelet and the plugins no longer see changes of files."""
     name = "inotify"
     view.need_node()
     limit = int(view.read(f"{_INOTIFY}/max_user_instances"))
@@ -60,7 +60,7 @@ def _raised(setting: str, value: int) -> str:
 
 
 def _inotify_use(view: ExaminedNode) -> tuple[Counter[int], Counter[int]]:
-    """Instances and watches by user."""
+    """inotify instances and watches by user."""
     users, watches, looked = Counter[int](), Counter[int](), 0
     for pid in _pids(view):
         directory = view.path("/proc") / pid / "fd"
@@ -91,7 +91,7 @@ def _pids(view: ExaminedNode) -> list[str]:
 
 
 def open_files(view: ExaminedNode) -> DoctorCheck:
-    """Of the whole machine, the daemon and the kubelet."""
+    """Open files of the whole machine, the daemon and the kubelet."""
     name = "open-files"
     used, _, limit = map(int, view.read("/proc/sys/fs/file-nr").split())
     why = "sockets and device nodes can no longer be opened: registrations and pods fail"
@@ -118,7 +118,7 @@ def _open_files_limit(directory: Path) -> int | None:
 
 
 def state_directory(view: ExaminedNode) -> DoctorCheck:
-    """Where the daemon remembers cordons, splits and its last good configuration."""
+    """The directory in which the daemon stores cordons, splits and its last valid configuration."""
     name, why = "state-directory", "cordons, splits and the last good configuration are lost at the next restart"
     there = []
     for directory in _state_directories(view):
@@ -162,7 +162,7 @@ def disk_space(view: ExaminedNode) -> DoctorCheck:
 
 
 def clock(view: ExaminedNode) -> DoctorCheck:
-    """Files of the future: the clock was set back, or is wrong since the last boot."""
+    """Files with future times: the clock was set back, or is wrong since the last boot."""
     name, now = "clock", time.time()
     newest, ahead = "", 0.0
     for path in _written_files(view):
@@ -220,7 +220,7 @@ def apparmor(view: ExaminedNode) -> DoctorCheck:
 
 
 def _denials(view: ExaminedNode, logs: tuple[str, ...], words: str) -> list[str]:
-    """Lines of the last day that concern devices. NotVisible if there is no such log."""
+    """Log lines of the last day about devices. NotVisible if there is no such log."""
     if view.target.in_pod:
         raise NotVisible(ON_THE_NODE)
     there = [log for log in logs if view.exists(log)]
@@ -235,6 +235,6 @@ def _denials(view: ExaminedNode, logs: tuple[str, ...], words: str) -> list[str]
 
 
 def _is_recent(line: str) -> bool:
-    """By the time that the kernel writes: audit(1794936501.551:123)."""
+    """Whether a line is recent, by the kernel's time in it: audit(1794936501.551:123)."""
     stamp = re.search(r"audit\((\d{1,12})(?:\.\d+)?:", line)
     return stamp is not None and time.time() - float(stamp[1]) < _RECENT

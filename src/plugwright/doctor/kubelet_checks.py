@@ -1,4 +1,4 @@
-"""The kubelet's directories and sockets: why no plugin can register, or nothing is known of what pods hold."""
+"""The kubelet's directories and sockets: why no plugin can register, or why holders are unknown."""
 
 import asyncio
 import os
@@ -93,7 +93,7 @@ def kubelet_socket(view: ExaminedNode) -> DoctorCheck:
 
 
 def _listening(view: ExaminedNode, name: str, socket: Path, why: str) -> DoctorCheck:
-    """Whether a process listens on a socket that the kubelet makes."""
+    """Whether a process listens on one of the kubelet's sockets."""
     path = view.path(socket)
     try:
         status = path.stat()
@@ -116,7 +116,7 @@ def plugin_sockets(view: ExaminedNode) -> DoctorCheck:
 
 
 def registry_sockets(view: ExaminedNode) -> DoctorCheck:
-    """Sockets in plugins_registry: the kubelet tries each again and again."""
+    """Stale sockets in plugins_registry, which the kubelet retries repeatedly."""
     if not view.exists(view.kubelet.plugins_registry):
         raise NotVisible(f"{view.kubelet.plugins_registry} does not exist")
     return _stale(view, "plugins-registry", view.kubelet.plugins_registry, set())
@@ -143,7 +143,7 @@ def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> D
 
 
 def deprecation_file(view: ExaminedNode) -> DoctorCheck:
-    """Plugins made after upstream's sample do not register where this file is (1.19)."""
+    """The file DEPRECATION: plugins made after upstream's sample do not register if it exists (1.19)."""
     name, file = "deprecation-file", view.kubelet.device_plugins / "DEPRECATION"
     if not view.exists(file):
         return healthy(name, "there is none")
@@ -152,7 +152,7 @@ def deprecation_file(view: ExaminedNode) -> DoctorCheck:
 
 
 def pod_resources_socket(view: ExaminedNode) -> DoctorCheck:
-    """Asks for the allocatable devices: List would free the devices of an open Allocate (3.58)."""
+    """Requests the allocatable devices, because List would free the devices of an open Allocate (3.58)."""
     name, socket = "pod-resources", view.kubelet.pod_resources_socket
     why = "without the kubelet's pod-resources service, plugwright cannot know which pod holds which device"
     result = _listening(view, name, socket, why)
@@ -174,7 +174,7 @@ async def _allocatable(socket: Path) -> list[pod_resources.AllocatableDevice]:
 
 
 def device_checkpoint(view: ExaminedNode) -> DoctorCheck:
-    """The kubelet's record of who holds which device."""
+    """The kubelet's record of the holders of devices."""
     name, file = "kubelet-checkpoint", view.kubelet.checkpoint
     why = "a kubelet that cannot read it at its next start forgets which pods hold devices, and gives them out again"
     fix = f"plugwright checkpoint verify {file}; drain the node, then {_RESTART}: the kubelet writes it again"

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs of the node: on the bus, with a driver, with device nodes that containers may open."""
+"""NVIDIA GPUs of the node: on the bus, with a driver, and with device nodes that containers can open."""
 
 import errno
 import os
@@ -26,12 +26,12 @@ _ENOUGH = {
 }  # of these modules beside `nvidia`; hosts of vGPUs have the second one only
 _CONTROL_MINOR = 255
 _NONE = "no NVIDIA GPU on the PCI bus"
-_LOST = b"\xff\xff\xff\xff"  # of a device that does not answer on the bus
+_LOST = b"\xff\xff\xff\xff"  # read from a device that does not respond on the bus
 _MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
 
 
 def _gpus(view: ExaminedNode) -> list[str]:
-    """PCI addresses, without GPUs that are passed to virtual machines."""
+    """PCI addresses, without GPUs passed to virtual machines."""
     found_gpus = []
     for address in view.names(_PCI):
         directory = f"{_PCI}/{address}"
@@ -50,7 +50,7 @@ def _modules(view: ExaminedNode) -> set[str]:
 
 
 def _driver_version(view: ExaminedNode) -> str | None:
-    """Of the loaded kernel module."""
+    """The version of the loaded kernel module."""
     text = view.read_if_there("/proc/driver/nvidia/version")
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
     return match[1] if match else None
@@ -83,7 +83,7 @@ def nvidia_module(view: ExaminedNode) -> DoctorCheck:
 
 
 def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
-    """Whether the driver has every GPU that is on the bus, and each still answers there."""
+    """Whether the driver has every GPU on the bus, and each still responds there."""
     name, gpus = "nvidia-gpus", _gpus(view)
     if not gpus:
         return healthy(name, _NONE)
@@ -110,7 +110,7 @@ def _first_bytes(view: ExaminedNode, address: str) -> bytes:
 
 
 def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
-    """Whether the libraries are those of the loaded module."""
+    """Whether the libraries match the loaded module."""
     name = "nvidia-versions"
     if not _gpus(view):
         return healthy(name, _NONE)
@@ -145,12 +145,12 @@ def _libraries() -> Iterator[str]:
 
 
 def _device_directory(view: ExaminedNode) -> str:
-    """The driver container of the GPU Operator has device nodes of its own."""
+    """The directory of device nodes: the driver container of the GPU Operator has its own."""
     return next((path for path in ("/dev", "/run/nvidia/driver/dev") if view.exists(f"{path}/nvidiactl")), "/dev")
 
 
 def _nodes(view: ExaminedNode) -> list[str]:
-    """Device nodes that programs need: control, UVM, and one for each GPU of the driver."""
+    """Device nodes needed by programs: control, UVM, and one for each GPU of the driver."""
     minors = []
     for address in view.names(_DRIVER_GPUS):
         match = re.search(r"Device Minor:\s*(\d+)", view.read_if_there(f"{_DRIVER_GPUS}/{address}/information") or "")
@@ -213,13 +213,13 @@ def _minor(node: str) -> int | None:
 
 
 def _majors(view: ExaminedNode) -> dict[str, int]:
-    """Of character devices, by the name of their driver."""
+    """Major numbers of character devices, by the name of their driver."""
     characters = view.read("/proc/devices").partition("Block devices:")[0]
     return {name: int(number) for number, name in re.findall(r"^\s*(\d+)\s+(\S+)$", characters, re.MULTILINE)}
 
 
 def device_access(view: ExaminedNode) -> DoctorCheck:
-    """Whether this process may open the control node: a cgroup's device rules refuse with EPERM."""
+    """Whether this process can open the control node: a cgroup's device rules deny it with EPERM."""
     name, node = "device-access", f"{_device_directory(view)}/nvidiactl"
     if not _gpus(view):
         return healthy(name, _NONE)
@@ -247,7 +247,7 @@ def _closed_nodes(view: ExaminedNode) -> list[str]:
 
 
 def refusal(node: str, code: int) -> DoctorCheck:
-    """The finding for a device node that may not be opened."""
+    """The finding for a device node that cannot be opened."""
     why = "NVML and CUDA need it: GPUs look lost from here"
     if code == errno.EPERM:
         fix = (

@@ -1,6 +1,6 @@
-"""The container runtime: whether it makes devices of CDI names, and reads the directories that plugwright writes to.
+"""The container runtime: whether it supports CDI names, and reads the directories to which plugwright writes.
 
-It is asked through its CRI socket first; files are read if it does not answer.
+Its CRI socket is used first; files are read if it does not respond.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ _VERSION, _STATUS = "/runtime.v1.RuntimeService/Version", "/runtime.v1.RuntimeSe
 _CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _DISABLED = ("cri", *_CRI_PLUGINS)  # in `disabled_plugins`, as containerd's package of Docker has it
 _LIMIT = 5.0  # seconds
-_LARGEST = 4 * 2**20  # bytes of an answer
+_LARGEST = 4 * 2**20  # bytes of a response
 _CDI_SINCE, _CDI_ON_SINCE = (1, 7), (2, 0)  # of containerd
 
 
 class CdiSupport(msgspec.Struct, frozen=True):
-    """None is unknown."""
+    """Support for CDI; None is unknown."""
 
     name: str  # containerd or cri-o
     version: tuple[int, ...] | None = None
@@ -129,7 +129,7 @@ def _reads_dynamic(directories: Sequence[str]) -> bool:
 
 
 def _uses_cdi(view: ExaminedNode) -> bool:
-    """Whether the node has specs, or serves claims, whose devices are CDI names. Without a daemon it is unknown."""
+    """Whether the node has specs, or serves claims, whose devices are CDI names. Unknown without a daemon."""
     if any(name.endswith((".json", ".yaml")) for path in view.spec_directories for name in view.names(path)):
         return True
     return any(resource.driver is not None for resource in view.report.resources)
@@ -209,7 +209,7 @@ def _from_files(view: ExaminedNode) -> CdiSupport | None:
 
 
 def _containerd(view: ExaminedNode, text: str) -> CdiSupport:
-    """A file of version 3 is of containerd 2; imported files override the importing one."""
+    """The settings of containerd. A file of version 3 is of containerd 2; imported files override the importing one."""
     main = _toml(text)
     settings = CdiSupport("containerd")
     if main.get("version") == 3:

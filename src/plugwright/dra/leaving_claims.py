@@ -26,7 +26,7 @@ from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
 from plugwright.dra.resource_claims.preparation import Preparation
-from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, State
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, natural_order
 from plugwright.sdk import cdi
@@ -158,7 +158,7 @@ class LeavingDriver:
         services = DriverServices(preparation, HealthService(self._runtime.inventory, pool))
         registration = DriverRegistration(self.name, sockets, services, self._runtime.service.metrics)
         self._registration = registration
-        await first(self._serve(registration, preparation, wait), self._until_left())
+        await first(self._serve(registration, preparation, wait), self._undo_ended(), self._until_left())
 
     async def _serve(self, registration: DriverRegistration, preparation: Preparation, wait: float) -> None:
         await asyncio.sleep(wait)
@@ -175,6 +175,24 @@ class LeavingDriver:
                 group.create_task(preparation.run())
         finally:
             end()
+
+    async def _undo_ended(self) -> None:
+        """Runs forever; undoes claims that the kubelet has unprepared already, when their last pod has ended."""
+        setup, retry = self._setup(), Backoff(*_RETRY)
+        while True:
+            await self._prepared.latest.until(lambda claims: any(map(_is_kept_for_pods, claims.values())))
+            await asyncio.sleep(retry.delay())
+            try:
+                active = {(pod.namespace, pod.name) for pod in await self._runtime.ledger.list_pods()}
+                async with self._prepared.transaction() as transaction:
+                    for claim in list(transaction.claims.values()):
+                        if _is_kept_for_pods(claim) and active.isdisjoint(_pods(claim)):
+                            await setup.undo(transaction, claim)
+                            facts = {"claim": str(claim), "uid": claim.uid}
+                            logger.info("unprepared a claim whose last pod has ended", extra=facts)
+            except (OSError, PlugwrightError) as error:
+                facts = {"driver": self.name, "reason": clean(error)}
+                self._problems.warning("ended claims stay", clean(error), extra=facts)
 
     async def _until_left(self) -> None:
         await self._prepared.latest.until(lambda claims: not claims)
@@ -219,6 +237,16 @@ class LeavingDriver:
         before = self.state.value
         if (before.state, before.reason, before.ready) != (state, reason, ready):
             self.state.publish(DriverState(state, reason, ready, time.time()))
+
+
+def _is_kept_for_pods(claim: PreparedClaim) -> bool:
+    """Whether it has ended and all pods that may still use it are known."""
+    pods = _pods(claim)
+    return claim.state is State.ENDED and bool(pods) and all(name for _, name in pods)
+
+
+def _pods(claim: PreparedClaim) -> list[tuple[str, str]]:
+    return [(claim.namespace, name) for name in claim.pods or ()]
 
 
 def _reason(claims: Iterable[PreparedClaim]) -> str:

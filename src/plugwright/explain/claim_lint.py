@@ -1,6 +1,6 @@
-"""What is wrong with claims, templates and classes, given the slices of a cluster.
+"""Mistakes in claims, templates and classes, given the slices of a cluster.
 
-A selector that fails on any device stops every pod that uses it, on every node that has the device.
+A selector that fails on any device blocks every pod that uses it, on every node with that device.
 """
 
 import re
@@ -34,7 +34,7 @@ class LintFinding(Struct, frozen=True, rename="camel"):
     """`level` is `error` for objects that cannot work, `warning` for those that match nothing at present.
 
     `code` is `selector-invalid`, `selector-fails`, `selector-matches-nothing`, `unpublished`, `class-missing` or
-    `never-satisfied`. `path` is the field, as in `spec.devices.requests[0].exactly.selectors[0]`.
+    `never-satisfied`. `path` is the field, such as `spec.devices.requests[0].exactly.selectors[0]`.
     """
 
     level: str
@@ -55,7 +55,7 @@ class LintReport(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def lint_objects(world: World, objects: Iterable[ApiObject]) -> LintReport:
-    """`world` has the classes that the objects use, those of the same file included."""
+    """Checks objects; `world` contains the classes that they use, including those of the same file."""
     checker = _Linter(world)
     judged = [entry for entry in objects if entry.get("kind") in _KINDS]
     findings = tuple(found for entry in judged for found in checker.check(entry))
@@ -113,7 +113,7 @@ class _Linter:
             yield from self._selectors(entry, f"{where}.selectors", request.get("selectors"), selected)
 
     def _of_class(self, device_class: ApiObject) -> tuple[list[SliceDevice], list[str]]:
-        """The devices that a class selects, and why its selectors fail."""
+        """The devices selected by a class, and why its selectors fail."""
         selected, problems = self._devices, list[str]()
         for selector in (device_class.get("spec") or {}).get("selectors") or ():
             found, failed, _ = _evaluated(_expression(selector), selected)
@@ -163,7 +163,7 @@ class _Linter:
 
 
 def _evaluated(expression: str, devices: Iterable[SliceDevice]) -> tuple[list[SliceDevice], list[str], bool]:
-    """The devices that match, the failures, and whether the expression is invalid for every device."""
+    """The matching devices, the failures, and whether the expression is invalid for every device."""
     try:
         compiled(expression)
     except SelectorError as error:
@@ -193,7 +193,7 @@ def _published(devices: Iterable[SliceDevice]) -> set[tuple[str, str, str]]:
 
 
 def _open(node: ApiObject) -> Mapping[str, Any]:
-    """A node without taints, and with room for a pod."""
+    """A node without taints, with room for a pod."""
     amounts = {"pods": "110"}
     ready = [{"type": "Ready", "status": "True"}]
     return {

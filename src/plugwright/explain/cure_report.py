@@ -1,4 +1,4 @@
-"""A cure as an answer has it: its text, and the steps that make it, for people and programs."""
+"""A cure in an answer: its text and its steps, for people and programs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

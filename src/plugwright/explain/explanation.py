@@ -1,4 +1,4 @@
-"""The answer about one pod: the first line, the evidence, at most three cures, and what could not be seen.
+"""The answer about one pod: the first line, the evidence, at most three cures, and the facts that could not be seen.
 
 `Explanation` is also the document of `-o json` (docs/explanation.schema.json).
 """
@@ -34,7 +34,7 @@ __all__ = [
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
-_NAMES = {  # as messages have them
+_NAMES = {  # as in messages
     "resourceclaimtemplates": "ResourceClaimTemplate ", "resourceclaims": "ResourceClaim ",
     "deviceclasses": "class ", "resourcequotas": "ResourceQuota ",
 }  # fmt: skip
@@ -46,7 +46,7 @@ class NodeEvidence(Struct, frozen=True, rename="camel"):
     reason: str
     text: str
     count: int
-    nodes: tuple[str, ...]  # the first of them
+    nodes: tuple[str, ...]  # the first few
 
 
 class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
@@ -65,7 +65,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     checks: tuple[str, ...] = ()  # kubectl lines
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     unseen: tuple[str, ...] = ()
-    # The cheapest changes that do not suffice.
+    # The cheapest insufficient changes.
     rejected: tuple[CureReport, ...] = ()
 
 
@@ -79,7 +79,7 @@ def explain_pod(world: World, pod: ApiObject) -> Explanation:
 
 
 def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
-    """The same for a pod that need not exist."""
+    """Explains a pod that need not exist."""
     world, pod = oracle.world, situation.pod
     namespace, name = identity(pod)
     search = Search(oracle, situation)
@@ -114,7 +114,7 @@ def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
 
 
 def first_line(world: World, pod: ApiObject) -> str:
-    """The answer alone, without a search for cures: for callers that have little time."""
+    """Only the answer, without a search for cures: for callers with little time."""
     return brief(Oracle(world), pod)[1]
 
 
@@ -167,7 +167,7 @@ def _gates_text(pod: ApiObject) -> str:
 
 
 def _on_node(pod: ApiObject, world: World) -> str:
-    """The phase of a bound pod, and while its containers wait the last warning about it."""
+    """The phase of a bound pod, and while its containers wait, the last warning about it."""
     status = pod.get("status") or {}
     phase = str(status.get("phase") or "Pending")
     waits = any((entry.get("state") or {}).get("waiting") for entry in status.get("containerStatuses") or ())
@@ -179,16 +179,16 @@ def _on_node(pod: ApiObject, world: World) -> str:
 
 
 def _without(pod: ApiObject, world: World) -> str:
-    """Facts of the node that a pod which named it itself has not been checked against."""
+    """Facts of the node that were not checked for a pod with its own nodeName."""
     name = str((pod.get("spec") or {}).get("nodeName"))
     node = world.find("nodes", "", name)
     if node is None:
         return "" if "nodes" in world.hidden else ", which does not exist"
     capacity = (node.get("status") or {}).get("capacity") or {}
     if (pod.get("status") or {}).get("extendedResourceClaimStatus"):
-        return ""  # a claim has its devices
+        return ""  # claims have their devices
     missing = [name for name in PodRequest.of(dict(pod)).requests if is_device_resource(name) and name not in capacity]
-    # A kubelet admits such a pod, without the devices.
+    # A kubelet admits such a pod, but without the devices.
     return f", which offers no {', '.join(missing)}: the pod has none of it" if missing else ""
 
 
@@ -243,7 +243,7 @@ def _evidence(search: Search) -> Iterable[NodeEvidence]:
 
 
 def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
-    """The class of nodes that the first cure concerns, otherwise the nearest to running the pod."""
+    """The class of nodes of the first cure, otherwise the class nearest to running the pod."""
     if not search.base:
         words = "nodes cannot be read" if "nodes" in search.oracle.world.hidden else "the cluster has no nodes"
         return NodeVerdict("", failure=DeviceFailure("error", message=words))
@@ -277,7 +277,7 @@ def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
 
 
 def _chosen(cures: Sequence[Cure]) -> list[Cure]:
-    """The cheapest of each kind, at most three."""
+    """The cheapest cure of each kind, at most three."""
     chosen: dict[object, Cure] = {}
     for cure in cures:
         chosen.setdefault(tuple(entry.kind for entry in cure.relaxations), cure)

@@ -1,6 +1,6 @@
-"""Would a pod run now, how often, and where: pods of a file are placed one after the other on the state of a cluster.
+"""Whether, how often and where a pod would run: places a file's pods one after another on the state of a cluster.
 
-Nodes are filled in the order of their names. A scheduler spreads pods, so it may choose other nodes.
+Nodes are filled in the order of their names. A scheduler spreads pods, so it can choose other nodes.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _REPLICAS = {"Deployment": "replicas", "ReplicaSet": "replicas", "StatefulSet": 
 
 
 class FitReport(Struct, frozen=True, rename="camel", kw_only=True):
-    """`explanation` says why the next pod does not run; it is absent if all of them would."""
+    """`explanation` is why the next pod does not run; it is absent if all of them would run."""
 
     api_version: str = API_VERSION
     kind: str = "FitReport"
@@ -48,7 +48,7 @@ class FitReport(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def with_objects(world: World, objects: Iterable[ApiObject], namespace: str) -> World:
-    """The world with the claims, templates and classes of a file, which replace those of the same names."""
+    """The world with the claims, templates and classes of a file, which replace those with the same names."""
     for entry in objects:
         kind = str(entry.get("kind"))
         field = _KINDS.get(kind)
@@ -61,7 +61,7 @@ def with_objects(world: World, objects: Iterable[ApiObject], namespace: str) -> 
 
 
 def workloads(objects: Iterable[ApiObject], namespace: str) -> Iterator[tuple[ApiObject, int]]:
-    """The pods of a file, and how many of each."""
+    """The pods of a file, each with its number of replicas."""
     for entry in objects:
         kind, spec = str(entry.get("kind")), entry.get("spec") or {}
         if kind == "Pod":
@@ -113,7 +113,7 @@ def _place(verdicts: Iterable[NodeVerdict], may_stop: bool) -> str | None:
 
 
 def fit_pod(world: World, pod: ApiObject, replicas: int) -> FitReport:
-    """Places so many pods, and explains the first that does not fit."""
+    """Places the replicas, and explains the first that does not fit."""
     namespace, name = identity(pod)
     if not (pod.get("spec") or {}).get("containers"):
         raise ConfigError(f"pod {name} must have containers")

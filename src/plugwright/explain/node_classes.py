@@ -1,7 +1,7 @@
-"""Nodes that cannot differ in their answers: the search asks one of each class.
+"""Classes of nodes that cannot differ in their answers: the search tests one node of each class.
 
-A node's key has everything that the pod's filters, counts and claims can tell apart, and no names: thousands of nodes
-become as many classes as there are different situations.
+A node's key contains everything that the pod's filters, counts and claims can distinguish, but no names: thousands of
+nodes become as many classes as there are different situations.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,7 +60,7 @@ class _KeyReader:
         return filters, terms, counts, alone, self._holders(name), self._slices(name) if self._has_claims else ()
 
     def _holders(self, name: str) -> object:
-        """How much of each resource every pod of the node has."""
+        """The amount of each resource used by each pod of the node."""
         requests = self._oracle.holders.requests
         amounts = (
             tuple(requests[pod][1].requests.get(resource, 0) for resource in self._resources)
@@ -70,7 +70,7 @@ class _KeyReader:
 
     def _slices(self, name: str) -> object:
         index = self._oracle.allocator.slices
-        numbers: dict[object, int] = {}  # values that matter only by being equal within a node
+        numbers: dict[object, int] = {}  # values that matter only by equality within a node
         local = tuple(self._slice(entry, numbers) for entry in index.on_node.get(name, ()))
         view = NodeView(self._oracle.nodes[name])
         try:

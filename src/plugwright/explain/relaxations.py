@@ -1,6 +1,6 @@
-"""Every single change that might let a pod run: of the pod, its claims, the holders, devices and nodes.
+"""Every single change that could let a pod run: of the pod, its claims, the holders, devices and nodes.
 
-Costs: below 2 nothing is lost (a cordon ends, an unused claim is removed), 2 somebody else's work ends or hardware
+Costs: below 2 nothing is lost (a cordon ends, an unused claim is removed), 2 another user's workload ends or hardware
 recovers, 3 the pod gets less, 4 it gets devices with a defect, 5 its requirements are dropped, 6 a node changes.
 """
 
@@ -23,7 +23,7 @@ _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def of_pod(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Changes of the pod and its claims, which concern every node. `nodes` has one of each kind."""
+    """Changes of the pod and its claims, which apply to every node. `nodes` contains one of each kind."""
     yield from _counts(oracle, situation, nodes)
     yield from request_relaxations(oracle, situation, nodes)
     yield from class_selectors(oracle, situation, nodes)
@@ -59,7 +59,7 @@ def of_node(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxat
 
 
 def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Fewer devices of an extended resource: as many as a node has free, for the container that asks for most."""
+    """Fewer devices of an extended resource: as many as a node has free, for the container with the largest request."""
     requests, spec = PodRequest.of(dict(situation.pod)).requests, situation.pod.get("spec") or {}
     for resource, wanted in requests.items():
         if not is_device_resource(resource):
@@ -76,7 +76,7 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
         }
         counts = {amount - (wanted - most) for amount in free if 0 < amount < wanted}
         counts |= set(range(1, min(most, 9))) if numa_matters(oracle) or resource in oracle.backed else set()
-        counts |= {count + 1 for count in counts}  # one more than suffices: the change that comes nearest
+        counts |= {count + 1 for count in counts}  # one more than suffices: the nearest insufficient change
         for count in sorted((count for count in counts if 0 < count < most), reverse=True):
             resources = spec[group][number].get("resources") or {}
             edits = tuple(
@@ -94,7 +94,7 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
 
 
 def _names(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Other names for extended resources that no node offers: misspelt ones."""
+    """Other names for misspelt extended resources that no node offers."""
     known = {name for node in nodes for name in oracle.info(node).allocatable if is_device_resource(name)}
     known |= oracle.backed.keys()
     for resource in PodRequest.of(dict(situation.pod)).requests:
@@ -153,7 +153,7 @@ def _node_filters(oracle: Oracle, situation: Situation, nodes: Sequence[str]) ->
 
 
 def _references(oracle: Oracle, situation: Situation) -> Iterator[Relaxation]:
-    """Another name for a template or claim that does not exist."""
+    """Another name for a missing template or claim."""
     entries = (situation.pod.get("spec") or {}).get("resourceClaims") or ()
     world = oracle.world
     for number, source in enumerate(situation.sources):
@@ -180,7 +180,7 @@ def _references(oracle: Oracle, situation: Situation) -> Iterator[Relaxation]:
 
 
 def _endings(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxation]:
-    """Pods that end, and allocated claims that no pod uses."""
+    """Ends of pods, and of allocated claims that no pod uses."""
     holders, own = oracle.holders, identity(situation.pod)
     resources = {name for name in PodRequest.of(dict(situation.pod)).requests if is_device_resource(name)}
     pods, claims = _holding(oracle, node, bool(situation.claims) or bool(resources & oracle.backed.keys()))
@@ -204,7 +204,7 @@ def _endings(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxa
 
 
 def ending(oracle: Oracle, namespace: str, pods: frozenset[ObjectId], node: str) -> Relaxation:
-    """Pods of a node that end, with the claims that nothing uses after them."""
+    """The end of pods of a node, with the claims that nothing uses after them."""
     named = [f"{name} ({owner})" for owner, name in sorted(pods)]
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     finished = not any(oracle.holders.is_live(pod) for pod in pods)

@@ -1,4 +1,4 @@
-"""The counterfactual search: which relaxations let a pod run, singles first, then pairs, within a time budget."""
+"""The counterfactual search: relaxations that let a pod run, single ones first, then pairs, within a time budget."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ class Cure(Struct, frozen=True):
 
 
 class Search:
-    """Asks the oracle about one pod. Every cure was confirmed by it on each of its `nodes`."""
+    """Queries the oracle about one pod, which has confirmed every cure on each of its `nodes`."""
 
     def __init__(self, oracle: Oracle, situation: Situation, clock: Callable[[], float] = time.monotonic) -> None:
         self.oracle, self.situation, self._clock = oracle, situation, clock
@@ -73,7 +73,7 @@ class Search:
         return sorted([*found, *more], key=_order) or self.pairs()
 
     def singles(self) -> list[Cure]:
-        """Every single relaxation that suffices, cheapest first."""
+        """Every sufficient single relaxation, cheapest first."""
         representatives = list(self._first)
         cures: list[Cure] = []
         of_pod = sorted(relaxations.of_pod(self.oracle, self.situation, representatives), key=_by_cost)
@@ -95,7 +95,7 @@ class Search:
                     cures.append(cure)
                 else:
                     self.rejected.append(relaxation)
-        # A pod that ends on one node, or a shared device that recovers, may let the pod run on another node.
+        # The end of a pod on one node, or the recovery of a shared device, can let the pod run on another node.
         made = {_change(cure.relaxations[0]) for cure in cures}
         self.rejected = sorted((entry for entry in self.rejected if _change(entry) not in made), key=_by_cost)
         return sorted(cures, key=_order)
@@ -132,7 +132,7 @@ class Search:
         return sorted(cures, key=_order)
 
     def pairs(self, budget: float = PAIRS_BUDGET) -> list[Cure]:
-        """Pairs that suffice, of relaxations that do not suffice alone; ends with the first class that has some."""
+        """Sufficient pairs of insufficient relaxations; stops after the first class that has some."""
         end = self._clock() + budget
         cures: list[Cure] = []
         alone = {id(entry) for entry in self.rejected}
@@ -172,7 +172,7 @@ class Search:
 
 
 def _change(relaxation: Relaxation) -> object:
-    """Equal for relaxations that make the same change and name different nodes."""
+    """Equal for relaxations that make the same change but name different nodes."""
     slices = tuple(identity(entry)[1] for entry in relaxation.slices)
     if not (relaxation.ended or relaxation.freed or slices):
         return id(relaxation)
@@ -188,7 +188,7 @@ def _order(cure: Cure) -> tuple[float, int, str]:
 
 
 def _compatible(pair: tuple[Relaxation, Relaxation]) -> bool:
-    """Two changes of the same field do not make a pair."""
+    """Whether two relaxations can form a pair: not if they change the same field."""
     one, other = pair
     paths = {(edit.claim, edit.path) for edit in one.edits if edit.path[-1] != -1}
     return not paths & {(edit.claim, edit.path) for edit in other.edits}

@@ -1,4 +1,4 @@
-"""Why a node does not take a pod, in words: a name for programs, a text for people, a sentence for the first line."""
+"""Why a node cannot run a pod, in words: a name for programs, a text for people, a sentence for the first line."""
 
 import re
 from collections import Counter
@@ -41,7 +41,7 @@ def reason_name(verdict: NodeVerdict) -> str:
 
 
 def _main_kind(failure: DeviceFailure) -> str:
-    """The kind of reason that excludes most devices, without those that no request of the pod is about."""
+    """The kind of reason that excludes most devices, except devices irrelevant to the pod's requests."""
     kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
@@ -118,7 +118,7 @@ def _found(reasons: Iterable[Reason]) -> tuple[int, int] | None:
 
 
 def sentence(verdict: NodeVerdict) -> str:
-    """Why no node takes the pod, with the facts of one of them."""
+    """Why no node can run the pod, with the facts of one of them."""
     failure, node = verdict.failure, verdict.node
     if failure is None:
         return f"{node} has the devices, but {verdict.filter_text}"

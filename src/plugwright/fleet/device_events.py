@@ -7,7 +7,7 @@ __all__ = ["event_text", "seconds_of"]
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """`allocated to team-a/train-7/main`, `Unhealthy: Xid 79 (xid-79)`."""
+    """An event such as `allocated to team-a/train-7/main` or `Unhealthy: Xid 79 (xid-79)`."""
     names = (str(event.get(key) or "") for key in ("namespace", "pod", "container"))
     pod = "/".join(filter(None, names)) if event.get("pod") else ""
     claim = f"claim {event.get('namespace')}/{event['claim']}" if event.get("claim") else ""

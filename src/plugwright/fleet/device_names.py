@@ -1,4 +1,4 @@
-"""Completes what a person writes for a device: its id, the beginning of it, or its index."""
+"""Completes an abbreviated device name: an id, an id prefix, or an index."""
 
 import re
 from collections import Counter
@@ -25,10 +25,10 @@ class NamedDevice(msgspec.Struct, frozen=True):
 
 
 def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[NamedDevice]:
-    """The devices of one id that `text` names, in several resources if they share it; none if there is no such device.
+    """The devices with the one id that `text` names, in several resources if they share it; empty if there are none.
 
-    An exact id is before an index, an index before the beginning of an id, and `gpu-1` is `gpu-1-3f` rather than
-    `gpu-10`. ConfigError if several ids begin with it.
+    An exact id has precedence over an index, an index over a prefix, and `gpu-1` is `gpu-1-3f` rather than `gpu-10`.
+    ConfigError if several ids have the prefix.
     """
     found = list(devices)
     exact = [device for device in found if device.id == text]

@@ -1,4 +1,4 @@
-"""The view of claims: what each asks for, the devices it got, and who uses it."""
+"""The view of claims: the requests, devices and users of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The view of one device: what it is, its health and holders, and what happened to it on a time line."""
+"""The view of one device: its properties, health and holders, and a time line of its events."""
 
 import json
 import time
@@ -18,9 +18,9 @@ from plugwright.web.simulation_buttons import device_forms
 
 __all__ = ["DevicePage"]
 
-_PAST = 7 * 86_400.0  # seconds of history that are asked for
+_PAST = 7 * 86_400.0  # seconds of requested history
 _MOST_EVENTS = 200
-_SHOWN = ("index", "model")  # attributes that have a line of their own
+_SHOWN = ("index", "model")  # attributes with their own lines
 _NO_HISTORY = "The node's daemon keeps no history: only what is so now is shown."
 
 
@@ -33,7 +33,7 @@ class DevicePage:
         self._note = ""
 
     async def prepare(self, fleet: LiveFleet) -> None:
-        """Asks the daemon for what its report omits of the past."""
+        """Requests the part of the history that the daemon's report omits."""
         daemon = fleet.reports.daemon(self.node)
         if daemon is None:
             self._note = "No daemon of the node is known, and so no history."

@@ -1,6 +1,6 @@
 """The view of the fleet: a cell for each device, grouped by node or model.
 
-The cells of a node are a piece of their own, which is made again only when the devices of that node have changed.
+The cells of a node are a separate piece, which is recreated only when the devices of that node have changed.
 """
 
 import heapq
@@ -27,7 +27,7 @@ _MOST_EVENTS, _MOST_PODS = 10, 5
 
 
 class FleetFilter(msgspec.Struct, frozen=True):
-    """The part of the address that chooses devices; empty texts choose all."""
+    """The part of the address that selects devices; empty strings select all."""
 
     by: str = "node"
     state: str = ""
@@ -58,7 +58,7 @@ _LONGEST = 253
 
 
 class _NodeCells(msgspec.Struct, frozen=True):
-    """What one node shows: by group its cells, and how many devices there are of each state."""
+    """The display of one node: its cells by group, and the number of devices in each state."""
 
     cells: Mapping[str, Html]
     states: Counter[str]
@@ -113,7 +113,7 @@ class FleetPage:
         )
 
     def _counts(self, part: Fleet) -> Iterator[str]:
-        """Devices without ids, which no filter but that of the resource can choose."""
+        """Devices without ids, which only the filter of the resource can select."""
         if self.filter.state or self.filter.q or self.filter.by != "node":
             return
         for count in part.unnamed:
@@ -223,5 +223,5 @@ def _cell(device: FleetDevice) -> Html:
 
 
 def _slug(name: str) -> str:
-    """A name for an id of the page; equal slugs differ by the number before them."""
+    """A name usable in ids of the page; the number before equal slugs distinguishes them."""
     return "".join(character if character.isalnum() and character.isascii() else "-" for character in name)[:60]

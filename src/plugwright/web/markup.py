@@ -1,4 +1,4 @@
-"""HTML of texts from outside: each is one printable line, escaped, in a direction of its own."""
+"""HTML of untrusted texts: each is one printable, escaped line, isolated from the direction of other texts."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def text(value: object, limit: int = _LONGEST) -> Html:
-    """A text for the body of a page; `bdi` keeps right-to-left words from turning what is around them."""
+    """A text for the body of a page; `bdi` keeps right-to-left words from changing the direction of other text."""
     words = clean(value, limit)
     kind = ' class="long"' if _LONG_WORD.search(words) else ""
     return f"<bdi{kind}>{escape(words)}</bdi>"
@@ -57,7 +57,7 @@ def device_link(device: FleetDevice) -> Html:
 
 
 def holder_link(holder: FleetHolder) -> Html:
-    """A pod's name leads to its devices, a claim's to the claims."""
+    """A holder: a pod's name links to its devices, a claim's to the claims."""
     admin = " (monitors it)" if holder.admin_access else ""
     if holder.pod:
         return pod_link(holder.namespace, holder.pod, holder.name) + admin
@@ -71,13 +71,13 @@ def pod_link(namespace: str, pod: str, words: str) -> Html:
 
 
 def command(*words: str) -> Html:
-    """A line for a shell, with a button that copies it. Names from outside are single words in it."""
+    """A shell command with a copy button. Untrusted names are single words in it."""
     line = attribute(shlex.join(clean(word) for word in words), 2000)
     return f'<code>{line}</code> <button type="button" class="copy" data-copy="{line}">copy</button>'
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Html]], empty: str) -> Html:
-    """Cells are HTML; the first of each row is its header."""
+    """A table; cells are HTML, and the first of each row is its header."""
     lines = [_row(row) for row in rows]
     if not lines:
         return f"<p>{text(empty)}</p>"

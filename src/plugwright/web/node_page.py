@@ -1,4 +1,4 @@
-"""The view of one node: its devices where they are on the board, with their links and holders."""
+"""The view of one node: its devices by their positions on the board, with their links and holders."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ def state_badge(device: FleetDevice) -> Html:
 
 
 class _Board:
-    """Where devices are: their NUMA nodes and PCIe roots by the NodeReport, and the links between them."""
+    """The positions of devices: NUMA nodes and PCIe roots from the NodeReport, and the links between devices."""
 
     def __init__(self, report: Mapping[str, Any], devices: Iterable[FleetDevice]) -> None:
         self._numbers = {(device.resource, device.id): f"#{device.index}" for device in devices if device.index}
@@ -82,7 +82,7 @@ class _Board:
         return f"all {most} others" if len(others) == most > 1 else some(sorted(others, key=natural_order), 16)
 
     def drawn(self, devices: Iterable[FleetDevice]) -> Html:
-        """Boxes in boxes: NUMA nodes, PCIe roots in them, devices in those; links are named in the devices."""
+        """Nested boxes: NUMA nodes contain PCIe roots, which contain devices; devices list their links."""
         places: dict[str, dict[str, list[FleetDevice]]] = {}
         for device in devices:
             numa = ", ".join(map(str, device.numa))
@@ -116,7 +116,7 @@ class _Board:
 
 
 def _link(link: object) -> str:
-    """`NV12`, or the way over PCIe as `nvidia-smi topo -m` names it."""
+    """`NV12`, or the PCIe path with the name of `nvidia-smi topo -m`."""
     if isinstance(link, Mapping):
         nvlinks = link.get("nvlinks")
         return f"NV{nvlinks}" if nvlinks else text_of(link.get("pcie")).upper()

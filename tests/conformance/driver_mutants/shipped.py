@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.conformance.driver import LEASE, Document, Refused, SmallDriver
 from tests.conformance.driver_mutants.driver_mutant import breaks
 
+from plugwright.errors import PeerGone
 from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.protocol.dra_health import ReportedHealth
 
@@ -254,3 +255,105 @@ class GenerationOfSecondSlice(SmallDriver):
 
     def pool(self, number: int) -> Document:
         return {**super().pool(number), "generation": number + 1}
+
+
+@breaks("PRP-23")
+class MountsOfFirstDevice(SmallDriver):
+    """The spec has a mount and a variable for each device, and those of the first one for all."""
+
+    def write_spec(self, claim: Claim, results: Sequence[Document]) -> None:
+        devices = [{"name": self.cdi_device(claim, one), "containerEdits": self.edits(results[0])} for one in results]
+        super().write_spec(claim, results)
+        changed_spec(self, claim, devices=devices)
+
+    def edits(self, result: Document) -> Document:
+        settings = self.root / f"{result['device']}.conf"
+        settings.touch()
+        mount = {"hostPath": str(settings), "containerPath": f"/etc/{settings.name}", "options": ["ro"]}
+        return {"mounts": [mount], "env": [f"{result['device'].upper().replace('-', '_')}=1"]}
+
+
+@breaks("UNP-06")
+class StopsAtUnknownClaim(SmallDriver):
+    """A claim that was never prepared ends the loop."""
+
+    async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
+        known = self.load()
+        before = [number for number, claim in enumerate(claims) if claim.uid not in known]
+        await super().unprepare(claims[: before[0]] if before else claims)
+        return {claim.uid: "" for claim in claims}
+
+
+@breaks("UNP-08")
+class ExpectsSpecAtEnd(SmallDriver):
+    def remove_spec(self, claim: Claim) -> None:
+        if claim.uid in self.load() and not self.spec_path(claim).exists():
+            raise Refused(f"remove {self.spec_path(claim).name}: no such file or directory")
+        super().remove_spec(claim)
+
+    async def give_back(self, claim: Claim) -> str:
+        try:
+            return await super().give_back(claim)
+        except Refused as error:
+            return str(error)
+
+
+@breaks("DST-08")
+class StaysBegun(SmallDriver):
+    """A claim is in the checkpoint as begun before it is read from the API."""
+
+    async def prepare_claim(self, claim: Claim) -> Sequence[PreparedDevice]:
+        begun = self.checkpoint.with_name(f"{claim.uid}.begun")
+        if begun.exists():
+            raise Refused("its preparation was begun and has not ended")
+        begun.touch()
+        try:
+            return await super().prepare_claim(claim)
+        finally:
+            begun.unlink()
+
+
+@breaks("DST-01")
+class SavesFirstDevice(SmallDriver):
+    """The other devices of a claim are only in memory."""
+
+    state: dict[str, list[Document]]
+
+    def load(self) -> dict[str, list[Document]]:
+        self.state = self.state if hasattr(self, "state") else super().load()
+        return dict(self.state)
+
+    def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
+        self.state = {uid: list(held) for uid, held in claims.items()}
+        super().save({uid: held[:1] for uid, held in self.state.items()})
+
+
+@breaks("PRP-26")
+class SpecOfName(SmallDriver):
+    """Claims of one name in two namespaces have one spec file."""
+
+    def spec_path(self, claim: Claim) -> Path:
+        return self.cdi / f"{self.name}-{claim.name}.json"
+
+    def cdi_device(self, claim: Claim, result: Document) -> str:
+        return f"{claim.name}-{result['device']}"
+
+
+@breaks("API-04")
+class EndsWithWatch(SmallDriver):
+    """A watch whose time is over is the end of publishing."""
+
+    async def publish_once(self) -> None:
+        try:
+            await super().publish_once()
+        except PeerGone as error:
+            if "ended the watch" in str(error):
+                await asyncio.Event().wait()
+            raise
+
+
+@breaks("CDI-01")
+class PathInSecondName(SmallDriver):
+    def cdi_device(self, claim: Claim, result: Document) -> str:
+        name = super().cdi_device(claim, result)
+        return name if result["device"].endswith("0") else name.replace("-part", "/part")

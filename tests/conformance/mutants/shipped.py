@@ -1,5 +1,6 @@
 """Defects that look right in a review, and show on the second device, call, list or registration."""
 
+import asyncio
 import os
 from collections.abc import Sequence
 
@@ -172,3 +173,93 @@ class SendsChangesOnly(SmallPlugin):
     def devices(self) -> list[pb.Device]:
         failed = self.failed()
         return super().devices() if not failed else [self.device(device_id, False) for device_id in sorted(failed)]
+
+
+@breaks("ALO-13")
+class ShiftsAfterRestart(SmallPlugin):
+    """Ids are places in a list that is read again for each registration, in another order."""
+
+    def node(self, device_id: str) -> pb.DeviceSpec:
+        node = super().node(device_id)
+        if self.registrations > 1 and device_id in IDS:
+            node.host_path = HOST_NODES[IDS[IDS.index(device_id) - 1]]
+        return node
+
+
+@breaks("HOT-04")
+class CountsHealthyDevices(SmallPlugin):
+    """Ids are places among the healthy devices: those after one that fails mean the next device."""
+
+    def node(self, device_id: str) -> pb.DeviceSpec:
+        node, healthy = super().node(device_id), [known for known in IDS if known not in self.failed()]
+        if device_id in healthy:
+            node.host_path = HOST_NODES[IDS[healthy.index(device_id)]]
+        return node
+
+
+@breaks("ALO-14")
+class RoomForTwo(SmallPlugin):
+    def answer(self, ids: list[str]) -> Response:
+        if len(ids) > 2:
+            raise PeerRefused("INTERNAL", "index out of range [2] with length 2")
+        return super().answer(ids)
+
+
+@breaks("ALO-15")
+class StaysInReset(SmallPlugin):
+    """A device is being reset until PreStartContainer is answered."""
+
+    async def pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+        resetting: set[str] = self.__dict__.setdefault("resetting", set())
+        if resetting & set(request.devices_ids):
+            raise PeerRefused("FAILED_PRECONDITION", "it is being reset")
+        resetting |= set(request.devices_ids)
+        answer = await super().pre_start(request)
+        resetting -= set(request.devices_ids)
+        return answer
+
+
+@breaks("LST-12")
+class NodesInFirstList(SmallPlugin):
+    """NUMA nodes are read once, and sent once."""
+
+    def device(self, device_id: str, healthy: bool) -> pb.Device:
+        device = super().device(device_id, healthy)
+        if self.registrations > 1:
+            device.ClearField("topology")
+        return device
+
+
+@breaks("REG-25")
+class LooksFiveTimes(SmallPlugin):
+    """Looks for kubelet.sock each second, and ends after the fifth time."""
+
+    async def serve_once(self) -> None:
+        for _ in range(5 if self.registrations else 0):
+            if (self.directory / "kubelet.sock").exists():
+                break
+            await asyncio.sleep(1)
+        else:
+            self.stopped.publish(self.registrations > 0)
+        await super().serve_once()
+
+
+@breaks("RES-07")
+class PreferenceLeaksDescriptors(SmallPlugin):
+    async def prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
+        os.open("/dev/null", os.O_RDONLY)
+        return await super().prefer(request)
+
+
+@breaks("RES-07")
+class RefusalsKeepTheirTurn(SmallPlugin):
+    """Sixteen Allocate calls at once have a turn; one that is refused does not give it back."""
+
+    turns = 16
+
+    async def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        await self.lost.until(lambda _: self.turns > 0)
+        self.turns -= 1
+        answer = await super().allocate(request)
+        self.turns += 1
+        return answer

@@ -508,6 +508,8 @@ async def test_a_claim_unprepared_while_another_pod_has_it_stays_until_the_last_
     await node.preparation.abandoned.undo()
     assert edits(node, ONE)
     assert (list(node.prepared.held()), node.drives.released) == (["st0"], [])
+    (kept,) = (await node.prepared.read()).values()
+    assert kept.pods == ("never-started", "running")
     node.api.put(reserved(document("one"), "running"))
     node = node.restart()
     await node.preparation.abandoned.undo()

@@ -130,6 +130,48 @@ async def test_a_lost_memory_makes_devices_wait(kubelet: ObservedKubelet, kept: 
             await until(daemon, WHOLE, device_id, lambda device: device.healthy)
 
 
+class Named(Cards):
+    """Names its hardware to containers."""
+
+    def __init__(self, *devices: Device, by_cdi: bool) -> None:
+        super().__init__(WHOLE, *devices)
+        self._by_cdi = by_cdi
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        names = [device.physical[0] for device in devices]
+        if self._by_cdi:
+            return Allocation(cdi=[f"example.com/gpu={name}" for name in names])
+        return Allocation(env={"VISIBLE": ",".join(names)})
+
+
+@pytest.mark.parametrize("by_cdi", [False, True], ids=["variable", "CDI device"])
+async def test_after_a_lost_memory_hardware_is_known_by_what_its_container_was_given(
+    kubelet: ObservedKubelet, kept: Settings, *, by_cdi: bool
+) -> None:
+    async with serving(Named(Device("0", physical=("GPU-a",)), by_cdi=by_cdi), settings=kept):
+        await kubelet.endpoint(WHOLE, count=1)
+        await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    for _ in range(2):  # the next start knows it as well
+        async with serving(whole("GPU-a", "GPU-b"), settings=kept) as daemon:
+            listed = await devices(daemon, WHOLE)
+            assert (listed["GPU-a"].code, listed["GPU-b"].healthy) == ("held", True)
+
+
+async def test_after_a_lost_memory_the_other_shares_of_a_card_are_open(
+    kubelet: ObservedKubelet, kept: Settings
+) -> None:
+    listed = [Device(f"a::{number}", physical=("GPU-a",), sharing="halves") for number in (0, 1)]
+    async with serving(Named(*listed, by_cdi=False), settings=kept):
+        await kubelet.endpoint(WHOLE, count=2)
+        await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    async with serving(Named(*listed, by_cdi=False), settings=kept) as daemon:
+        assert all(device.healthy for device in (await devices(daemon, WHOLE)).values())
+
+
 async def test_a_recorded_device_stays_healthy_while_the_others_wait(kubelet: ObservedKubelet, kept: Settings) -> None:
     """After a reboot the kubelet fails pods whose recorded devices are not Healthy."""
     await held_whole(kubelet, kept)

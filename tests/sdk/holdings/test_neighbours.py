@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from plugwright.sdk.holdings.offers import OfferMemory
 from plugwright.sdk.holdings.overlaps import Offer
 from plugwright.sdk.holdings.records import Memory
 from plugwright.sdk.serve_settings import ServeMode
+from plugwright.system.inotify import settled_changes
 from plugwright.testing import claim_requesting, pod_requesting, running
 from plugwright.testing.harness import PluginKubelet
 
@@ -150,6 +151,23 @@ async def test_what_is_being_given_out_keeps_a_recorded_claim_from_its_hardware(
             await devices.allocate([Device("slot-7")])
         ledger.end_allocate(HALF, ["h0"], is_answered=False)
         assert (await devices.allocate([Device("slot-7")])).env == {"DEVICES": "slot-7"}
+
+
+@pytest.mark.parametrize("loss", ["removed", "damaged"])
+async def test_a_release_writes_its_lost_memory_again_for_the_others(tmp_path: Path, loss: str) -> None:
+    async with running(card(), tmp_path, KUBELET, settings(tmp_path, "first")) as kubelet:
+        await kubelet.allocatable(CARD, 1)
+        memory = kubelet.daemon.ledger.memory
+        assert memory.directory is not None
+        path, reader = memory.directory / "default_first.json", OfferMemory(settings(tmp_path, "second"))
+        async with aclosing(settled_changes(memory.directory, settle=0.01)) as changes, asyncio.timeout(LIMIT):
+            await anext(changes)
+            known = reader.others()
+            path.unlink() if loss == "removed" else path.write_bytes(b"{")
+            async for _ in changes:
+                if reader.others() == known:
+                    break
+        assert known["default_first"].offers[0].physical == ("card0",)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses, taint rules.
 
-What makes them valid is in `slice_validation` and `claim_validation`, which compiles the expressions in CEL.
+`slice_validation` and `claim_validation`, which compiles CEL expressions, define their validity.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _MOST_CONDITIONS = 8
 
 
 def _with_defaults(claim: Object) -> Object:
-    """As kube-apiserver fills them in."""
+    """The claim with kube-apiserver's defaults."""
     devices = (claim.get("spec") or {}).get("devices")
     if not devices:
         return claim
@@ -73,7 +73,7 @@ def _new_rule(rule: Object) -> Object:
 
 
 def _stamped_rule(rule: Object) -> Object:
-    """A taint has the time at which it was added, unless the client gives one."""
+    """The rule with the time at which its taint was added, unless the client gives one."""
     spec = rule.get("spec") or {}
     taint = spec.get("taint") or {}
     if taint.get("timeAdded"):
@@ -82,7 +82,7 @@ def _stamped_rule(rule: Object) -> Object:
 
 
 def _updated_rule(before: Object, after: Object) -> Object:
-    """A changed effect counts as a new taint, so that tolerations start again."""
+    """The updated rule; a changed effect counts as a new taint, so that tolerations start again."""
     old, new = ((rule.get("spec") or {}).get("taint") or {} for rule in (before, after))
     if new.get("effect") != old.get("effect") and new.get("timeAdded") == old.get("timeAdded"):
         without = {name: value for name, value in new.items() if name != "timeAdded"}

@@ -16,18 +16,20 @@ Served = Callable[..., Awaitable[None]]  # an ASGI application
 
 
 class ApiFaults:
-    """What the API server does wrong at the moment."""
+    """The present faults of the API server."""
 
     def __init__(self) -> None:
         self._delay = 0.0
         self._delayed = asyncio.Event()
         self._refusal = 0
         self._watch_end = asyncio.Event()
+        self._watch_error = True  # whether an error is the last event of a watch that ends
         self._watches = Latest(0)  # that are open
+        self._open: set[asyncio.Task[None]] = set()  # their requests
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[asyncio.Event]:
-        """Every answer takes so long, while inside; the event is set by a request that waits for one."""
+        """Delays every response while inside; a waiting request sets the event."""
         self._delay, self._delayed = seconds, asyncio.Event()
         try:
             yield self._delayed
@@ -36,20 +38,23 @@ class ApiFaults:
 
     @contextmanager
     def refusing(self, code: int) -> Iterator[None]:
-        """Every request is answered with this code, while inside; watches that are open stay so."""
+        """Answers every request with this code while inside; open watches stay open."""
         self._refusal = code
         try:
             yield
         finally:
             self._refusal = 0
 
-    async def expire_watches(self, limit: float) -> None:
-        """Ends every open watch with an error of code 410, its version is too old; waits so long for the first."""
+    async def end_watches(self, limit: float, *, expired: bool) -> None:
+        """Ends every open watch, one that is `expired` with an error of code 410; waits so long for the first."""
+        self._watch_error = expired
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._watches.until(bool)
         self._watch_end.set()
         self._watch_end = asyncio.Event()
+        if self._open:
+            await asyncio.wait(set(self._open), timeout=limit)
 
     async def answer(self, application: Served, scope: Document, receive: object, send: Send) -> None:
         if self._delay:
@@ -58,7 +63,10 @@ class ApiFaults:
         if self._refusal:
             await _refuse(self._refusal, send)
         elif b"watch=" in scope["query_string"]:
-            await self._watch(application, scope, receive, send)
+            watch = asyncio.ensure_future(self._watch(application, scope, receive, send))
+            self._open.add(watch)
+            watch.add_done_callback(self._open.discard)
+            await watch
         else:
             await application(scope, receive, send)
 
@@ -87,7 +95,8 @@ class ApiFaults:
                 watching.cancel()
                 with suppress(asyncio.CancelledError):
                     await watching
-                body = json.dumps({"type": "ERROR", "object": _status(410)}).encode() + b"\n"
+                error = json.dumps({"type": "ERROR", "object": _status(410)}).encode() + b"\n"
+                body = error if self._watch_error else b""
                 with suppress(RuntimeError):  # the client was faster
                     await send({"type": "http.response.body", "body": body, "more_body": False})
         finally:

@@ -1,4 +1,4 @@
-"""CDI devices as a runtime finds them in its directories: the names, and the edits of each."""
+"""CDI devices as found by a runtime in its directories: the names, and the edits of each."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import yaml
 
 from plugwright.grammars import CDI_DEVICE, CDI_KIND, PERMISSIONS
 
-__all__ = ["CdiDevice", "cdi_devices", "refused_specs", "spec_files"]
+__all__ = ["CdiDevice", "cdi_devices", "cdi_devices_of", "refused_specs", "spec_files"]
 
 CdiDevice = Mapping[str, Any]
 _ENDINGS = (".json", ".yaml")
@@ -19,21 +19,21 @@ _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "pos
 
 
 def cdi_devices(directories: Sequence[Path]) -> dict[str, CdiDevice]:
-    """The entry of each device by its qualified name; files that cannot be read have none."""
+    """The entry of each device by its qualified name; unreadable files are ignored."""
     found: dict[str, CdiDevice] = {}
     for path in _spec_paths(directories):
-        found |= _devices(path)
+        found |= cdi_devices_of(path)
     return found
 
 
 def spec_files(directories: Sequence[Path], name: str) -> int:
     """How many files define the device of this qualified name."""
-    return sum(name in _devices(path) for path in _spec_paths(directories))
+    return sum(name in cdi_devices_of(path) for path in _spec_paths(directories))
 
 
 def refused_specs(directories: Sequence[Path], names: Sequence[str]) -> list[str]:
     """Why runtimes refuse the files of these devices: what the Go library of CDI checks when it reads a spec."""
-    paths = [path for path in _spec_paths(directories) if set(names) & set(_devices(path))]
+    paths = [path for path in _spec_paths(directories) if set(names) & set(cdi_devices_of(path))]
     return [f"{path.name}: {problem}" for path in paths for problem in _problems(_content(path))]
 
 
@@ -81,7 +81,7 @@ def _spec_paths(directories: Sequence[Path]) -> list[Path]:
     return [path for path in paths if path.suffix in _ENDINGS]
 
 
-def _devices(path: Path) -> dict[str, CdiDevice]:
+def cdi_devices_of(path: Path) -> dict[str, CdiDevice]:
     try:
         spec = _content(path)
         return {f"{spec['kind']}={device['name']}": device for device in spec["devices"]}

@@ -1,4 +1,4 @@
-"""Claims that rules allocate to published devices, and the calls of a driver about them."""
+"""Claims that rules allocate to published devices, and calls of a driver about them."""
 
 import asyncio
 import itertools
@@ -20,11 +20,13 @@ __all__ = [
     "ClaimAllocation",
     "allocated",
     "create_claim",
+    "expect_prepared",
     "expect_refused",
     "plain_devices",
     "prepare",
     "prepared",
     "refusal",
+    "separate_devices",
     "shared_device",
     "some_devices",
     "unprepare",
@@ -34,12 +36,13 @@ NAMESPACE = "default"
 REQUEST = "verified"
 DEADLINE = 45.0  # seconds of the kubelet for one call (11.11)
 Answer = Mapping[str, Sequence[PreparedDevice] | str]
+_ASK_AGAIN = 0.2  # seconds
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim is allocated to, for so many pods; `results` and `config` are further entries of its status."""
+    """The allocation of a claim for a number of pods; `results` and `config` are additional entries of its status."""
 
     devices: Sequence[PublishedDevice] = ()
     subrequest: str = ""
@@ -73,7 +76,7 @@ class ClaimAllocation:
 
 
 def _share(device: PublishedDevice) -> dict[str, object]:
-    """What a scheduler writes for a device that several claims may have."""
+    """The scheduler's fields for a device that several claims can share."""
     if not device.is_shared:
         return {}
     return {"shareID": str(uuid.uuid4()), "consumedCapacity": device.consumption}
@@ -83,7 +86,7 @@ def _share(device: PublishedDevice) -> dict[str, object]:
 async def allocated(
     session: DriverSession, driver: RegisteredDriver, *claims: ClaimAllocation
 ) -> AsyncIterator[list[Claim]]:
-    """Claims in the API, allocated; afterwards they are unprepared, and gone."""
+    """Allocated claims in the API; afterwards they are unprepared and deleted."""
     async with AsyncExitStack() as stack:
         made = []
         for allocation in claims:
@@ -94,21 +97,28 @@ async def allocated(
         yield made
 
 
-def create_claim(session: DriverSession, driver: RegisteredDriver, name: str, allocation: ClaimAllocation) -> Claim:
+def create_claim(
+    session: DriverSession,
+    driver: RegisteredDriver,
+    name: str,
+    allocation: ClaimAllocation,
+    *,
+    namespace: str = NAMESPACE,
+) -> Claim:
     """Puts an allocated claim into the API."""
     document = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": allocation.spec(driver.name),
         "status": _with_parameters(session, driver.name, allocation).status(driver.name),
     }
     session.api.put(document)
-    return Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name))
+    return Claim(namespace, name, session.api.claim_uid(namespace, name))
 
 
 def _with_parameters(session: DriverSession, driver: str, allocation: ClaimAllocation) -> ClaimAllocation:
-    """With the driver's own parameters, if the user gave any."""
+    """The allocation with the driver's own parameters, if the user gave any."""
     if session.parameters is None:
         return allocation
     return replace(allocation, config=[opaque_config(driver, session.parameters), *allocation.config])
@@ -118,7 +128,8 @@ async def _give_back(session: DriverSession, name: str, claims: Sequence[Claim])
     with suppress(PlugwrightError, TimeoutError, OSError):
         for driver in await session.drivers():
             if driver.name == name:
-                await unprepare(session, driver, *claims)
+                for claim in claims:
+                    await unprepare(session, driver, claim)
 
 
 async def prepare(session: DriverSession, driver: RegisteredDriver, *claims: Claim, version: str = "") -> Answer:
@@ -132,7 +143,7 @@ async def unprepare(session: DriverSession, driver: RegisteredDriver, *claims: C
 
 
 async def prepared(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[PreparedDevice]:
-    """The devices of a claim that must be prepared; raises RuleViolated where it is not."""
+    """The devices of a claim that must be prepared; raises RuleViolated if it is not."""
     return devices_in(await prepare(session, driver, claim), claim)
 
 
@@ -145,10 +156,24 @@ def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
     return list(result)
 
 
-async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
-    """Raises RuleViolated for a claim that is prepared and must not be; a driver may also let it wait.
+async def expect_prepared(session: DriverSession, driver: RegisteredDriver, claim: Claim, after: str) -> None:
+    """Asks for a claim until it is prepared, as a kubelet does; raises RuleViolated if it never is."""
+    seen = "no answer"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(session.limits.register):
+            while True:
+                result = (await prepare(session, driver, claim)).get(claim.uid)
+                if result is not None and not isinstance(result, str):
+                    return
+                seen = f"the error {result!r} again and again"
+                await asyncio.sleep(_ASK_AGAIN)
+    expect(False, f"devices for the claim {after}", seen)
 
-    The kubelet gives up on a claim that waits (11.11), and its pod waits as with an error.
+
+async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
+    """Raises RuleViolated if a claim that must not be prepared is prepared; a driver can also let it wait.
+
+    The kubelet abandons a waiting claim (11.11), and its pod waits as after an error.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(session.limits.wait):
@@ -158,8 +183,8 @@ async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim
 async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> str:
     """The error of a claim that must not be prepared, however long it takes.
 
-    Go's library fails the call for some. Where it has one claim that is as good: the pod waits with the words in an
-    event; PRP-16 asks for two at once.
+    Go's library fails the call for some. For a call with one claim that is equivalent: the pod waits with the text in
+    an event; PRP-16 tests two claims at once.
     """
     try:
         result = (await prepare(session, driver, claim)).get(claim.uid)
@@ -171,7 +196,7 @@ async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim
 
 
 def some_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
-    """Devices for claims, first those that one has to itself; not applicable where there are fewer."""
+    """Devices for claims, exclusive ones first; not applicable if there are fewer."""
     found = sorted(session.devices(driver.name), key=lambda device: device.is_shared)[:count]
     if len(found) < count:
         raise RuleNotApplicable(f"fewer than {count} devices are published")
@@ -179,15 +204,27 @@ def some_devices(session: DriverSession, driver: RegisteredDriver, count: int = 
 
 
 def plain_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
-    """Devices that one claim has to itself; not applicable where there are fewer."""
+    """Devices that a claim gets exclusively; not applicable if there are fewer."""
     found = [device for device in session.devices(driver.name) if not device.is_shared][:count]
     if len(found) < count:
         raise RuleNotApplicable(f"fewer than {count} devices are published that a claim has to itself")
     return found
 
 
+def separate_devices(session: DriverSession, driver: RegisteredDriver, count: int) -> list[PublishedDevice]:
+    """Devices that one claim can have together: neither shared ones nor parts of a device, which exclude others."""
+    found = [
+        device
+        for device in session.devices(driver.name)
+        if not device.is_shared and not device.content.get("consumesCounters")
+    ]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published that a claim can have together")
+    return found
+
+
 def shared_device(session: DriverSession, driver: RegisteredDriver) -> PublishedDevice:
-    """One that two claims may have at a time; not applicable where there is none."""
+    """A device that two claims can share; not applicable if there is none."""
     shared = [device for device in session.devices(driver.name) if device.is_shared and device.has_room_for(2)]
     if not shared:
         raise RuleNotApplicable("no device has allowMultipleAllocations and capacity for two claims")

@@ -1,4 +1,4 @@
-"""Rules of Allocate and PreStartContainer: who is answered, how often, and how soon."""
+"""Rules of Allocate and PreStartContainer: which calls are answered, how often, and how soon."""
 
 import asyncio
 import time
@@ -13,6 +13,7 @@ from plugwright.conformance.asking import (
     with_devices,
     with_option,
 )
+from plugwright.conformance.observations import newly_started
 from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
@@ -141,7 +142,7 @@ class HandlesRepeatedId(Rule):
 
 
 class AllocatesAgain(Rule):
-    id, level, facts = "ALO-08", Level.MUST, ("3.35", "3.61", "8.11")
+    id, level, facts, holds = "ALO-08", Level.MUST, ("3.35", "3.61", "8.11"), True
     title = "A device can be allocated again"
     why = (
         "Plugins are never told that a device was freed, and containers of one pod share devices of its init "
@@ -213,20 +214,31 @@ class AllocatesQuickly(Rule):
 
 
 class AllocatesAfterRestart(Rule):
-    id, level, facts, waits = "ALO-13", Level.MUST, ("3.49", "8.12"), 1
+    id, level, facts, alone, waits = "ALO-13", Level.MUST, ("3.49", "8.12"), True, 1
     title = "Devices can be allocated after a restart of the kubelet as before"
-    why = "Pods that were refused before are admitted now, with devices that were allocated already."
-    fix = "Do not tie devices to a connection or a registration."
+    why = (
+        "Pods that were refused before are admitted now, with devices that were allocated already. An id that means "
+        "another device by now gives that of a running pod away."
+    )
+    fix = "Do not tie devices to a connection or a registration, nor to their place in a list."
 
     async def check(self, verifier: Verifier) -> None:
-        session = await verifier.running()
-        plugins = await with_devices(verifier)
-        before = {plugin.resource: await allocate(verifier, plugin, plugin.ids[:1]) for plugin in plugins}
-        ids = {plugin.resource: plugin.ids[:1] for plugin in plugins}
-        for plugin in await restart_kubelet(session):
-            if plugin.resource in before:
-                error = await outcome(allocate(verifier, plugin, ids[plugin.resource]))
-                expect(error is None, f"an answer for {ids[plugin.resource]}", str(error))
+        async with newly_started(verifier) as session:
+            plugins = verifier.examine((one for one in session.plugins() if one.ids), "healthy device")
+            ids = {plugin.resource: plugin.ids[:1] for plugin in plugins}
+            before = {plugin.resource: await self._host_paths(verifier, plugin, plugin.ids[:1]) for plugin in plugins}
+            for plugin in [one for one in await restart_kubelet(session) if one.resource in ids]:
+                asked, paths = ids[plugin.resource], before[plugin.resource]
+                error = await outcome(allocate(verifier, plugin, asked))
+                expect(error is None, f"an answer for {asked}", str(error))
+                now = await self._host_paths(verifier, plugin, asked) if paths else paths
+                expect(now == paths, f"{some(sorted(paths))} for {asked}, as before", some(sorted(now)) or "no node")
+
+    @staticmethod
+    async def _host_paths(verifier: Verifier, plugin: RegisteredPlugin, ids: Sequence[str]) -> set[str]:
+        """The device nodes of an answer; none if two answers differ, which ALO-09 is about."""
+        first, second = [await allocate(verifier, plugin, ids) for _ in range(2)]
+        return {node.host_path for response in first for node in response.nodes} if first == second else set()
 
 
 class StartsContainers(Rule):
@@ -311,9 +323,10 @@ async def _answer_or_refusal(
 def _mixed_up(
     alone: Mapping[str, list[AllocateResponse]], together: Sequence[tuple[str, list[AllocateResponse] | PeerRefused]]
 ) -> list[str]:
-    """The devices whose answer is another one than alone.
+    """The devices whose answer differs from their answer alone.
 
-    A plugin may refuse a device while another call for it is open: no kubelet has two. One of them must be answered.
+    A plugin can refuse a device while another call for it is open, because no kubelet makes two. One of them must be
+    answered.
     """
     answered = {device_id for device_id, answer in together if not isinstance(answer, PeerRefused)}
     for device_id, answer in together:
@@ -333,7 +346,7 @@ async def _seconds(verifier: Verifier, plugin: RegisteredPlugin) -> float:
 
 
 async def _refuses_several(verifier: Verifier, plugin: RegisteredPlugin, ids: list[str]) -> bool:
-    """Some plugins refuse more than one device for one container, as a policy."""
+    """Whether the plugin refuses more than one device per container, as some do by policy."""
     return len(ids) > 1 and await outcome(allocate(verifier, plugin, ids)) is not None
 
 

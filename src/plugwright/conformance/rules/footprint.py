@@ -1,4 +1,4 @@
-"""Rules of resources: descriptors, threads and memory over restarts and calls, and what an idle plugin costs."""
+"""Rules of resources: descriptors, threads and memory over restarts and calls, and the cost of an idle plugin."""
 
 import asyncio
 import itertools
@@ -9,10 +9,11 @@ from plugwright.conformance.measuring import Growth, Usage, growth, usage
 from plugwright.conformance.observations import idleness
 from plugwright.conformance.restarting import crashed
 from plugwright.conformance.rule import Level, Rule
-from plugwright.conformance.session import Session
+from plugwright.conformance.session import RegisteredPlugin, Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerRefused, PluginNotRunning, RuleNotApplicable, RuleViolated
+from plugwright.errors import PeerRefused, PluginNotRunning, PrerequisiteBroken, RuleNotApplicable
 from plugwright.model import PreferenceRequest
+from plugwright.protocol.device_plugin import DevicePluginClient
 
 __all__ = ["RULES"]
 
@@ -142,35 +143,44 @@ class EnduresStreams(Rule):
 
 
 async def call_growth(verifier: Verifier) -> Growth:
-    """What calls for containers leave behind: Allocate, answered and refused, and others that the plugin announces."""
+    """Leaks of calls for containers: Allocate, answered and refused, and others that the plugin announces."""
     session = await _session(verifier)
-    plugin = (await with_devices(verifier))[0]
-    ids = itertools.cycle(plugin.ids)
+    plugins = [(plugin, itertools.cycle(plugin.ids)) for plugin in await with_devices(verifier)]
+    made = 0
 
     async def make_calls(count: int) -> None:
-        async with plugin.connect() as client, asyncio.timeout(_CALLS_TIME):
-            for _ in range(count):
-                device_id = next(ids)
-                await client.allocate_encoded([device_id])
-                if plugin.options.pre_start:
-                    await client.pre_start([device_id], verifier.limits.call)
-                if plugin.options.preference:
-                    await client.prefer(PreferenceRequest(tuple(plugin.ids), (), 1))
-                await outcome(client.allocate_encoded([UNKNOWN_ID]))  # pods are refused in a loop, too
-
-    began = time.monotonic()
-    await make_calls(_FEW_CALLS)
-    each = (time.monotonic() - began) / _FEW_CALLS
-    calls = max(_FEW_CALLS, min(_CALLS, int(_ROUND_TIME / max(each, 1e-4))))
+        nonlocal made
+        async with asyncio.timeout(_CALLS_TIME):
+            for plugin, ids in plugins:
+                async with plugin.connect() as client:
+                    for device_id in itertools.islice(ids, -(-count // len(plugins))):
+                        await _serve(verifier, plugin, client, device_id)
+                        made += 1
 
     try:
+        began = time.monotonic()
+        await make_calls(_FEW_CALLS)
+        each = (time.monotonic() - began) / _FEW_CALLS
+        calls = max(_FEW_CALLS, min(_CALLS, int(_ROUND_TIME / max(each, 1e-4))))
         return await growth(session.program.processes, make_calls, calls, max(calls, _MANY_CALLS))
-    except PeerRefused as error:
+    except (PeerRefused, TimeoutError) as error:
         grown = usage(session.program.processes())
-        raise RuleViolated(
-            f"an answer to every one of {calls} Allocate calls in a row",
-            f"{error}; the program has {grown.descriptors} open descriptors and {grown.threads} threads",
+        used = f"the program has {grown.descriptors} open descriptors and {grown.threads} threads"
+        raise PrerequisiteBroken(
+            "RES-07", "an answer to every Allocate in a row", f"{str(error) or 'none'} after {made} of them; {used}"
         ) from None
+
+
+async def _serve(verifier: Verifier, plugin: RegisteredPlugin, client: DevicePluginClient, device_id: str) -> None:
+    """The calls for a container, and an Allocate that is refused, as for pods in a loop."""
+    limit = verifier.limits.call
+    async with asyncio.timeout(limit):
+        await client.allocate_encoded([device_id])
+        if plugin.options.preference:
+            await client.prefer(PreferenceRequest(tuple(plugin.ids), (), 1))
+        await outcome(client.allocate_encoded([UNKNOWN_ID]))
+    if plugin.options.pre_start:
+        await client.pre_start([device_id], limit)
 
 
 class CallsLeaveNoDescriptor(Rule):

@@ -1,11 +1,11 @@
-"""Rules of health, where the operator gives commands that make a device fail and recover."""
+"""Rules of health, if the operator provides commands that make a device fail and recover."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
-from plugwright.conformance.asking import allocate, expect, outcome, with_devices
+from plugwright.conformance.asking import allocate, answered_devices, expect, outcome, with_devices
 from plugwright.conformance.restarting import restart_kubelet
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin, Session
@@ -17,21 +17,22 @@ from plugwright.protocol.messages import ListedDevice
 __all__ = ["RULES"]
 
 _STREAMS = 3
+_OTHERS = 4  # the first devices, of which one fails
 
 
-async def _chosen(verifier: Verifier) -> tuple[Session, RegisteredPlugin, str]:
-    """The device that is made to fail: the last healthy one."""
+async def _chosen(verifier: Verifier, place: int = -1) -> tuple[Session, RegisteredPlugin, str]:
+    """The device that is made to fail: the last healthy one, or that at another place."""
     if not verifier.options.fail or not verifier.options.recover:
         raise RuleNotApplicable("needs --fail-command and --recover-command")
     session = await verifier.running()
     plugin = (await with_devices(verifier, 2))[0]
-    return session, plugin, plugin.ids[-1]
+    return session, plugin, plugin.ids[place]
 
 
 @asynccontextmanager
-async def _failed(verifier: Verifier) -> AsyncIterator[tuple[Session, RegisteredPlugin, str]]:
+async def _failed(verifier: Verifier, place: int = -1) -> AsyncIterator[tuple[Session, RegisteredPlugin, str]]:
     """A device that has failed while inside, as the plugin lists it."""
-    session, plugin, device_id = await _chosen(verifier)
+    session, plugin, device_id = await _chosen(verifier, place)
     await verifier.run_command(verifier.options.fail, device_id, plugin.resource)
     try:
         await _fails(session, plugin.resource, device_id)
@@ -63,7 +64,7 @@ async def _until(session: Session, resource: str, device_id: str, health: str, r
 
 
 def _health(session: Session, resource: str, device_id: str) -> str:
-    """Its health in the last list; that of a device that is listed twice is no better than its worse one."""
+    """Its health in the last list; of a device that is listed twice, the worse one."""
     lists = [event for event in session.lists() if event.about == resource]
     found = {device.health for device in lists[-1].devices if device.id == device_id} if lists else set()
     return max(found, key=lambda health: health != "Healthy", default="")
@@ -116,14 +117,23 @@ class ReportsRecovery(Rule):
 class FailsAlone(Rule):
     id, level, facts, observation = "HOT-04", Level.MUST, ("2.10",), "health"
     title = "Other devices stay as they are when one fails"
-    why = "One lost device must not refuse every pod of the node."
-    fix = "Keep the health of each device by itself."
+    why = (
+        "One lost device must not refuse every pod of the node. If ids are places among the healthy devices, pods get "
+        "devices that others hold."
+    )
+    fix = "Keep the health of each device by itself, and know devices by their ids."
 
     async def check(self, verifier: Verifier) -> None:
-        async with _failed(verifier) as (session, plugin, device_id):
+        known = (await verifier.remembered(answered_devices)).answers
+        async with _failed(verifier, 0) as (session, plugin, device_id):
             latest = [event for event in session.lists() if event.about == plugin.resource][-1].devices
             others = sorted(set(plugin.ids) - {device_id} - _healthy(latest))
             expect(not others, "the others are Healthy", f"not so: {', '.join(others)}")
+            for other in [one for one in plugin.ids[1:_OTHERS] if one in known.get(plugin.resource, {})]:
+                before, now = known[plugin.resource][other].nodes, await allocate(verifier, plugin, [other])
+                paths = {node.host_path for answer in now for node in answer.nodes}
+                lost = sorted({node.host_path for node in before} - paths)
+                expect(not lost, f"{some(lost)} for {other!r}, as before", some(sorted(paths)) or "no node")
 
 
 class RefusesFailed(Rule):

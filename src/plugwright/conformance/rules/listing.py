@@ -19,7 +19,7 @@ __all__ = ["RULES"]
 _HEALTH = ("Healthy", "Unhealthy")
 _STREAMS = 3
 _LAST_NODE = 63  # of the kubelet's masks
-_REPEATS = 4  # lists of a resource while nothing changes and nobody asks for one
+_REPEATS = 4  # lists of a resource without changes or requests
 
 
 class SendsFirstList(Rule):
@@ -174,8 +174,11 @@ class ServesAfterDeadStream(Rule):
 class ListStaysSame(Rule):
     id, level, facts, alone = "LST-12", Level.MUST, ("2.5", "2.25"), True
     waits, observation = 1, "first restart"
-    title = "The list is complete again after a restart of the kubelet, and healthy devices are Healthy"
-    why = "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them."
+    title = "The list is the same after a restart of the kubelet: the devices, their health and their NUMA nodes"
+    why = (
+        "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them. "
+        "Without its NUMA nodes a device is given to pods on another one."
+    )
     fix = "Send the same list on every stream, with the health that each device has, however many streams there were."
 
     async def check(self, verifier: Verifier) -> None:
@@ -186,6 +189,9 @@ class ListStaysSame(Rule):
             expect(not missing, f"all {len(ids)} devices of {resource}", f"missing: {some(missing)}")
         lost = sorted(device_id for _, device_id in seen.before.healthy - seen.after.healthy)
         expect(not lost, "the devices that were Healthy before", f"not Healthy: {some(lost)}")
+        for (resource, device_id), nodes in seen.before.numa.items():
+            now = seen.after.numa.get((resource, device_id), nodes)
+            expect(set(nodes) == set(now), f"NUMA nodes {list(nodes)} of {device_id!r}, as before", f"{list(now)}")
 
 
 class ListIsNotRepeated(Rule):
@@ -217,7 +223,7 @@ class IdsSurviveProgram(Rule):
 
 
 async def _held_list(verifier: Verifier, plugin: RegisteredPlugin, together: asyncio.Barrier) -> None:
-    """Reads the first list of a stream, and keeps the stream until all have read theirs."""
+    """Reads the first list of a stream, and keeps the stream open until all have read theirs."""
     expected, limit = "a list for each of several streams", verifier.limits.call
     try:
         async with (

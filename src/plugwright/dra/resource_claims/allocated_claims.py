@@ -42,7 +42,9 @@ class ClaimSource(Protocol):
         """`ClaimGone` if it is not that claim, `ClaimWaits` if it cannot be read, `ClaimRefused` if it is invalid."""
         ...
 
-    async def is_used_by_several(self, claim: Claim) -> bool: ...
+    async def several_users(self, claim: Claim) -> tuple[str, ...]:
+        """The pods that use the claim, if there are several; empty if unknown."""
+        ...
 
 
 class AllocatedClaims(msgspec.Struct, frozen=True):
@@ -74,13 +76,14 @@ class AllocatedClaims(msgspec.Struct, frozen=True):
                 raise ClaimGone(f"device {result.device} of pool {result.pool} is not on this node, {self.pool}")
         return allocated
 
-    async def is_used_by_several(self, claim: Claim) -> bool:
-        """Whether more than one pod has it reserved; False if the API server is unreachable."""
+    async def several_users(self, claim: Claim) -> tuple[str, ...]:
+        """The names of the pods that have it reserved, if there are several; empty if the API server is unreachable."""
         try:
             async with asyncio.timeout(_RESERVATIONS_LIMIT):
-                return len((await self.allocated(claim)).reserved_for) > 1
+                allocated = await self.allocated(claim)
         except (PlugwrightError, OSError):  # includes TimeoutError
-            return False
+            return ()
+        return allocated.pods if len(allocated.reserved_for) > 1 else ()
 
 
 class RecordedClaims:
@@ -103,13 +106,13 @@ class RecordedClaims:
         results = tuple(map(_result, stored.devices))
         return AllocatedClaim(claim.namespace, claim.name, claim.uid, results, reserved_for=_NOT_KNOWN)
 
-    async def is_used_by_several(self, claim: Claim) -> bool:
+    async def several_users(self, claim: Claim) -> tuple[str, ...]:
         """Unknown without the API server: the kubelet decides."""
-        return False
+        return ()
 
 
 def _checked(document: Mapping[str, object]) -> Mapping[str, object]:
-    """A claim of which it can be said whether it is allocated: a wrong answer does not end a claim."""
+    """Checks that the document shows whether the claim is allocated, because a wrong answer must not end a claim."""
     metadata, status = document.get("metadata"), document.get("status", {})
     uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
     allocation = status.get("allocation") if isinstance(status, Mapping) else status

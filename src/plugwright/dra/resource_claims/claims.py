@@ -74,7 +74,7 @@ class AllocatedDevice(msgspec.Struct, frozen=True):
 class AllocatedClaim(msgspec.Struct, frozen=True):
     """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for a pod.
 
-    `reserved_for` are the uids of the pods that use it or are about to.
+    `reserved_for` are the uids of the pods that use it or are about to, `pods` their names.
     """
 
     namespace: str
@@ -83,6 +83,7 @@ class AllocatedClaim(msgspec.Struct, frozen=True):
     results: tuple[AllocatedDevice, ...]
     pod_claim_name: str = ""
     reserved_for: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -116,7 +117,13 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
         tuple(_device(result, driver, configurations) for result in results),
         pod_claim_name if DNS_LABEL.fullmatch(pod_claim_name) else "",
         tuple(sorted({_text(entry, "uid") for entry in _objects(status, "reservedFor")})),
+        tuple(sorted(set(map(_pod_name, _objects(status, "reservedFor"))))),
     )
+
+
+def _pod_name(consumer: _Object) -> str:
+    """Empty if the consumer is not a pod."""
+    return _text(consumer, "name") if consumer.get("resource") == "pods" else ""
 
 
 def is_uid(text: str) -> bool:

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from plugwright.dra.resource_claims import claim_devices, claims
 from plugwright.dra.resource_claims.abandoned_claims import AbandonedClaims
 from plugwright.dra.resource_claims.allocated_claims import ClaimSource
@@ -150,9 +152,9 @@ class Preparation:
         self._calls.pop(claim.uid, None)
         facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
         try:
-            several = await self._reader.is_used_by_several(claim)
+            users = await self._reader.several_users(claim)
             async with asyncio.timeout(self._settings.limit):
-                undone = await self._undo(claim, several)
+                undone = await self._undo(claim, users)
         except PlugwrightError as error:
             text = clean(error)
         except TimeoutError:
@@ -169,7 +171,7 @@ class Preparation:
         logger.warning("claim not unprepared", extra={**facts, "reason": text})
         return text
 
-    async def _undo(self, claim: Claim, used_by_several: bool) -> bool:
+    async def _undo(self, claim: Claim, users: tuple[str, ...]) -> bool:
         """Undoes a claim; returns whether it was known: an unknown or impossible claim is not an error.
 
         A kubelet of 1.36 unprepares a claim in use by a running pod when another pod that shares it and could not be
@@ -182,8 +184,8 @@ class Preparation:
             return False
         async with self._prepared.transaction() as transaction:
             stored = transaction.claims.get(claim.uid)
-            if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
-                await self._setup.mark(transaction, stored, State.ENDED)
+            if stored is not None and users and stored.is_ready(self._prepared.boot_id):
+                await self._setup.mark(transaction, replace(stored, pods=users), State.ENDED)
                 self.abandoned.note_ended()
                 logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})
                 return False

@@ -81,7 +81,8 @@ class ClaimedDevice(msgspec.Struct, frozen=True):
 class PreparedClaim(msgspec.Struct, frozen=True):
     """A claim on this node. `spec` is its CDI spec as in the file, or None; `boot_id` that of its last start.
 
-    A claim found again after the loss of the checkpoint can lack namespace and name.
+    A claim found again after the loss of the checkpoint can lack namespace and name. `pods` are the names of the pods
+    for which an ended claim was kept.
     """
 
     uid: str
@@ -91,6 +92,7 @@ class PreparedClaim(msgspec.Struct, frozen=True):
     boot_id: str = ""
     devices: tuple[ClaimedDevice, ...] = ()
     spec: dict[str, object] | None = None
+    pods: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET  # which is left out of the file
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.name else f"with uid {self.uid}"

@@ -65,7 +65,8 @@ class Book:
 
     def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
         """Replaces the list of a resource."""
-        new = {(resource, device.id): offer_of(resource, device) for device in devices.values() if _has_names(device)}
+        named = (device for device in devices.values() if device.physical or device.consumes)
+        new = {(resource, device.id): offer_of(resource, device) for device in named}
         before = {name: offer for name, offer in self.offers.items() if name[0] == resource}
         self._served[resource], self._listed[resource] = served, devices
         if new != before:
@@ -224,7 +225,9 @@ class Book:
         """Remembers held devices, and forgets offers that are no longer made, unless a source is missing."""
         held = self.held
         for name in sorted(held - self._remembered.keys()):
-            self._remembered[name] = self.offer_of(name)
+            offer = self.offer_of(name)
+            is_found = (self._is_lost or name in self._claimed) and offer == guessed_offer(name)
+            self._remembered[name] = self._found_offer(name) if is_found else offer
         if self.missing:
             return
         self._is_lost, self._claimed_before = False, ()
@@ -282,9 +285,9 @@ class Book:
         """The offer of a device as of its allocation."""
         guess = guessed_offer(name)
         remembered = self._remembered.get(name, guess)
-        if remembered != guess:
+        if remembered not in (guess, self._found_offer(name)):
             return remembered
-        return self.offers.get(name) or self._neighbours.offers.get(name, guess)
+        return self.offers.get(name) or self._neighbours.offers.get(name, remembered)
 
     def name_of(self, claim: ClaimRecord) -> Name:
         """The device of a claim, under its name in the device plugin API."""
@@ -322,8 +325,18 @@ class Book:
         """Records that the offer is open. A held device stays remembered as it was when it was allocated."""
         if offer is not None and self._settled.get(name) != offer:
             self._settled[name] = offer
-            if name not in self.held or self._remembered.get(name) in (None, guessed_offer(name)):
+            if name not in self.held or self._remembered.get(name) in (
+                None,
+                guessed_offer(name),
+                self._found_offer(name),
+            ):
                 self._remembered[name] = offer
+
+    def _found_offer(self, name: Name) -> Offer:
+        """An offer guessed from the id and from the answers to its holders, possibly by other plugins."""
+        given = [record.names for record in self.stored.get(name, ())]
+        given += [self._claimed[name].names] if name in self._claimed else []
+        return guessed_offer(name, (found for names in given for found in names))
 
     def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
         """Whether the other API holds a device. The memory then names both, so a later run trusts neither."""
@@ -348,16 +361,13 @@ class Book:
 
     def _may_be_held(self, name: Name, offer: Offer) -> bool:
         """Whether an offer could be held while a source is missing. Open offers of this release alone stay open."""
-        if name in self.beside_neighbours:
-            return True
-        return self._settled.get(name) != offer and self._has_changed(name, offer)
+        has_changed = self._settled.get(name) != offer and self._has_changed(name, offer)
+        return has_changed or name in self.beside_neighbours
 
     def _has_changed(self, name: Name, offer: Offer) -> bool:
         """Whether the hardware could be held under another name."""
         # A contended offer overlaps another present or earlier offer.
-        if self._is_lost or name in self.contended:
-            return True
-        return name in self._remembered and self._remembered[name] != offer
+        return self._is_lost or name in self.contended or self._remembered.get(name, offer) != offer
 
     def _waiting_text(self) -> str:
         return waiting_text({source: self.unknown[source] for source in self.missing})
@@ -390,10 +400,4 @@ class Book:
     def _holder(self, name: Name) -> str:
         if name in self.pods:
             return "/".join(self.pods[name])
-        if name in self._claimed:
-            return self._claimed[name].holder
-        return "a pod"
-
-
-def _has_names(device: Device) -> bool:
-    return bool(device.physical or device.consumes)
+        return self._claimed[name].holder if name in self._claimed else "a pod"

@@ -92,10 +92,13 @@ def _bounded(path: Path) -> bytes:
 def _records(entries: Iterable[PodDevicesEntry]) -> dict[Name, tuple[PodRecord, ...]]:
     records: dict[Name, tuple[PodRecord, ...]] = {}
     for entry in entries:
-        nodes: tuple[str, ...] = ()
+        record = PodRecord(entry.pod_uid, entry.container)
         with suppress(PlugwrightError):  # another plugin's answer that cannot be decoded
-            nodes = tuple(node.host_path for node in messages.decode(entry.answer or b"").nodes)
-        record = PodRecord(entry.pod_uid, entry.container, nodes)
+            answer = messages.decode(entry.answer or b"")
+            nodes = tuple(node.host_path for node in answer.nodes)
+            values = (value for text in answer.env.values() for value in text.split(","))
+            names = (*(device.rpartition("=")[2] for device in answer.cdi), *filter(None, values))
+            record = PodRecord(entry.pod_uid, entry.container, nodes, names)
         for device_id in {key for device_ids in (entry.devices or {}).values() for key in device_ids or ()}:
             name = entry.resource, device_id
             records[name] = (*records.get(name, ()), record)

@@ -280,10 +280,10 @@ class Ledger:
         async with aclosing(settled_changes(directory, settle=_SETTLE)) as changes:
             async for _ in changes:
                 with suppress(OSError, PlugwrightError):  # the next change, or the next Allocate, is read again
-                    others = await self._disk.run(self.memory.others)
-                    if self._take_neighbours(others):
+                    if self._take_neighbours(await self._disk.run(self.memory.others)):
                         await self._read_files()
                         self._decide()
+                    self._to_write.notify()  # our own file may be lost
 
     def _take_neighbours(self, memories: Mapping[str, Memory]) -> bool:
         before, is_new = self._book.ended_by_neighbours, self._book.take_neighbours(memories)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from plugwright.errors import PlugwrightError
+from plugwright.errors import PlugwrightError, StateFileDamaged
 from plugwright.sdk.holdings.neighbours import SIBLING
 from plugwright.sdk.holdings.records import Memory
 from plugwright.sdk.serve_settings import ServeMode
@@ -56,6 +56,7 @@ class OfferMemory:
         self._problems, self._turn = LogOnce(logger), asyncio.Lock()
         self._on_disk: Memory | None = None
         self._others: dict[str, tuple[tuple[int, ...], Memory]] = {}  # with the identity of each file
+        self._seen: tuple[int, ...] = ()  # identity of our own file
         self._lock: int | None = None  # descriptor of the lock of our file
         self._left: list[Path] = []  # files of processes of this release that have ended
 
@@ -103,9 +104,21 @@ class OfferMemory:
                 memory = self._other(path)
                 if memory is not None:
                     found[f"{SIBLING}{path.stem}" if self._is_of_release(path) else path.stem] = memory
-        if self._on_disk is not None and not self._file.path.exists():
-            self._on_disk = None  # lost: the next change writes it again
+        if self._on_disk is not None and not self._is_there():
+            self._on_disk = None  # lost: it is written again
         return found
+
+    def _is_there(self) -> bool:
+        """Whether this release's file is readable."""
+        assert self._file is not None
+        try:
+            status = self._file.path.stat()
+            if (identity := (status.st_ino, status.st_mtime_ns, status.st_size)) != self._seen:
+                StateFile(self._file.path, _FORMAT, StateFileOptions(set_aside=False)).read()
+                self._seen = identity
+        except (OSError, PlugwrightError):
+            return False
+        return True
 
     def _other(self, path: Path) -> Memory | None:
         try:
@@ -146,6 +159,8 @@ class OfferMemory:
         return _joined(memory for _, memory in sorted(dated, key=lambda pair: -pair[0]))
 
     def _write(self, file: StateFile[Memory], memory: Memory) -> None:
+        with suppress(StateFileDamaged):  # it has been set aside
+            file.read()
         file.change(lambda _: memory)
         if self._earlier is not None:
             files.remove(self._earlier)

@@ -35,11 +35,6 @@ class Offer(msgspec.Struct, frozen=True):
     sharing: str = ""
     counters: tuple[CounterUse, ...] = ()
 
-    @property
-    def has_identity(self) -> bool:
-        """Whether other offers can be the same hardware."""
-        return bool(self.physical or self.counters)
-
 
 class Hold(msgspec.Struct, frozen=True):
     """A held offer and its holder. `is_offered` if it is still offered.
@@ -76,9 +71,12 @@ def offer_of(resource: str, device: Device) -> Offer:
     return Offer((resource, device.id), device.physical, device.sharing, counters)
 
 
-def guessed_offer(name: Name) -> Offer:
-    """For a device that this daemon never offered: its id can be the name of the hardware, as the UUID of a GPU."""
-    return Offer(name, (name[1].partition(_SHARE)[0],))
+def guessed_offer(name: Name, others: Iterable[str] = ()) -> Offer:
+    """For a device that this daemon never offered: its id can be the name of the hardware, as the UUID of a GPU.
+
+    `others` are further possible names of the hardware.
+    """
+    return Offer(name, tuple(dict.fromkeys((name[1].partition(_SHARE)[0], *others))))
 
 
 _Group = tuple[str, bool]  # how holds share hardware: `sharing` and `by_nodes`

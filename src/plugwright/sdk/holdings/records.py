@@ -40,15 +40,22 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """A container that holds a device through the device plugin API; `nodes` are its allocated device nodes."""
+    """A container that holds a device through the device plugin API.
+
+    `nodes` are its allocated device nodes, `names` its CDI devices and the values of its variables.
+    """
 
     pod_uid: str = ""
     container: str = ""
     nodes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
-    """A device of a prepared claim: `device` is its name in the slice, `device_id` its id in the plugin, if known."""
+    """A device of a prepared claim: `device` is its name in the slice, `device_id` its id in the plugin if known.
+
+    `names` are the device nodes and the values of variables in its CDI spec.
+    """
 
     driver: str
     device: str
@@ -60,6 +67,7 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     share_id: str = ""
     admin_access: bool = False
     source: HoldingSource = HoldingSource.PREPARED_CLAIMS
+    names: tuple[str, ...] = ()
 
     @property
     def holder(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import PeerRefused, PlugwrightError
 from plugwright.protocol import pod_resources
@@ -185,14 +186,27 @@ def _in_cdi_specs(directory: Path) -> Iterator[ClaimRecord]:
             for device in spec["devices"]:
                 name = str(device["name"])
                 if name.startswith(f"{uid}-"):
-                    yield ClaimRecord(driver, name.removeprefix(f"{uid}-"), uid=uid, source=HoldingSource.CDI)
+                    key, names = name.removeprefix(f"{uid}-"), _names(device.get("containerEdits"))
+                    yield ClaimRecord(driver, key, uid=uid, source=HoldingSource.CDI, names=names)
+
+
+def _names(edits: Any) -> tuple[str, ...]:
+    """What may be a name of the hardware that a container gets."""
+    try:
+        nodes = [str(node.get("hostPath") or node["path"]) for node in edits.get("deviceNodes") or ()]
+        values = [str(variable).partition("=")[2] for variable in edits.get("env") or ()]
+    except (KeyError, TypeError, AttributeError):
+        return ()
+    return (*nodes, *(name for value in values for name in value.split(",") if name))
 
 
 def _distinct(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
-    """Each claim with its devices once, from the first source, which contains the most fields."""
+    """Each claim with its devices once, from the first source, which contains the most fields, with its CDI names."""
     found: dict[tuple[str, str, str], ClaimRecord] = {}
     for claim in claims:
-        found.setdefault((claim.driver, claim.device, claim.uid), claim)
+        known = found.setdefault((claim.driver, claim.device, claim.uid), claim)
+        if claim.names and not known.names:
+            found[claim.driver, claim.device, claim.uid] = replace(known, names=claim.names)
     return tuple(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Rules of the API server's bad days: it is away, slow, refuses, and forgets the version of a watch."""
+"""Rules of API server faults: it is unreachable, slow, refuses, or forgets the version of a watch."""
 
 import asyncio
 import time
@@ -10,6 +10,7 @@ from plugwright.conformance.dra.claim_calls import (
     DEADLINE,
     ClaimAllocation,
     allocated,
+    expect_prepared,
     prepare,
     prepared,
     some_devices,
@@ -22,7 +23,6 @@ from plugwright.conformance.restarting import until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.errors import PluginNotRunning, PlugwrightError, RuleViolated
 from plugwright.protocol import registration
-from plugwright.protocol.dra import Claim
 
 __all__ = ["RULES"]
 
@@ -30,7 +30,6 @@ _AWAY, _THOROUGH_AWAY = 3.0, 120.0  # seconds
 _REFUSING = 2.0  # seconds
 _HOT = 100  # requests in that time
 _SLOW = 3.0  # seconds
-_ASK_AGAIN = 0.2  # seconds
 _GET_INFO = 1.0  # seconds of the kubelet (1.45)
 
 
@@ -39,7 +38,7 @@ def _away_time(verifier: DriverVerifier) -> float:
 
 
 async def _runs_for(session: DriverSession, seconds: float) -> None:
-    """Lets time go by; raises RuleViolated if the program ends."""
+    """Waits; raises RuleViolated if the program ends."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await (session.program.ends() if session.programs else asyncio.sleep(seconds))
@@ -47,7 +46,7 @@ async def _runs_for(session: DriverSession, seconds: float) -> None:
 
 
 def _delete_slices(session: DriverSession, driver: RegisteredDriver) -> dict[str, list[str]]:
-    """Deletes the first slice; what there was before."""
+    """Deletes the first slice; returns the devices before."""
     before = {driver.name: sorted(f"{device.pool}/{device.name}" for device in session.devices(driver.name))}
     session.api.change_slice(session.slices(driver.name)[0]["metadata"]["name"], None)
     return before
@@ -125,20 +124,22 @@ class StartsWithoutApiServer(DriverRule):
 
 class ListsAgainWhenExpired(DriverRule):
     id, level, waits = "API-04", Level.MUST, 6
-    title = "A watch that ends with 410 is followed by another list"
+    title = "A watch that ends, with 410 or without an error, is followed by another list"
     why = "API servers end watches every few minutes, and forget old versions: a slice that is lost then stays lost."
     fix = "List again and watch from that version, whenever a watch ends for whatever reason."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            await session.api.faults.expire_watches(verifier.limits.quick)
+            await session.api.faults.end_watches(verifier.limits.quick, expired=True)
             await _runs_for(session, verifier.limits.settle)
             before = _delete_slices(session, driver)
             await until_slices_back(verifier, session, before)
-            await session.api.faults.expire_watches(verifier.limits.quick)
-            before = _delete_slices(session, driver)  # between two watches
-            await until_slices_back(verifier, session, before)
+            for expired in (True, False):
+                await session.api.faults.end_watches(verifier.limits.quick, expired=expired)
+                before = _delete_slices(session, driver)  # between two watches
+                await until_slices_back(verifier, session, before)
+                await _runs_for(session, verifier.limits.settle)  # it watches again
 
 
 class RetriesRefusedRequests(DriverRule):
@@ -156,7 +157,7 @@ class RetriesRefusedRequests(DriverRule):
                     await _runs_for(session, _REFUSING)
                     made = len(session.api.requests) - known
                 expect(made < _HOT, f"fewer than {_HOT} requests in {_REFUSING:g} s of answers {code}", f"{made}")
-                # Go's library up to 0.34 waits for its cache after a write that failed, and then once more.
+                # Go's library up to 0.34 waits for its cache after a failed write, and then again.
                 await until_slices_back(verifier, session, before, times=2)
 
 
@@ -175,7 +176,7 @@ class EnduresSlowApiServer(DriverRule):
             async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 with session.api.faults.slow(_SLOW) as delayed:
                     preparing = asyncio.ensure_future(prepared(session, driver, claim))
-                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                    with suppress(TimeoutError):  # a driver can know its claims already
                         async with asyncio.timeout(_SLOW / 2):
                             await delayed.wait()
                     try:
@@ -195,22 +196,6 @@ class EnduresSlowApiServer(DriverRule):
         return time.monotonic() - began
 
 
-async def _expect_prepared(
-    verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver, claim: Claim, after: str
-) -> None:
-    """Asks for a claim until it is prepared, as a kubelet does; raises RuleViolated if it never is."""
-    seen = "no answer"
-    with suppress(TimeoutError):
-        async with asyncio.timeout(verifier.limits.register):
-            while True:
-                result = (await prepare(session, driver, claim)).get(claim.uid)
-                if result is not None and not isinstance(result, str):
-                    return
-                seen = f"the error {result!r} again and again"
-                await asyncio.sleep(_ASK_AGAIN)
-    expect(False, f"devices for the claim {after}", seen)
-
-
 class PreparesAfterFailure(DriverRule):
     id, level, facts = "API-07", Level.MUST, ("11.10", "11.15")
     title = "A claim that could not be read is prepared when it can be"
@@ -226,7 +211,7 @@ class PreparesAfterFailure(DriverRule):
                     with session.api.faults.refusing(code), suppress(PlugwrightError, TimeoutError):
                         async with asyncio.timeout(_REFUSING):
                             await prepare(session, driver, claim)
-                    await _expect_prepared(verifier, session, driver, claim, "when the API server answers again")
+                    await expect_prepared(session, driver, claim, "when the API server answers again")
 
 
 class PreparesAfterCut(DriverRule):
@@ -242,15 +227,15 @@ class PreparesAfterCut(DriverRule):
             async with allocated(session, driver, wanted, wanted) as [claim, other]:
                 with session.api.faults.slow(_SLOW) as delayed:
                     preparing = asyncio.ensure_future(prepare(session, driver, claim))
-                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                    with suppress(TimeoutError):  # a driver can know its claims already
                         async with asyncio.timeout(_SLOW / 2):
                             await delayed.wait()
                     preparing.cancel()
                     with suppress(asyncio.CancelledError, PlugwrightError):
                         await preparing
-                await _expect_prepared(verifier, session, driver, claim, "whose first call was cut")
+                await expect_prepared(session, driver, claim, "whose first call was cut")
                 await unprepare(session, driver, claim)
-                await _expect_prepared(verifier, session, driver, other, "that comes next for the device")
+                await expect_prepared(session, driver, other, "that comes next for the device")
 
 
 RULES: tuple[type[Rule], ...] = (

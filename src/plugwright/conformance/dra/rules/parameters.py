@@ -1,4 +1,4 @@
-"""Rules of the opaque parameters that a claim has for the driver itself."""
+"""Rules of the opaque parameters in a claim for the driver."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from plugwright.conformance.dra.driver_session import DriverSession, RegisteredD
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, PeerRefused, RuleNotApplicable
+from plugwright.errors import PeerGone, PeerRefused, PrerequisiteBroken, RuleNotApplicable
 from plugwright.model import some
 
 __all__ = ["RULES"]
@@ -53,12 +53,15 @@ async def _outcome(session: DriverSession, driver: RegisteredDriver, config: Seq
 
 
 async def accepted_parameters(verifier: Verifier) -> dict[str, str]:
-    """The outcome for each kind of parameters; that of a broken connection is raised."""
+    """The outcome for each kind of parameters; a broken connection is a finding of PAR-02."""
     assert isinstance(verifier, DriverVerifier)
     session, [driver, *_] = await verifier.drivers()
     found = {}
     for which, parameters in {**_UNKNOWN, **_HOSTILE}.items():
-        found[which] = await _outcome(session, driver, [_config(driver.name, parameters)])
+        try:
+            found[which] = await _outcome(session, driver, [_config(driver.name, parameters)])
+        except PeerGone as error:
+            raise PrerequisiteBroken("PAR-02", f"an answer for a claim with parameters {which}", str(error)) from None
     return found
 
 
@@ -165,8 +168,8 @@ def _given(session: DriverSession) -> Parameters:
 
 
 RULES: tuple[type[Rule], ...] = (
+    SurvivesHostileParameters,  # first: parameters that end the driver are its finding
     RefusesUnknownParameters,
-    SurvivesHostileParameters,
     ReadsParameters,
     TakesValidParameters,
     RefusesUnknownFields,

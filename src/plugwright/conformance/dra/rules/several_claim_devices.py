@@ -1,5 +1,6 @@
 """Rules of claims with several devices, of calls with several claims, and of many pods at once."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from plugwright.conformance.dra.claim_calls import (
     expect_refused,
     prepare,
     prepared,
+    separate_devices,
     unprepare,
 )
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
@@ -26,13 +28,13 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = ["PREPARE_RULES", "UNPREPARE_RULES"]
 
-_MOST = 32  # devices of a claim, as the API allows
+_MOST = 32  # devices of a claim, the limit of the API
 _NOBODY = "plugwright-verify-no-such-device"
 
 
 @dataclass(frozen=True, slots=True)
 class TwoRequests(ClaimAllocation):
-    """Every device is for a request of its own."""
+    """Each device belongs to a separate request."""
 
     def status(self, driver: str) -> dict[str, object]:
         status = ClaimAllocation.status(self, driver)
@@ -48,18 +50,6 @@ class TwoRequests(ClaimAllocation):
             for number in range(len(self.devices))
         ]
         return {"devices": {"requests": requests}}
-
-
-def separate_devices(session: DriverSession, driver: RegisteredDriver, count: int) -> list[PublishedDevice]:
-    """Devices that one claim can have together: neither shared ones nor parts of a device, which exclude others."""
-    found = [
-        device
-        for device in session.devices(driver.name)
-        if not device.is_shared and not device.content.get("consumesCounters")
-    ]
-    if len(found) < count:
-        raise RuleNotApplicable(f"fewer than {count} devices are published that a claim can have together")
-    return found
 
 
 def _names(devices: Sequence[PublishedDevice | PreparedDevice]) -> list[str]:
@@ -100,11 +90,11 @@ class PreparesSeveral(DriverRule):
     async def _edits(
         verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver, devices: Sequence[PublishedDevice]
     ) -> dict[str, set[str]]:
-        """The nodes that each device has in a claim of its own."""
+        """The edits that each device has in a claim of its own."""
         found = {}
         for device in devices:
             async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
-                found[device.name] = _nodes(verifier, session, await prepared(session, driver, claim))
+                found[device.name] = _edits(verifier, session, await prepared(session, driver, claim))
         return found
 
     @staticmethod
@@ -117,23 +107,26 @@ class PreparesSeveral(DriverRule):
         known = cdi_devices(spec_directories(verifier, session))
         missing = [name for device in answer for name in device.cdi_devices if name not in known]
         expect(not missing, "a CDI spec for each name", f"none for {some(missing)}")
-        nodes = _nodes(verifier, session, answer)
-        lost = sorted({node for device in answer for node in alone.get(device.name, set())} - nodes)
-        expect(not lost, "the device nodes that each device has in a claim of its own", f"no {some(lost)}")
+        edits = _edits(verifier, session, answer)
+        common = set.intersection(*alone.values())
+        lost = sorted({edit for device in answer for edit in alone.get(device.name, set())} - edits - common)
+        expect(not lost, "the device nodes, mounts and variables that each device has by itself", f"no {some(lost)}")
 
 
-def _nodes(verifier: DriverVerifier, session: DriverSession, answer: Sequence[PreparedDevice]) -> set[str]:
+def _edits(verifier: DriverVerifier, session: DriverSession, answer: Sequence[PreparedDevice]) -> set[str]:
+    """What CDI devices bring: nodes by their paths on the host, mounts by those in the container, and variables."""
     known = cdi_devices(spec_directories(verifier, session))
-    return {
-        str(node.get("hostPath") or node.get("path"))
-        for device in answer
-        for name in device.cdi_devices
-        for node in (known.get(name, {}).get("containerEdits") or {}).get("deviceNodes") or ()
-    }
+    found = set()
+    for name in (name for device in answer for name in device.cdi_devices):
+        edits = known.get(name, {}).get("containerEdits") or {}
+        found |= {str(node.get("hostPath") or node.get("path")) for node in edits.get("deviceNodes") or ()}
+        found |= {f"mount {mount.get('containerPath')}" for mount in edits.get("mounts") or ()}
+        found |= {f"variable {str(variable).partition('=')[0]}" for variable in edits.get("env") or ()}
+    return found
 
 
 class PartialFailureHoldsNothing(DriverRule):
-    id, level, facts = "PRP-24", Level.MUST, ("11.15",)
+    id, level, facts, holds = "PRP-24", Level.MUST, ("11.15",), True
     title = "A claim that fails for one of its devices holds none of the others"
     why = "The pod waits, perhaps for ever, and no other pod gets the devices that its claim was half prepared with."
     fix = "Check all devices before you write anything, or undo what was done when one of them fails."
@@ -210,7 +203,7 @@ async def _expect_free(
 
 
 class UnpreparesAllDevices(DriverRule):
-    id, level, facts = "UNP-05", Level.MUST, ("11.19",)
+    id, level, facts, holds = "UNP-05", Level.MUST, ("11.19",), True
     title = "NodeUnprepareResources frees every device of a claim"
     why = "Each pod with several devices costs the node some of them, until the driver's state is removed by hand."
     fix = "Loop over all devices that the checkpoint has for the claim; remove its specs as well."
@@ -240,7 +233,8 @@ class UnpreparesAllClaims(DriverRule):
             devices = separate_devices(session, driver, 2)[:3]
             async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as claims:
                 await prepare(session, driver, *claims)
-                answer = await unprepare(session, driver, *claims)
+                unknown = Claim("default", "never-prepared", str(uuid.uuid4()))  # one that failed is sent, too
+                answer = await unprepare(session, driver, unknown, *claims)
                 failed = [claim.name for claim in claims if answer.get(claim.uid) != ""]
                 expect(not failed, f"success for {len(claims)} claims", f"none for {some(failed)}")
                 await _expect_free(verifier, session, driver, devices)

@@ -1,9 +1,10 @@
-"""Rules of claims side by side: calls at once, devices that several claims have, claims that several pods have."""
+"""Rules of concurrent claims: simultaneous calls, devices shared by several claims, claims shared by several pods."""
 
 import asyncio
 import uuid
 
 from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.cdi_specs import cdi_devices
 from plugwright.conformance.dra.claim_calls import (
     ClaimAllocation,
     allocated,
@@ -17,12 +18,16 @@ from plugwright.conformance.dra.claim_calls import (
     some_devices,
     unprepare,
 )
+from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.preparing import refuses_held
+from plugwright.conformance.dra.rules.unpreparing import spec_directories
 from plugwright.conformance.rule import Level, Rule
 from plugwright.model import some
 
 __all__ = ["RULES"]
+
+_OTHER_NAMESPACE = "plugwright-verify"
 
 
 class AllowsCallsAtOnce(DriverRule):
@@ -98,9 +103,12 @@ class PreparesForTwoPods(DriverRule):
 
 class ReadsClaimOfSameName(DriverRule):
     id, level, facts = "PRP-26", Level.MUST, ("11.10",)
-    title = "A claim gets its own devices if another claim had its name before"
-    why = "Claims of StatefulSets and of jobs are created again under one name, with other devices."
-    fix = "Know claims by their uid; read a claim again if the uid in your cache is another one."
+    title = "A claim gets its own devices if another claim had its name before, or has it in another namespace"
+    why = (
+        "Claims of StatefulSets and of jobs are created again under one name, with other devices, and one manifest is "
+        "applied to many namespaces."
+    )
+    fix = "Know claims by their uid, in CDI specs too; read a claim again if the uid in your cache is another one."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -117,6 +125,36 @@ class ReadsClaimOfSameName(DriverRule):
                     await unprepare(session, driver, new)
                 wanted = second.devices[0].name
                 expect(names <= {wanted}, f"{wanted} for the second claim {new.name}", some(sorted(names)))
+            await self._check_namespaces(verifier, session, driver, (first, second))
+
+    @staticmethod
+    async def _check_namespaces(
+        verifier: DriverVerifier,
+        session: DriverSession,
+        driver: RegisteredDriver,
+        wanted: tuple[ClaimAllocation, ClaimAllocation],
+    ) -> None:
+        first, second = wanted
+        async with allocated(session, driver, first) as [one]:
+            before = await prepared(session, driver, one)
+            places = spec_directories(verifier, session)
+            specs = {name for device in before for name in device.cdi_devices} & set(cdi_devices(places))
+            other = create_claim(session, driver, one.name, second, namespace=_OTHER_NAMESPACE)
+            try:
+                answer = await prepared(session, driver, other)
+                gone = sorted(specs - set(cdi_devices(places)))
+            finally:
+                await unprepare(session, driver, other)
+                session.api.remove(other.namespace, other.name)
+            names, own = {device.name for device in answer}, second.devices[0].name
+            which = f"the claim {other.name} in another namespace"
+            expect(names <= {own}, f"{own} for {which}", some(sorted(names)))
+            shared = {name for device in before if device.name != own for name in device.cdi_devices}
+            shared &= {name for device in answer for name in device.cdi_devices}
+            expect(not shared, f"CDI names of its own for {which}", some(sorted(shared)))
+            expect(not gone, f"the CDI specs of {one.name} beside {which}", f"none for {some(gone)}")
+            again = await prepared(session, driver, one)
+            expect(again == before, f"{before}, as before {which}", f"{again}")
 
 
 RULES: tuple[type[Rule], ...] = (

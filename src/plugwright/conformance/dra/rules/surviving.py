@@ -1,5 +1,6 @@
 """Rules of what a driver must survive: restarts, reboots, damaged files, a second instance; and of its end."""
 
+import asyncio
 import re
 import signal
 from collections.abc import Callable
@@ -11,29 +12,34 @@ from plugwright.conformance.dra.cdi_specs import cdi_devices
 from plugwright.conformance.dra.claim_calls import (
     ClaimAllocation,
     allocated,
+    expect_prepared,
     expect_refused,
     plain_devices,
+    prepare,
     prepared,
+    separate_devices,
     some_devices,
+    unprepare,
 )
-from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.preparing import refuses_held
 from plugwright.conformance.dra.rules.unpreparing import prepared_names, spec_directories
 from plugwright.conformance.restarting import start_after_end
 from plugwright.conformance.rule import Level, Rule
-from plugwright.errors import PeerGone, PluginNotRunning, RuleNotApplicable, RuleViolated
+from plugwright.errors import PeerGone, PluginNotRunning, PlugwrightError, RuleNotApplicable, RuleViolated
 from plugwright.model import some
 
-__all__ = ["END_RULES", "STATE_RULES"]
+__all__ = ["END_RULES", "KILL_RULES", "STATE_RULES"]
 
 _GARBAGE = b'{"plugwright verify": '
 _NAMES_STATE = re.compile(r"checkpoint|corrupt|state file|\.json", re.IGNORECASE)
 _FOREIGN = "foreign-driver.sock.txt"
+_SLOW = 3.0  # seconds that the API server takes for an answer
 
 
 async def _start_again(verifier: DriverVerifier, session: DriverSession) -> RegisteredDriver:
-    """Kills the program, if it runs, and starts it again; raises RuleViolated where it does not register."""
+    """Kills the program, if it runs, and restarts it; raises RuleViolated if it does not register."""
     await session.program.stop(verifier.limits.end, signal.SIGKILL)
     await session.program.end()
     mark = session.mark
@@ -49,6 +55,14 @@ async def _registered(verifier: DriverVerifier, session: DriverSession, mark: in
         raise RuleViolated("a registration after the start", str(error)) from None
 
 
+def _together(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
+    """Two devices for one claim, or one if the driver has no more that a claim can have together."""
+    try:
+        return separate_devices(session, driver, 2)[:2]
+    except RuleNotApplicable:
+        return plain_devices(session, driver)
+
+
 class RemembersClaims(DriverRule):
     id, level, alone = "DST-01", Level.MUST, True
     title = "A driver that was killed and started again knows which claims hold its devices"
@@ -58,12 +72,14 @@ class RemembersClaims(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         exclusive = await verifier.remembered(refuses_held)
         async with verifier.fresh_running() as (session, driver):
-            wanted = ClaimAllocation(plain_devices(session, driver))
-            async with allocated(session, driver, wanted, wanted) as [one, other]:
+            devices = _together(session, driver)
+            others = [ClaimAllocation([device]) for device in devices]
+            async with allocated(session, driver, ClaimAllocation(devices), *others) as [one, *claims]:
                 before = await prepared(session, driver, one)
                 again = await _start_again(verifier, session)
                 if exclusive:  # PRP-13 otherwise
-                    await expect_refused(session, again, other, "a device that was in use before the restart")
+                    held = "a device that was in use before the restart"
+                    await asyncio.gather(*(expect_refused(session, again, other, held) for other in claims))
                 after = await prepared(session, again, one)
                 expect(before == after, f"the same answer as before the restart, {before}", f"{after}")
 
@@ -110,7 +126,7 @@ class SurvivesReboot(DriverRule):
 
 
 async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) -> None:
-    """Changes every file that the driver keeps, and starts it again; it must serve, or end and name a file."""
+    """Changes every file of the driver, and restarts it; it must serve, or end and name a file."""
     async with verifier.fresh_running() as (session, driver):
         devices = some_devices(session, driver, 2)
         async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as [one, other]:
@@ -125,7 +141,7 @@ async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) ->
                 await prepared(session, await _start_again(verifier, session), other)
             except RuleViolated as error:
                 if not _NAMES_STATE.search(error.seen.splitlines()[-1]):
-                    raise  # a driver may refuse to serve, if it says which file is damaged
+                    raise  # a driver can refuse to serve if it names the damaged file
 
 
 class SurvivesDamage(DriverRule):
@@ -151,6 +167,33 @@ class SurvivesEmptyFile(DriverRule):
         await _damage(verifier, lambda path: path.write_bytes(b""))
 
 
+class SurvivesKillWhilePreparing(DriverRule):
+    id, level, facts, alone = "DST-08", Level.MUST, ("11.10", "11.17"), True
+    title = "A claim is prepared after the driver was killed while it prepared it"
+    why = (
+        "A driver that is killed in the middle of a call leaves a claim half prepared. The kubelet asks for it again; "
+        "if that is refused, its pod waits until somebody removes the driver's state."
+    )
+    fix = "Undo or finish at the start what the checkpoint has as begun."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, driver):
+            wanted = ClaimAllocation(plain_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [claim, other]:
+                with session.api.faults.slow(_SLOW) as delayed:
+                    preparing = asyncio.ensure_future(prepare(session, driver, claim))
+                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                        async with asyncio.timeout(_SLOW / 2):
+                            await delayed.wait()
+                    await session.program.stop(verifier.limits.end, signal.SIGKILL)
+                    with suppress(PlugwrightError):
+                        await preparing
+                again = await _start_again(verifier, session)
+                await expect_prepared(session, again, claim, "whose first call was cut by the driver's end")
+                await unprepare(session, again, claim)
+                await expect_prepared(session, again, other, "that comes next for the device")
+
+
 class AllowsSuccessor(DriverRule):
     id, level, facts, alone, note = "DST-06", Level.MUST, ("11.7",), True, True
     title = "An instance that ends leaves its successor registered"
@@ -165,7 +208,7 @@ class AllowsSuccessor(DriverRule):
             old, mark = session.program, session.mark
             new = await session.start_program()
             await new.settles(verifier.limits.start)
-            with suppress(PeerGone):  # one that waits for the end of the first is as good
+            with suppress(PeerGone):  # waiting for the end of the first instance is equivalent
                 await session.kubelet.until(
                     lambda: session.registered(mark) >= verifier.resources or not new.running,
                     verifier.limits.prompt,
@@ -248,6 +291,7 @@ STATE_RULES: tuple[type[Rule], ...] = (
     SurvivesEmptyFile,
     AllowsSuccessor,
 )
+KILL_RULES: tuple[type[Rule], ...] = (SurvivesKillWhilePreparing,)
 END_RULES: tuple[type[Rule], ...] = (
     DriverEndsOnSigterm,
     RemovesSockets,

@@ -1,11 +1,11 @@
-"""Rules of NodeUnprepareResources, and of the CDI devices in the answers of NodePrepareResources."""
+"""Rules of NodeUnprepareResources, and of the CDI devices in the responses of NodePrepareResources."""
 
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices, refused_specs, spec_files
+from plugwright.conformance.dra.cdi_specs import cdi_devices, cdi_devices_of, refused_specs, spec_files
 from plugwright.conformance.dra.claim_calls import (
     ClaimAllocation,
     allocated,
@@ -22,7 +22,7 @@ from plugwright.grammars import CDI_NAME
 from plugwright.model import some
 from plugwright.protocol.dra import Claim
 
-__all__ = ["CDI_RULES", "UNPREPARE_RULES", "prepared_names", "spec_directories"]
+__all__ = ["CDI_RULES", "UNPREPARE_RULES", "WITHOUT_SPEC_RULES", "prepared_names", "spec_directories"]
 
 _MOST = 32  # devices from each end of the list
 
@@ -92,12 +92,36 @@ class UnpreparesDeleted(DriverRule):
                 await prepared(session, driver, next_one)
 
 
+class UnpreparesWithoutSpec(DriverRule):
+    id, level, facts = "UNP-08", Level.MUST, ("11.17", "11.19")
+    title = "A claim whose CDI spec is gone is unprepared"
+    why = (
+        "A reboot empties /var/run/cdi. The kubelet unprepares claims of pods that were deleted meanwhile, without "
+        "preparing them again; a failure keeps the claim allocated and its device held."
+    )
+    fix = "Take a file that does not exist for one that was removed."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = ClaimAllocation(some_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [claim, other]:
+                names = set(await prepared_names(session, driver, claim))
+                own = [path for path in session.cdi.iterdir() if names >= set(cdi_devices_of(path)) > set()]
+                if not own:
+                    raise RuleNotApplicable("no spec in {cdi} is for one claim alone")
+                for path in own:
+                    path.unlink()
+                await _expect_success(session, driver, claim, "a claim whose spec is gone")
+                await prepared(session, driver, other)
+
+
 def spec_directories(verifier: DriverVerifier, session: DriverSession) -> list[Path]:
     return list(dict.fromkeys([*map(session.on_host, verifier.options.cdi_dirs), session.cdi]))
 
 
 async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[str]:
-    """The CDI names of a claim; not applicable where it has none."""
+    """The CDI names of a claim; not applicable if it has none."""
     names = [name for device in await prepared(session, driver, claim) for name in device.cdi_devices]
     if not names:
         raise RuleNotApplicable("the devices have no CDI names")
@@ -113,10 +137,12 @@ class ClaimNamesAreQualified(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
-                names = await prepared_names(session, driver, claim)
-                odd = [name for name in names if not CDI_NAME.fullmatch(name)]
-                expect(not odd, "names such as example.com/claim=uid-gpu-0", some(odd))
+            odd: list[str] = []
+            for device in _each_device(session, driver):
+                async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
+                    names = await prepared_names(session, driver, claim)
+                odd += [name for name in names if not CDI_NAME.fullmatch(name)]
+            expect(not odd, "names such as example.com/claim=uid-gpu-0", some(odd))
 
 
 async def _known(verifier: DriverVerifier, found: Sequence[str], session: DriverSession) -> None:
@@ -179,13 +205,13 @@ class CdiNodesExist(DriverRule):
 
 
 def _each_device(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
-    """Every device that a claim has to itself, at most so many from each end; or one that several claims may have."""
+    """Every exclusive device, at most `_MOST` from each end; or else a shared one."""
     devices = [device for device in session.devices(driver.name) if not device.is_shared]
     return list(dict.fromkeys([*devices[:_MOST], *devices[-_MOST:]])) or some_devices(session, driver)
 
 
 def _nodes(verifier: DriverVerifier, session: DriverSession, names: Sequence[str]) -> list[str]:
-    """The paths on the host of the nodes that these CDI devices bring."""
+    """The host paths of the nodes in these CDI devices."""
     known = cdi_devices(spec_directories(verifier, session))
     return [
         str(node.get("hostPath") or node["path"])
@@ -267,6 +293,7 @@ class CdiSpecsStay(DriverRule):
 
 
 UNPREPARE_RULES: tuple[type[Rule], ...] = (Unprepares, UnpreparesTwice, UnpreparesUnknown, UnpreparesDeleted)
+WITHOUT_SPEC_RULES: tuple[type[Rule], ...] = (UnpreparesWithoutSpec,)
 CDI_RULES: tuple[type[Rule], ...] = (
     ClaimNamesAreQualified,
     ClaimNamesResolve,
