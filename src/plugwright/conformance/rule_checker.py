@@ -195,9 +195,8 @@ class Checker:
             return _Outcome(failed, rule.title, "no answer in time", catalogue.prerequisite(rule))
         except OSError as error:  # such as a removed file
             return _Outcome(failed, rule.title, f"{type(error).__name__}: {error}")
-        if missing := self._verifier.nothing_examined():
-            return _Outcome(RuleStatus.NOT_APPLICABLE, "", missing)
-        return _Outcome(RuleStatus.PASS)
+        missing = self._verifier.nothing_examined()
+        return _Outcome(RuleStatus.NOT_APPLICABLE, "", missing) if missing else _Outcome(RuleStatus.PASS)
 
     def _broken(self, rule: type[Rule], error: PrerequisiteBroken) -> _Outcome:
         """The outcome of a rule that found a step broken: its own fault if it is the rule about that step."""
