@@ -99,10 +99,10 @@ prometheus: ## Prometheus and promtool of the distribution, for the tests of ale
 
 # `make setup` takes selenium away again when uv.lock has changed.
 chromium: $(READY) ## Chromium, its driver and selenium, for the tests of the page (Debian or Ubuntu; root)
-	@command -v chromedriver >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium chromium-driver >/dev/null; }
+	@command -v chromedriver >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; }
 	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras --group browser
 
-test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, hostile texts, other origins: [ARGS='-k keyboard']
+test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, looks, hostile texts, other origins: [ARGS='-k keyboard']
 	@PLUGWRIGHT_REQUIRE=chromium $(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 kubernetes-programs: $(READY) ## the programs that `make test-kubernetes` runs, which builds them itself if need be (needs Go)
@@ -217,7 +217,7 @@ docs: $(READY) ## the documentation site, in build/site; a broken link or anchor
 	@build/docs-environment/bin/sphinx-build -q -W --keep-going -n -b html -c docs . build/site
 	@echo "build/site/docs/index.html"
 
-pictures: $(READY) ## the pictures of the documentation, from a real session (needs kubectl)
+pictures: chromium ## the pictures of the documentation, from real sessions, and of the page (needs kubectl, Chromium)
 	@$(BIN)/python examples/pictures.py
 
 # helm: from HELM, from the PATH, or built (needs Go).

@@ -1,4 +1,5 @@
-"""Writes the address of the repository into what a release publishes: [project.urls] of the package, home of the chart.
+"""Writes the address of the repository into what a release publishes: [project.urls] of the package, home of the chart,
+and the page that its alerts link to.
 
     python3 deploy/repository_urls.py https://github.com/OWNER/NAME [DIRECTORY]
 
@@ -12,6 +13,7 @@ __all__ = ["main"]
 
 _PACKAGE_MARK = "# [project.urls]: "
 _CHART_MARK = "# home and sources: "
+_RUNBOOKS = "docs/operations.md"  # default of the chart's metrics.prometheusRule.runbooks
 
 
 def main(repository: str, directory: Path) -> None:
@@ -28,6 +30,9 @@ def main(repository: str, directory: Path) -> None:
     _replace(directory / "pyproject.toml", _PACKAGE_MARK, f"[project.urls]\n{table}")
     chart = f"home: {repository}\nsources: [{repository}]\n"
     _replace(directory / "deploy/helm/plugwright/Chart.yaml", _CHART_MARK, chart)
+    values = directory / "deploy/helm/plugwright/values.yaml"
+    if values.exists():
+        _replace(values, f"    runbooks: {_RUNBOOKS}", f"    runbooks: {repository}/blob/main/{_RUNBOOKS}\n")
 
 
 def _replace(path: Path, mark: str, text: str) -> None:

@@ -19,6 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded prints no traceback
+
 from lightkube import Client, KubeConfig, codecs
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.models.core_v1 import Container, PodSpec, ResourceRequirements
@@ -165,8 +168,10 @@ def devices(demo: Demo) -> None:
         demo.api.delete(Pod, "two", grace_period=0)
     demo.until_node("10", "0")
     step("The plugin was stopped: none is allocatable, but the resource is still there", "plugwright node resources")
-    say("    A real kubelet keeps it for five minutes; this one keeps it for 3 seconds (--plugin-grace), with a status")
-    say("    update every second (--heartbeat), so that the demo is short. Then it is 0 and stale:")
+    say(
+        "    A real kubelet keeps it for five minutes; this one keeps it for 3 seconds (--plugin-grace), with a status "
+        "update every second (--heartbeat), so that the demo is short. Then it is 0 and stale:"
+    )
     demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "1s")
     demo.until_node(None, None)
     step("The stale resource is gone from Capacity and Allocatable, and stays away", "kubectl describe node node-1")
@@ -213,6 +218,7 @@ def claims(demo: Demo) -> None:
         "Four more GPUs are served by claims, from the cluster's own file:", "kubectl get deviceclasses,resourceslices"
     )
     say(CLAIMS_CONFIG)
+    say("    A claim for two of them:")
     say(CLAIM.replace("NAME", "pair").replace("MEMORY", "40Gi"))
     given = allocate_pair(demo, "pair", "40Gi")
     step(
@@ -295,7 +301,7 @@ def plugin(demo: Demo) -> Iterator[None]:
     text = CONFIG % (demo.root / "facts")
     file = demo.root / "plugwright.yaml"
     file.write_text(text)
-    step("`plugwright run` serves this file at the node, a process as on a real one:", str(file))
+    step("`plugwright run` serves this configuration on the node, in a process of its own:", str(file))
     say(text)
     flags = ("--kubelet-dir", node_directory(demo.facts), "--state-dir", str(demo.root / "cordons"))
     arguments = command("run", "-c", str(file), *flags, "--log-level", "error")
@@ -378,4 +384,8 @@ def expect(fact: bool, error: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

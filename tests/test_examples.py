@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_the_demo_ends_well() -> None:
     last = shlex.split(demo.stdout.splitlines()[-1])
     help_text = subprocess.run([*last, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert help_text.startswith("Usage: plugwright up")
+
+
+def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "examples/demo.py"], cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as demo:
+        assert demo.stdout is not None
+        while "A cluster" not in demo.stdout.readline():
+            assert demo.poll() is None
+        demo.send_signal(signal.SIGINT)
+        _, errors = demo.communicate(timeout=60)
+    assert (demo.returncode, errors) == (130, "")
 
 
 def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -143,7 +143,7 @@ def test_every_part_of_make_check_is_a_hook() -> None:
 def test_a_release_has_the_address_of_its_repository(tmp_path: Path) -> None:
     address, chart = "https://github.com/example/plugwright", Path("deploy/helm/plugwright/Chart.yaml")
     (tmp_path / chart).parent.mkdir(parents=True)
-    for path in (Path("pyproject.toml"), chart):
+    for path in (Path("pyproject.toml"), chart, chart.with_name("values.yaml")):
         (tmp_path / path).write_text((ROOT / path).read_text())
     script = str(ROOT / "deploy" / "repository_urls.py")
     subprocess.run([sys.executable, script, address, str(tmp_path)], check=True)
@@ -152,4 +152,6 @@ def test_a_release_has_the_address_of_its_repository(tmp_path: Path) -> None:
     assert PROJECT | {"urls": project["urls"]} == project
     released = loaded(tmp_path / chart)
     assert (released["home"], released["sources"]) == (address, [address])
+    values: Any = loaded(tmp_path / chart.with_name("values.yaml"))
+    assert values["metrics"]["prometheusRule"]["runbooks"] == f"{address}/blob/main/docs/operations.md"
     assert f'{script.removeprefix(f"{ROOT}/")} "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY"' in RELEASE

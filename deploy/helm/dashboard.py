@@ -50,8 +50,8 @@ def _fleet() -> tuple[str, Sequence[_Panel]]:
         _stat("Held", "count(count by (node, resource, device) (plugwright_device_holder)) or vector(0)"),
         _graph("Unhealthy devices by code", "sum by (code) (plugwright_unhealthy_devices)", "{{code}}"),
         _graph(
-            "Errors that hardware reported",
-            "sum by (code) (rate(plugwright_device_events_total[1h])) * 3600",
+            "Errors that hardware reported, per hour",
+            f"sum by (code) ({_in_an_hour('plugwright_device_events_total')})",
             "{{code}}",
         ),
         _table(
@@ -101,16 +101,22 @@ def _device() -> tuple[str, Sequence[_Panel]]:
         _table("Holders", held, ["node", "device", "api", "namespace", "pod", "container", "dra_claim_name"]),
         _graph(
             "Utilisation of held GPUs (dcgm-exporter)",
-            f"DCGM_FI_DEV_GPU_UTIL * on (UUID) group_right () max by (UUID, namespace, pod, node) ({held})",
+            "max by (UUID) (DCGM_FI_DEV_GPU_UTIL) * on (UUID) group_right () "
+            f"max by (UUID, namespace, pod, node) ({held})",
             "{{node}} {{namespace}}/{{pod}}",
             unit="percent",
         ),
         _graph(
-            "Failures by code",
-            f"sum by (device, code) (increase(plugwright_device_failures_total{{{_OF_NODE}}}[1h]))",
+            "Failures by code, per hour",
+            f"sum by (device, code) ({_in_an_hour(f'plugwright_device_failures_total{{{_OF_NODE}}}')})",
             "{{device}} {{code}}",
         ),
     )  # fmt: skip
+
+
+def _in_an_hour(counter: str) -> str:
+    """The events of the last hour; `increase` leaves out the first one, with which a counter begins."""
+    return f"clamp_min({counter} - {counter} offset 1h or {counter}, 0)"
 
 
 def _placed(*rows: tuple[str, Sequence[_Panel]]) -> list[_Panel]:

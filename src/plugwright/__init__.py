@@ -1,6 +1,6 @@
 """plugwright: the toolkit for devices on Kubernetes: device plugins and DRA drivers.
 
-The public names, loaded when they are first used: a program that only makes `Device` values loads no server.
+The public names are loaded at their first use: a program that only makes `Device` values loads no server.
 """
 
 from importlib import import_module
@@ -34,7 +34,7 @@ __all__ = [
     "serving",
 ]
 
-if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the interpreter, and a test compares them
+if TYPE_CHECKING:  # for type checkers; `_HOMES` is the same for the interpreter, and a test compares them
     from plugwright.attributes import Capacity, Consumption, CounterSet, Version
     from plugwright.errors import ConfigError, InvalidValue, PluginError, PlugwrightError
     from plugwright.model import Allocation, Device, DeviceNode, Health, Mount

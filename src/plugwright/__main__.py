@@ -1,8 +1,8 @@
-"""The program `plugwright`, also as `python -m plugwright`: signals first, since loading a command takes a while."""
+"""The program `plugwright`, also as `python -m plugwright`: handles signals first, because commands load slowly."""
 
 import sys
 
-from plugwright.system.early_signals import handle_early_signals
+from plugwright.system.early_signals import end_on_interrupt, handle_early_signals
 from plugwright.system.init_process import leave_init
 
 __all__ = ["main"]
@@ -16,6 +16,8 @@ def main() -> None:
     if is_daemon and not any(argument.startswith(_NO_DAEMON) for argument in arguments):
         leave_init()
         handle_early_signals()
+    else:
+        end_on_interrupt()
     if arguments[:1] == ["run"]:
         from plugwright.cli.lean_start import serve_plainly
 

@@ -1,7 +1,7 @@
-"""What claims select devices by: typed attributes, capacities and counters, with the limits of resource.k8s.io/v1.
+"""The data by which claims select devices: typed attributes, capacities, counters; limits as in resource.k8s.io/v1.
 
-Checked where they are made, because the API server refuses a whole ResourceSlice for one value in it. Quantities are
-whole numbers here, of bytes or of what is counted.
+Values are checked when they are made, because the API server rejects a whole ResourceSlice for one invalid value.
+Quantities are whole numbers here, of bytes or of counted units.
 """
 
 import re
@@ -43,7 +43,7 @@ _NAME_LIMIT = 32
 _DOMAIN_LIMIT = 63
 _VALUES_LIMIT = 32  # attributes and capacities of one device together
 _COUNTERS_LIMIT = 32  # of one counter set
-_CONSUMPTION_LIMIT = 2  # counter sets that one device takes of
+_CONSUMPTION_LIMIT = 2  # counter sets from which one device consumes
 _VALID_VALUES_LIMIT = 10
 _LARGEST = 2**63 - 1
 _SHOWN = 200  # characters of a value in an error message
@@ -53,7 +53,7 @@ _PRERELEASE = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_PRERELEASE}(?:\.{_PRERELEASE})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
-# Whole numbers only, so without `plugwright.quantity`: it needs decimal, half a MiB that the daemon has no use for.
+# Whole numbers only, without `plugwright.quantity`: it needs decimal, half a MiB that the daemon does not need.
 _QUANTITY = re.compile(r"([0-9]{1,31})([kMGTPE]|[KMGTPE]i)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate("kMGTPE", 1)}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTPE", 1)}
@@ -74,7 +74,7 @@ class Version(str):
 
 
 class ClaimReference(msgspec.Struct, frozen=True):
-    """The ResourceClaim that a device was allocated for, and the claim's request."""
+    """The ResourceClaim for which a device was allocated, and the claim's request."""
 
     uid: str
     namespace: str
@@ -84,11 +84,11 @@ class ClaimReference(msgspec.Struct, frozen=True):
 
 @frozen()
 class Capacity(FrozenValue):
-    """How much of something a device has, such as memory.
+    """The amount of a resource that a device has, such as memory.
 
-    On a device that several claims may share, the others say how much one claim may ask for: in steps from `minimum`
-    to `maximum`, or one of `values`; `default` is for a claim that does not say. Without them a claim that does not say
-    gets the whole.
+    On a device that several claims can share, the other fields limit how much one claim can request: in steps from
+    `minimum` to `maximum`, or one of `values`; `default` is for a claim that does not specify an amount. Without them
+    such a claim gets everything.
     """
 
     __slots__ = __match_args__ = ("value", "default", "minimum", "maximum", "step", "values")
@@ -119,7 +119,7 @@ class Capacity(FrozenValue):
 
     @property
     def has_policy(self) -> bool:
-        """Whether it says how much of it one claim may ask for."""
+        """Whether it limits how much one claim can request."""
         return self.default is not None
 
     def _check_policy(self) -> None:
@@ -166,7 +166,7 @@ class Capacity(FrozenValue):
 
 @frozen(unhashed=("counters",))
 class CounterSet(FrozenValue):
-    """What the parts of one piece of hardware have together, such as the memory of a GPU with MIG devices."""
+    """The common resources of the parts of one piece of hardware, such as the memory of a GPU with MIG devices."""
 
     __slots__ = __match_args__ = ("name", "counters")
 
@@ -182,7 +182,7 @@ class CounterSet(FrozenValue):
 
 @frozen(unhashed=("counters",))
 class Consumption(FrozenValue):
-    """What a device takes of a counter set while it is allocated."""
+    """A device's consumption from a counter set while it is allocated."""
 
     __slots__ = __match_args__ = ("of", "counters")
 
@@ -203,7 +203,7 @@ class Consumption(FrozenValue):
 
 
 def checked_attributes(device_id: str, attributes: object) -> Mapping[str, object]:
-    """Strings, integers, booleans and versions are published; values of other kinds are the plugin's own."""
+    """The checked attributes. Strings, integers, booleans and versions are published; others are the plugin's own."""
     if type(attributes) is not dict and not isinstance(attributes, Mapping):
         raise InvalidValue(f"attributes of {device_id!r} must be a mapping, got {_shown(attributes)}")
     if not attributes:
@@ -211,7 +211,7 @@ def checked_attributes(device_id: str, attributes: object) -> Mapping[str, objec
     made = dict(attributes)
     for name, value in made.items():
         kind = type(value)
-        # Most are like that, and a list may have 60,000 devices.
+        # Most are like this, and a list can contain 60,000 devices.
         plain = (kind is str and len(value) <= _TEXT_LIMIT and value.isascii()) or (
             kind is int and value.bit_length() < 64
         )
@@ -223,7 +223,7 @@ def checked_attributes(device_id: str, attributes: object) -> Mapping[str, objec
 def checked_capacity(
     device_id: str, capacity: object, attributes: Mapping[str, object], allow_multiple: bool
 ) -> Mapping[str, Capacity]:
-    """Also counts `attributes`, which share a limit with the capacities."""
+    """The checked capacities. Also counts `attributes`, which share a limit with them."""
     if not isinstance(capacity, Mapping):
         raise InvalidValue(f"capacity of {device_id!r} must be a mapping, got {_shown(capacity)}")
     made = {name: _capacity(device_id, name, capacity[name]) for name in capacity}
@@ -253,7 +253,7 @@ def checked_consumption(device_id: str, consumes: object) -> tuple[Consumption, 
 
 
 def is_published(value: object) -> bool:
-    """Whether claims can select by such a value."""
+    """Whether claims can select by this value."""
     return isinstance(value, str | int)  # a bool is an int, a Version a str
 
 
@@ -271,7 +271,7 @@ def whole_quantity(what: str, quantity: object) -> int:
     return number
 
 
-@lru_cache(maxsize=1024)  # the same names in every device of a list
+@lru_cache(maxsize=1024)  # the same names occur in every device of a list
 def _is_name(name: object) -> bool:
     if not isinstance(name, str):
         return False
@@ -331,7 +331,7 @@ def _counters(name: str, counters: object) -> Mapping[str, int]:
 
 
 def _shown(value: object) -> str:
-    """For an error message; Python refuses to write an integer of more than 4300 digits."""
+    """A value for an error message; Python refuses to convert an integer of more than 4300 digits."""
     if isinstance(value, int) and value.bit_length() > 128:
         return "a number that large"
     return clean(repr(value), _SHOWN)

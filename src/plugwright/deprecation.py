@@ -13,7 +13,7 @@ _MINOR_VERSIONS = 2
 
 
 class Former(NamedTuple):
-    """What replaces a former name, and the version that first warned about it, such as `0.3.0`."""
+    """The replacement of a former name, and the version that first warned about it, such as `0.3.0`."""
 
     current: str
     since: str
@@ -32,7 +32,7 @@ ENTRY_KEYS: Mapping[str, Former] = {}  # keys of an entry of `resources`
 
 
 def current_name(name: str, table: Mapping[str, Former] = PYTHON_NAMES) -> str:
-    """The name in use now, after a DeprecationWarning to the caller's caller if `name` is a former one."""
+    """The current name, with a DeprecationWarning to the caller's caller if `name` is a former one."""
     former = table.get(name)
     if former is None:
         return name
@@ -45,7 +45,7 @@ def current_name(name: str, table: Mapping[str, Former] = PYTHON_NAMES) -> str:
 def current_keys(
     entry: Mapping[str, object], table: Mapping[str, Former] = ENTRY_KEYS
 ) -> tuple[dict[str, object], Sequence[str]]:
-    """The entry with current keys only, and a warning for each former key. A current key wins over its former one."""
+    """The entry with current keys only, and a warning for each former key. A current key overrides its former one."""
     former = [key for key in entry if key in table]
     renamed = {table[key].current: entry[key] for key in former}
     kept = {key: value for key, value in entry.items() if key not in table}

@@ -23,6 +23,7 @@
     ├── PeerRefused             the peer answered with an error
     ├── HoldersUnknown          the devices that pods hold cannot be read
     ├── ClaimRefused            a ResourceClaim cannot be prepared; the text is for the pod's owner
+    │   ├── ClaimGone               there is no such claim with devices of this node
     │   └── ClaimWaits              not now: it is tried again
     ├── AllocationAborted       claims that cannot be allocated: an invalid claim, class, selector or pool
     │   └── FeatureUnsupported      their allocation depends on a feature or field that the allocator does not know
@@ -45,8 +46,8 @@
         ├── ContainerWaiting, ContainerConfigError, VolumeNotMounted
         └── KubeletFindings         in strict mode: what would go wrong with a real kubelet
 
-Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed in `cli` alone. Exceptions that never
-leave the code that raises them may live there; `tests/test_errors.py` lists them.
+They can be raised anywhere; only `protocol.grpc_errors` maps them to gRPC codes, and only `cli` prints them. Exceptions
+that never leave the code that raises them can be defined there; `tests/test_errors.py` lists them.
 """
 
 import os
@@ -60,7 +61,7 @@ from plugwright.text import described, line_of, quoted
 __all__ = [
     "AllocationAborted", "AllocationFailed", "AlreadyExists", "CallNotStarted", "CallTimedOut",
     "CallUnfinished",
-    "CheckpointCorrupt", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
+    "CheckpointCorrupt", "ClaimGone", "ClaimNotPrepared", "ClaimRefused", "ClaimWaits", "ClusterError", "ConfigError",
     "ContainerConfigError", "ContainerWaiting", "DirectoryReplaced", "DriverGone", "Expired", "FeatureUnsupported",
     "HardwareMissing", "HoldersUnknown",
     "InvalidPod", "InvalidSetting", "InvalidValue", "KubeletError", "KubeletFindings", "ListTooLarge",
@@ -80,10 +81,10 @@ class PlugwrightError(Exception):
 
 
 class ConfigError(PlugwrightError):
-    """A file, a flag or an environment variable has a value that cannot be used.
+    """A file, a flag or an environment variable has an unusable value.
 
-    `path` is the place of the mistake in a file, if known, and `key` the wrong key there. `others` are the messages of
-    further mistakes in the same file.
+    `path` is the place of the mistake in a file, if known, and `key` the invalid key there. `others` are the messages
+    of further mistakes in the same file.
     """
 
     def __init__(self, message: str, path: str = "", key: str = "", others: tuple[str, ...] = ()) -> None:
@@ -96,7 +97,7 @@ class NotVisible(PlugwrightError):
 
 
 class InvalidSetting(ConfigError):
-    """Settings of a resource have the right types and still cannot be followed.
+    """Settings of a resource have the right types but are unusable.
 
     `path` is the setting below the resource, such as `usb[1].vendor`; if empty, the family's whole key is wrong.
     """
@@ -116,17 +117,17 @@ class PathTooLong(ConfigError):
 
 
 class PluginError(PlugwrightError):
-    """The plugin's own code failed, or returned what the kubelet cannot be sent."""
+    """The plugin's own code failed, or returned a value that cannot be sent to the kubelet."""
 
 
 class InvalidValue(PluginError, ValueError):
-    """A device, an allocation or a name that could never work; refused where it is made."""
+    """A device, an allocation or a name that could never work; rejected when it is made."""
 
 
 class HardwareMissing(PluginError):
-    """The node has none of the hardware; discover() raises it. The resource is idle, and discover() is called again.
+    """The node has none of the hardware. Raised by discover(): the resource is idle, and discover() is called again.
 
-    `on_bus` names hardware that the node has all the same, such as GPUs without a driver: the resource then reports it.
+    `on_bus` names hardware that the node has nevertheless, such as GPUs without a driver: the resource then reports it.
     """
 
     def __init__(self, reason: str, on_bus: str = "") -> None:
@@ -163,7 +164,7 @@ class PluginTimeout(PluginError):
 
 
 class CallUnfinished(PluginError, OSError):
-    """A blocking call has no result; whoever handles the errors of a plugin or of a disk handles it too."""
+    """A blocking call has no result; handlers of plugin errors and of disk errors both handle it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -171,7 +172,7 @@ class CallUnfinished(PluginError, OSError):
 
 
 class CallTimedOut(CallUnfinished, TimeoutError):
-    """A blocking call did not end within its limit; its thread may still run."""
+    """A blocking call did not end within its limit; its thread can still be running."""
 
     def __init__(self, name: str, limit: float) -> None:
         super().__init__(f"{name} did not end within {limit:g} s")
@@ -179,7 +180,7 @@ class CallTimedOut(CallUnfinished, TimeoutError):
 
 
 class CallNotStarted(CallUnfinished):
-    """A blocking call was not started: too many earlier calls hang, or there is no thread for it."""
+    """A blocking call was not started: too many earlier calls hang, or no thread is available."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} not started: {reason}")
@@ -187,7 +188,7 @@ class CallNotStarted(CallUnfinished):
 
 
 class ProtocolError(PlugwrightError):
-    """The peer did what the protocol does not allow."""
+    """The peer violated the protocol."""
 
 
 class _DeviceError(ProtocolError):
@@ -197,14 +198,14 @@ class _DeviceError(ProtocolError):
 
 
 class UnknownDevice(_DeviceError):
-    """The kubelet asked for a device that discovery never announced."""
+    """The kubelet requested a device that discovery never listed."""
 
     def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
         super().__init__(resource, device_ids, f"{resource} has no device {quoted(device_ids)}")
 
 
 class UnhealthyDevice(_DeviceError):
-    """The kubelet asked for a device that cannot be used now."""
+    """The kubelet requested a device that cannot be used now."""
 
     def __init__(self, resource: str, reasons: dict[str, str]) -> None:
         named = ", ".join(f"{device_id!r} ({reason or 'no reason given'})" for device_id, reason in reasons.items())
@@ -213,26 +214,26 @@ class UnhealthyDevice(_DeviceError):
 
 
 class RepeatedDevice(_DeviceError):
-    """The kubelet asked for one device more than once for one container."""
+    """The kubelet requested one device more than once for one container."""
 
     def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
         super().__init__(resource, device_ids, f"asked for more than once from {resource}: {quoted(device_ids)}")
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes arrived that are not the message of the method."""
+    """Received bytes are not the message of the method."""
 
 
 class MessageTooLarge(MalformedMessage):
-    """A message or an answer has more bytes or values than this side accepts."""
+    """A message or a response has more bytes or values than this side accepts."""
 
 
 class UnknownKind(MalformedMessage):
-    """An object of a kind that has no protobuf message."""
+    """An object of a kind without a protobuf message."""
 
 
 class PeerGone(PlugwrightError):
-    """The peer cannot be reached, or went away during a call; `message` is the text of its gRPC status, if any."""
+    """The peer is unreachable, or disconnected during a call; `message` is the text of its gRPC status, if any."""
 
     def __init__(self, text: str, message: str = "") -> None:
         super().__init__(text)
@@ -240,11 +241,11 @@ class PeerGone(PlugwrightError):
 
 
 class PeerSilent(PeerGone):
-    """The peer did not answer within the time limit."""
+    """The peer did not respond within the time limit."""
 
 
 class PeerRefused(PlugwrightError):
-    """The peer answered with an error; `code` is the name of its gRPC status."""
+    """The peer responded with an error; `code` is the name of its gRPC status."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})" if message and code else message or code)
@@ -259,15 +260,19 @@ class ClaimRefused(PlugwrightError):
     """A ResourceClaim cannot be prepared on this node; the text reaches the owner of its pod."""
 
 
+class ClaimGone(ClaimRefused):
+    """The claim does not exist, was replaced, or was not given devices of this node."""
+
+
 class ClaimWaits(ClaimRefused):
-    """The claim cannot be prepared now: a device is held, away or failing, or the API server does not answer."""
+    """The claim cannot be prepared now: a device is held, missing or failing, or the API server does not respond."""
 
 
 class AllocationAborted(PlugwrightError):
     """Claims cannot be allocated, in kube-scheduler's words.
 
-    `on_node` if another node may still fit. Otherwise the claim, its class or a selector has to change first.
-    `reasons` are the `Reason`s that are known.
+    `on_node` if the claims could still fit another node. Otherwise the claim, its class or a selector has to change
+    first. `reasons` are the known `Reason`s.
     """
 
     def __init__(self, message: str, on_node: bool = False, reasons: Sequence[Any] = ()) -> None:
@@ -284,7 +289,7 @@ class FeatureUnsupported(AllocationAborted):
 
 
 class DirectoryReplaced(PlugwrightError):
-    """A mount still shows a directory that was deleted; only a restart, with a new mount, shows what replaced it."""
+    """A mount still shows a deleted directory; only a restart with a new mount shows its replacement."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"{directory} was deleted on the node, and its mount here still shows the deleted one")
@@ -309,7 +314,7 @@ class StateFileNewer(StateFileDamaged):
 
 
 class StateFileLocked(PlugwrightError, TimeoutError):
-    """Another process has kept the lock on a state file for too long."""
+    """Another process has held the lock on a state file for too long."""
 
     def __init__(self, lock: Path, limit: float) -> None:
         super().__init__(f"another process has had {lock} locked for {limit:g} s")
@@ -327,7 +332,7 @@ class StateFileTooLarge(PlugwrightError, OSError):
 
 
 class DriverGone(PlugwrightError):
-    """A driver does not answer, or is certainly `unloaded`, so that its devices have been reset when it returns."""
+    """A driver does not respond, or is certainly `unloaded`, so that its devices have been reset when it returns."""
 
     def __init__(self, reason: str, unloaded: bool = False) -> None:
         super().__init__(reason)
@@ -335,11 +340,11 @@ class DriverGone(PlugwrightError):
 
 
 class PluginNotRunning(PlugwrightError):
-    """The program under test is not registered, or has ended, although a rule needs it."""
+    """The program under test is not registered or has ended, although a rule needs it."""
 
 
 class RuleViolated(PlugwrightError):
-    """The program under test does not keep the rule: what was expected, and what was seen."""
+    """The program under test violates the rule: the expected and the observed behaviour."""
 
     def __init__(self, expected: str, seen: str) -> None:
         super().__init__(f"{expected}; {seen}")
@@ -347,7 +352,7 @@ class RuleViolated(PlugwrightError):
 
 
 class PrerequisiteBroken(RuleViolated):
-    """A step that several rules start from failed; `rule_id` is the rule about this step."""
+    """A prerequisite step of several rules failed; `rule_id` is the rule about this step."""
 
     def __init__(self, rule_id: str, expected: str, seen: str) -> None:
         super().__init__(expected, seen)
@@ -359,15 +364,15 @@ class RuleNotApplicable(PlugwrightError):
 
 
 class ClusterError(PlugwrightError):
-    """The embedded cluster refuses a request; the text is the real API server's where there is one."""
+    """The embedded cluster rejects a request; the text is the real API server's if it has one."""
 
 
 class PatchFailed(ClusterError):
-    """A patch does not fit its document."""
+    """A patch does not match its document."""
 
 
 class StatusError(ClusterError):
-    """An API server refuses a request; code, reason, message and details are those of its `Status`."""
+    """An API server rejects a request; code, reason, message and details are those of its `Status`."""
 
     def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -401,11 +406,11 @@ class Expired(StatusError):
 
 
 class KubeletError(PlugwrightError):
-    """The emulated kubelet refuses, in the words of the real one."""
+    """The emulated kubelet refuses, with the message of the real one."""
 
 
 class InvalidPod(KubeletError):
-    """A pod that no API server would accept; `path` is as `$.spec.containers[0].resources`, `key` a key there."""
+    """A pod that no API server would accept; `path` is like `$.spec.containers[0].resources`, `key` a key there."""
 
     def __init__(self, text: str, path: str = "$", key: str = "") -> None:
         super().__init__(text)
@@ -417,11 +422,11 @@ class AllocationFailed(KubeletError):
 
 
 class ClaimNotPrepared(KubeletError):
-    """A pod's ResourceClaims cannot be prepared or unprepared; the text is the kubelet's, which tries again."""
+    """A pod's ResourceClaims cannot be prepared or unprepared; the text is that of the kubelet, which retries."""
 
 
 class PodRefused(KubeletError):
-    """A pod was not admitted: it has failed for good, with the reason and message of its status."""
+    """A pod was not admitted: it has failed permanently, with the reason and message of its status."""
 
     def __init__(self, pod: str, reason: str, message: str) -> None:
         super().__init__(f"{pod} refused, {reason}: {message}")
@@ -429,7 +434,7 @@ class PodRefused(KubeletError):
 
 
 class ContainerWaiting(KubeletError):
-    """A container is not running; a real kubelet would try again and again."""
+    """A container is not running; a real kubelet would retry repeatedly."""
 
     def __init__(self, container: str, reason: str, message: str) -> None:
         super().__init__(f"container {container} waits, {reason}: {message}")
@@ -437,11 +442,11 @@ class ContainerWaiting(KubeletError):
 
 
 class ContainerConfigError(KubeletError):
-    """A container refers to something that is not there; a real kubelet would try again and again."""
+    """A container refers to a missing object; a real kubelet would retry repeatedly."""
 
 
 class VolumeNotMounted(KubeletError):
-    """A volume of a pod cannot be set up; none of its containers is created until it can."""
+    """A volume of a pod cannot be set up; until it is, none of the pod's containers is created."""
 
     def __init__(self, volume: str, problem: str) -> None:
         super().__init__(f'MountVolume.SetUp failed for volume "{volume}" : {problem}')

@@ -1,7 +1,7 @@
-"""The base of the public values that check their arguments in an `__init__` of their own.
+"""The base of the public values that check their arguments in their own `__init__`.
 
-Values without one are frozen `msgspec.Struct`s. A dataclass would be shorter, but Python compiles its methods at every
-start of the daemon, 0.5 ms for each class.
+Other values are frozen `msgspec.Struct`s. A dataclass would be shorter, but Python compiles its methods at every start
+of the daemon, 0.5 ms for each class.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from typing import ClassVar, Self, TypeVar, dataclass_transform
 
 __all__ = ["FrozenValue", "freeze", "frozen"]
 
-freeze = object.__setattr__  # sets a field, for __init__ alone
+freeze = object.__setattr__  # sets a field, only for __init__
 
 
 class FrozenValue:
     """An immutable value, compared, hashed and shown by its fields: the names in `__match_args__`, which are its slots.
 
-    To be decorated with `frozen()`. A subclass that is not has the same fields and may have slots of its own.
+    Decorate subclasses with `frozen()`; an undecorated subclass has the same fields and can have its own slots.
     """
 
     __slots__ = ()
@@ -25,14 +25,14 @@ class FrozenValue:
     _hashed: ClassVar["attrgetter[object]"]
 
     def replace(self, **changes: object) -> Self:
-        """A copy with other values in some fields, checked like every new value."""
+        """A copy with some fields replaced, checked like every new value."""
         fields = {name: getattr(self, name) for name in self.__match_args__}
         return type(self)(**fields | changes)
 
     __replace__ = replace  # for copy.replace(), from Python 3.13 on
 
     def _replace_unchecked(self, **changes: object) -> Self:
-        """Like replace(), with values that are known to be valid."""
+        """Like replace(), for values known to be valid."""
         made = object.__new__(type(self))
         for name in self.__match_args__:
             freeze(made, name, changes[name] if name in changes else getattr(self, name))
@@ -57,7 +57,7 @@ class FrozenValue:
         return f"{type(self).__name__}({', '.join(fields)})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
-        """For copies and pickles: __init__ takes the fields in their order."""
+        """Supports copies and pickles: __init__ takes the fields in their order."""
         return type(self), tuple([getattr(self, name) for name in self.__match_args__])
 
 
@@ -66,7 +66,7 @@ Value = TypeVar("Value", bound=FrozenValue)
 
 @dataclass_transform(frozen_default=True)
 def frozen(*, unhashed: tuple[str, ...] = ()) -> Callable[[type[Value]], type[Value]]:
-    """Completes a value's class; fields that are `unhashed`, because they are mappings, count for equality alone."""
+    """Completes a value's class; `unhashed` fields, which are mappings, count only for equality."""
 
     def complete(cls: type[Value]) -> type[Value]:
         cls._fields = attrgetter(*cls.__match_args__)

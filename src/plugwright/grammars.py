@@ -1,6 +1,6 @@
-"""The grammars of what values are made of (names, texts, paths, lists), and the checks that refuse anything else.
+"""The grammars of names, texts, paths and lists in values, and the checks that reject invalid ones.
 
-The values themselves are in `model` and `attributes`.
+`model` and `attributes` contain the values.
 """
 
 import os
@@ -40,7 +40,7 @@ _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def checked_text(what: str, text: object) -> str:
-    """A string that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
+    """A string that can be sent; half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
     if not isinstance(text, str):
         raise InvalidValue(f"{what} must be a string, got {text!r}")
     if "\0" in text or not (text.isascii() or _is_sendable(text)):
@@ -70,8 +70,8 @@ def checked_mapping(what: str, value: object) -> Mapping[str, object]:
 
 
 def checked_list(what: str, values: object) -> list[object]:
-    """A lone string is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
-    if type(values) in (list, tuple):  # to ask the abstract classes below takes longer than all the rest
+    """The values as a list. A single string is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
+    if type(values) in (list, tuple):  # checking the abstract classes below takes longer than everything else
         return list(values)  # type: ignore[call-overload, no-any-return]
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         raise InvalidValue(f"{what} must be a list, got {values!r}")
@@ -90,7 +90,7 @@ def checked_texts(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _is_plain(text: object) -> bool:
-    """Not empty, and surely nothing to complain about."""
+    """Whether the text is certainly valid and not empty."""
     return type(text) is str and text.isascii() and text != "" and "\0" not in text
 
 
@@ -117,7 +117,7 @@ def has_wildcard(path: str) -> bool:
 
 
 def directory_before_wildcard(path: str) -> str:
-    """The directory named before the first wildcard, or the path's own; /dev for everything below it."""
+    """The directory before the first wildcard, or that of the path; /dev for everything below it."""
     parts = PurePosixPath(path).parts
     if parts[1:2] == ("dev",) and len(parts) > 2:
         return "/dev"

@@ -1,6 +1,6 @@
-"""The values of every package: devices, allocations, resource names.
+"""The common values of all packages: devices, allocations, resource names.
 
-Frozen, and checked where they are made: a value that exists can be sent. Their messages are in `protocol.messages`.
+They are frozen and checked when they are made: every existing value can be sent. `protocol.messages` encodes them.
 """
 
 import os
@@ -53,8 +53,8 @@ __all__ = [
     "some",
 ]
 
-DEVICE_ID_LIMIT = 63  # by a comment in the API; kubelets do not check it, other tools do
-NUMA_NODES = range(1024)  # what Linux can be built for at most
+DEVICE_ID_LIMIT = 63  # by a comment in the API, enforced by other tools but not by kubelets
+NUMA_NODES = range(1024)  # the largest number in a Linux build
 _DIGITS = re.compile(r"(\d+)")
 _NO_REASON = "no reason given"
 _CODE = re.compile(r"(?=.{1,32}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -65,7 +65,7 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 class Health(StrEnum):
-    """A device's health as the kubelet sees it; the words are those on the wire."""
+    """A device's health as the kubelet sees it; the values are those on the wire."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -73,23 +73,23 @@ class Health(StrEnum):
 
 @frozen(unhashed=("attributes", "capacity", "parameters"))
 class Device(FrozenValue):
-    """One device that a container can be allocated.
+    """A device that can be allocated to containers.
 
-    `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `code` is the kind of the reason
-    in one word that programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy
-    one none.
+    `numa` contains the nearby NUMA nodes; -1, which sysfs writes for none, is accepted. `code` is the kind of the
+    reason in one word that programs can rely on, such as `xid-79` or `lost`; an Unhealthy device without a code has
+    `other`, a Healthy one none.
 
     Claims select by `attributes` that are strings, integers, booleans or a `Version`, and by `capacity`; attributes of
-    other kinds are for the plugin's own methods. `allow_multiple`: several claims may share the device, each with its
-    part of the capacity. `consumes` is what it takes of counter sets that it has in common with other devices.
+    other types are for the plugin's own methods. `allow_multiple`: several claims can share the device, each with its
+    part of the capacity. `consumes` is its consumption from counter sets shared with other devices.
 
     In allocate() and release() for a claim, `claim` names the claim and its request, `capacity` is the claim's part of
-    the capacity, `share_id` names its part of a device that several claims share, and `parameters` is its opaque
-    configuration. With `admin_access` the claim only observes the device, which another pod may hold.
+    the capacity, `share_id` identifies its part of a device shared by several claims, and `parameters` is its opaque
+    configuration. With `admin_access` the claim only monitors the device, which another pod can hold.
 
-    `physical` are names of the hardware behind it, such as a PCI address; a part of it is the whole's name, `/` and
-    more. While a pod holds hardware under an id that is no longer offered, other devices with that hardware are
-    Unhealthy, unless both have the same `sharing`: a text that is empty for a device that one container has alone.
+    `physical` contains names of the hardware behind the device, such as a PCI address; the name of a part starts with
+    that of the whole and `/`. While a pod holds hardware under an id that is no longer offered, other devices with that
+    hardware are Unhealthy, unless both have the same `sharing`, a text that is empty for an exclusive device.
     """
 
     __slots__ = __match_args__ = (
@@ -166,15 +166,15 @@ class Device(FrozenValue):
         return self.health is Health.HEALTHY
 
     def unhealthy(self, reason: str, code: str = "") -> "Device":
-        """The same device, Unhealthy for `reason`. Never raises: a device must not stay healthy for want of words."""
+        """The same device, Unhealthy for `reason`. Never raises, so a malformed reason cannot keep a device Healthy."""
         code = code if _is_code(code) else _OTHER
-        # replace() would check everything again, for 60,000 devices when their driver fails.
+        # replace() would check everything again, for 60,000 devices if their driver fails.
         return self._replace_unchecked(health=Health.UNHEALTHY, reason=clean(reason) or _NO_REASON, code=code)
 
 
 @frozen()
 class Mount(FrozenValue):
-    """A file or directory of the host that the container gets, at the same path unless another is set."""
+    """A file or directory of the host that is mounted in the container, by default at the same path."""
 
     __slots__ = __match_args__ = ("host_path", "container_path", "read_only")
 
@@ -190,7 +190,7 @@ class Mount(FrozenValue):
 
 @frozen()
 class DeviceNode(FrozenValue):
-    """A device node of the host that the container gets, at the same path unless another is set."""
+    """A device node of the host in the container, by default at the same path."""
 
     __slots__ = __match_args__ = ("host_path", "container_path", "permissions")
 
@@ -208,9 +208,9 @@ class DeviceNode(FrozenValue):
 
 @frozen(unhashed=("env", "annotations"))
 class Allocation(FrozenValue):
-    """The response for one container. A plain path stands for a mount or a device node at the same path inside.
+    """The response for one container. A plain path means a mount or device node at the same path in the container.
 
-    A pod's own `env` wins over `env` here; what a tenant must not change goes into a CDI device.
+    A pod's own `env` overrides `env` here; settings that a tenant must not change belong into a CDI device.
     """
 
     __slots__ = __match_args__ = ("env", "mounts", "nodes", "annotations", "cdi")
@@ -269,14 +269,14 @@ _Path = TypeVar("_Path", Mount, DeviceNode)
 
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts `gpu` before `gpu-2`, and that before `gpu-10`."""
+    """A sort key that sorts `gpu` before `gpu-2`, and that before `gpu-10`."""
     parts = [(part.lstrip("0"), part.isdecimal(), part) for part in _DIGITS.split(text)]
-    # A number with fewer digits is the smaller one. The end comes before a number; the text decides between 01 and 1.
+    # A number with fewer digits is smaller. The end comes before a number; the text decides between 01 and 1.
     return (*((1, len(digits), digits) if number else (0, 0, part) for digits, number, part in parts), (-1, 0, text))
 
 
 def some(names: Iterable[str], most: int = 16) -> str:
-    """The first `most` names, for an error message that lists what there is."""
+    """The first `most` names, for an error message that lists the possible ones."""
     names = list(names)
     shown = ", ".join(names[:most]) or "none"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
@@ -303,7 +303,7 @@ def _health(device_id: str, health: str) -> Health:
 
 
 def _reason(device_id: str, reason: object) -> str:
-    """Cleaned, not refused: it may quote what another program or a device said."""
+    """The reason, cleaned and not rejected, because it can quote another program or a device."""
     if not isinstance(reason, str):
         raise InvalidValue(f"the reason of {device_id!r} must be a string, got {reason!r}")
     return clean(reason) if reason else ""

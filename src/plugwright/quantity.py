@@ -16,8 +16,8 @@ __all__ = [
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
-_EXACT_DIGITS = 17  # before the point: with nine behind it they fit into the usual precision of 28
-_DIGITS = 40  # the API server refuses longer quantities
+_EXACT_DIGITS = 17  # before the point: with nine decimal places they fit into the usual precision of 28
+_DIGITS = 40  # the API server rejects longer quantities
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]?|[KMGTPE]i|[eE][+-]?\d+)", re.ASCII)
 
 _BINARY = [(f"{unit}i", Decimal(1024) ** power) for power, unit in reversed([*enumerate("KMGTPE", 1)])]
@@ -54,35 +54,35 @@ def is_quantity(text: object) -> bool:
 
 
 def zero_if_invalid(text: object) -> Decimal:
-    """Zero for an invalid quantity: for objects that were validated before."""
+    """The number; zero for an invalid quantity in objects that were validated before."""
     return parse(str(text)) if is_quantity(text) else Decimal(0)
 
 
 def whole(value: Decimal) -> int:
-    """Rounded up: a part of a device counts as one."""
+    """The number rounded up: a part of a device counts as one."""
     return int(value.to_integral_value(ROUND_CEILING))
 
 
 def as_text(value: Decimal) -> str:
-    """Whole numbers as they are, others in thousandths."""
+    """Whole numbers unchanged, others in thousandths."""
     return str(int(value)) if value == value.to_integral_value() else f"{whole(value * 1000)}m"
 
 
 def canonical(amount: object) -> str:
-    """As an API server writes it: with the largest unit that leaves a whole number."""
+    """The notation of an API server: with the largest unit that leaves a whole number."""
     text = str(amount)
     return written(parse(text), suffix_of(text)) if is_quantity(text) else text
 
 
 def suffix_of(text: str) -> str:
-    """The kind of suffix that a quantity is written with: `binary`, `exponent` or `decimal`."""
+    """The kind of a quantity's suffix: `binary`, `exponent` or `decimal`."""
     if text.endswith("i"):
         return "binary"
     return "exponent" if _EXPONENT.search(text) else "decimal"
 
 
 def written(value: Decimal, suffix: str) -> str:
-    """A number as an API server writes it. Fractions and small numbers have no binary suffix."""
+    """A number in the notation of an API server. Fractions and small numbers have no binary suffix."""
     if value.adjusted() > _EXACT_DIGITS:
         with localcontext(prec=2 * _DIGITS):
             return _written(value, suffix)
@@ -108,7 +108,7 @@ def add(amounts: Iterable[Mapping[str, Decimal]]) -> dict[str, Decimal]:
 
 
 def effective_requests(containers: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
-    """A pod's peak request of every resource, as the scheduler and the kubelet count.
+    """A pod's peak request of every resource, as counted by the scheduler and the kubelet.
 
     `containers` are (`init`, `sidecar` or `main`; requests) in the pod's order. Main containers and sidecars run
     together; an init container runs together with the sidecars before it.

@@ -1,6 +1,6 @@
-"""The facade's run() and serving(): plugins served through the device plugin API, by claims, or by both.
+"""The facade's run() and serving(): serve plugins through the device plugin API, by claims, or by both.
 
-`sdk` serves the one, `dra` the other, which is only loaded if it is needed.
+`sdk` serves the device plugin API, `dra` claims; `dra` is only loaded if needed.
 """
 
 import os
@@ -23,8 +23,8 @@ __all__ = ["former_driver", "needs_driver", "resource_driver", "run", "serving"]
 def run(*plugins: Plugin, settings: Settings | None = None, serve: str | ServeSettings = "") -> None:
     """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again.
 
-    `serve` is `device-plugin`, `dra` or `both`; empty leaves it to each plugin. Settings that are left at their
-    defaults come from the same variables as those of `plugwright run`. A mistake ends the program with one line.
+    `serve` is `device-plugin`, `dra` or `both`; empty leaves the choice to each plugin. Settings left at their defaults
+    come from the same variables as those of `plugwright run`. An error ends the program with one line.
     """
     sdk_run.run(*_served(plugins, serve), settings=settings, drivers=resource_driver)
 
@@ -33,17 +33,17 @@ def run(*plugins: Plugin, settings: Settings | None = None, serve: str | ServeSe
 async def serving(
     *plugins: Plugin, settings: Settings | None = None, serve: str | ServeSettings = ""
 ) -> AsyncIterator[Daemon]:
-    """Serves `plugins` while inside, in the caller's own event loop; touches no signals."""
+    """Serves `plugins` while inside, in the caller's own event loop; handles no signals."""
     plugins = _served(plugins, serve)
     async with sdk_run.serving(*plugins, settings=settings, drivers=resource_driver) as daemon:
         yield daemon
 
 
 def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
-    """The driver of a resource that claims are served from, or that earlier claims may hold devices of; else None."""
+    """The driver of a resource that serves claims or whose devices earlier claims could hold; otherwise None."""
     if runtime.serve.api is ServeMode.DEVICE_PLUGIN:
         driver = former_driver(runtime)
-        # The service account of a pod has rights for the drivers of its configuration alone.
+        # A pod's service account has rights only for the drivers in its configuration.
         if not driver or not (runtime.settings.kubeconfig or os.environ.get("KUBECONFIG")):
             return _leaving(runtime, driver) if driver else None
     cpython.allow_ssl()
@@ -53,12 +53,12 @@ def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
 
 
 def needs_driver(runtime: ResourceRuntime) -> bool:
-    """Whether claims are served from a resource, or earlier claims may still hold its devices."""
+    """Whether a resource serves claims, or earlier claims could still hold its devices."""
     return runtime.serve.api is not ServeMode.DEVICE_PLUGIN or bool(former_driver(runtime))
 
 
 def former_driver(runtime: ResourceRuntime) -> str:
-    """The driver whose claims may hold devices of a resource that the device plugin API serves; empty if none may."""
+    """The driver whose claims could hold devices of a resource of the device plugin API; empty if there is none."""
     settings = runtime.settings
     usual = runtime.serve.driver or driver_names.driver_name(runtime.resource)
     for driver in (usual, *driver_paths.recorded_drivers(settings.paths.plugins, runtime.resource)):

@@ -1,7 +1,7 @@
-"""Texts and errors from outside, made safe to show: in a reason, a log line, a table or a message to the kubelet.
+"""Makes untrusted texts and errors safe to show: in a reason, a log line, a table or a message to the kubelet.
 
-A device's reason may quote a file name that is not UTF-8, an HTTP server's own words or a driver's buffer. None of them
-may break the list it is in, write to an operator's terminal or fill a log.
+A device's reason can quote a file name that is not UTF-8, an HTTP server's text or a driver's buffer. None of these can
+break the list that contains them, write to an operator's terminal or fill a log.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ _CALLERS = (  # of an author's code
 def clean(text: object, limit: int = 1024) -> str:
     """`text` in one printable line of at most `limit` characters; never raises.
 
-    White space becomes single spaces. Whatever cannot be printed (control characters, C1, bidirectional overrides, NUL)
-    or cannot be sent (half of a surrogate pair) is shown as its escape: `\\x1b`, `\\u202e`, `\\udcff`.
+    White space becomes single spaces. Characters that cannot be printed (control characters, C1, bidirectional
+    overrides, NUL) or sent (half of a surrogate pair) are shown as their escapes: `\\x1b`, `\\u202e`, `\\udcff`.
     """
     words = " ".join(_string(text).split())
     shown = escaped(words[: limit + 1])
@@ -33,19 +33,19 @@ def clean(text: object, limit: int = 1024) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` with escapes for whatever cannot be printed or sent; its length is not limited."""
+    """`text` with escapes for characters that cannot be printed or sent; its length is not limited."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escape(character) for character in text)
 
 
 def fitted(text: object, size: int) -> str:
-    """As `clean`, in at most `size` bytes of UTF-8."""
+    """Like `clean`, in at most `size` bytes of UTF-8."""
     shown = clean(text, size)
     encoded = shown.encode()
     if len(encoded) <= size:
         return shown
-    # Half a character at the cut is left out.
+    # A character cut in half is omitted.
     return encoded[: size - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
@@ -56,7 +56,7 @@ def described(cause: BaseException) -> str:
 
 
 def line_of(cause: BaseException) -> str:
-    """The innermost line of an author's code in a traceback: not that of a library it called, nor of what called it."""
+    """The innermost line of an author's code in a traceback: not that of a library it called, nor of its caller."""
     where, author, trace = "", "", cause.__traceback__
     while trace is not None:
         code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -64,7 +64,7 @@ def line_of(cause: BaseException) -> str:
         if not author and not module.startswith(_CALLERS):
             author = package
         if author and package == author:
-            # As much of the path as the module's name has parts: `acme/tape.py` for `acme.tape`.
+            # The path has as many parts as the module's name: `acme/tape.py` for `acme.tape`.
             depth = module.count(".") + (2 if code.co_filename.endswith("__init__.py") else 1)
             where = f"{'/'.join(code.co_filename.split('/')[-depth:])}:{trace.tb_lineno} in {code.co_name}"
         trace = trace.tb_next
@@ -72,14 +72,14 @@ def line_of(cause: BaseException) -> str:
 
 
 def quoted(names: Sequence[str], most: int = 8) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of further ones."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _string(text: object) -> str:
     try:
-        # A plain str: a subclass may have methods of its own.
+        # A plain str, because a subclass can override methods.
         return str.__str__(text) if isinstance(text, str) else str(text)
     except Exception:  # noqa: BLE001  an author's object whose __str__ raises is still named
         return type(text).__name__

@@ -161,3 +161,20 @@ async def test_a_selector_that_can_never_work_is_refused(api: Api, expression: s
         assert refused.code == 422, refused.body
         assert f"{place}.cel.expression: " in refused.body["message"]
         assert message in refused.body["message"]
+
+
+async def test_admin_access_needs_a_labelled_namespace(api: Api) -> None:
+    requests = [{"name": "a", "exactly": {"deviceClassName": "gpu"}}]
+    requests.append({"name": "b", "exactly": {"deviceClassName": "gpu", "adminAccess": True}})
+    claim = {"metadata": {"name": "watch"}, "spec": {"devices": {"requests": requests}}}
+    template = {"metadata": {"name": "watch"}, "spec": {"spec": claim["spec"]}}
+    kinds = {CLAIMS: claim, CLAIMS.replace("resourceclaims", "resourceclaimtemplates"): template}
+    for path, entry in kinds.items():
+        refused = await api("POST", path, deepcopy(entry))
+        assert refused.code == 422, refused.body
+        cause = refused.body["details"]["causes"][0]
+        assert (cause["reason"], cause["field"]) == ("FieldValueForbidden", "spec.devices.requests[1].adminAccess")
+        assert "requires the `resource.kubernetes.io/admin-access: true` label" in cause["message"]
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    assert (await api.patch("/api/v1/namespaces/default", label)).code == 200
+    assert [(await api("POST", path, deepcopy(entry))).code for path, entry in kinds.items()] == [201, 201]

@@ -128,6 +128,42 @@ def look(chromium: Any, live_page: LivePage) -> Look:
     return looking
 
 
+_SCALE = 8  # pixels of a picture that are compared as one
+_COMPARE = """
+const [made, reference, scale, done] = arguments;
+const drawn = (data) => new Promise((resolve, reject) => {
+  const image = new Image();
+  image.onerror = () => reject("not a picture");
+  image.onload = () => {
+    const canvas = document.createElement("canvas");
+    canvas.width = image.width / scale; canvas.height = image.height / scale;
+    const context = canvas.getContext("2d");
+    context.imageSmoothingQuality = "high";
+    context.drawImage(image, 0, 0, canvas.width, canvas.height);
+    resolve([image.width, image.height, context.getImageData(0, 0, canvas.width, canvas.height).data]);
+  };
+  image.src = "data:image/png;base64," + data;
+});
+Promise.all([drawn(made), drawn(reference)]).then(([one, other]) => {
+  if (one[0] !== other[0] || one[1] !== other[1]) return done(1);
+  let differing = 0;
+  for (let at = 0; at < one[2].length; at += 4) {
+    const channels = [0, 1, 2].map((channel) => Math.abs(one[2][at + channel] - other[2][at + channel]));
+    if (Math.max(...channels) > 40) differing += 1;
+  }
+  done(differing / (one[2].length / 4));
+}, (error) => done(`${error}`));
+"""
+
+
+def difference(driver: Any, made: str, reference: str) -> float:
+    """The share of two pictures that differs, 1 if their sizes do; both as base64. Leaves the page."""
+    driver.get("about:blank")
+    found = driver.execute_async_script(_COMPARE, made, reference, _SCALE)
+    assert isinstance(found, int | float), found
+    return found
+
+
 Axe = Callable[[], list[str]]
 
 

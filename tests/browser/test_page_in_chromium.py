@@ -1,13 +1,16 @@
 """The page in a real Chromium: every view without errors, by keyboard alone, hostile texts and other origins."""
 
+import base64
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from tests.browser.conftest import MARKUP, Axe, Look
+from tests.browser.conftest import MARKUP, Axe, Look, difference
 
+PICTURES = Path(__file__).with_name("pictures")
 HOSTILE = f"{MARKUP} \u202egnp \u0007"
 FIRST = "/device?" + urlencode({"node": "node-1", "resource": "mock/gpu"})
 _PRESSED = "return document.activeElement.closest('form.command')?.elements.namedItem('name').value"
@@ -42,6 +45,52 @@ def test_every_view_is_without_errors_and_serious_findings(look: Look, axe: Axe,
     finally:
         look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     look.page.plugwright("mock", "recover", mock_device(look, 5), "--node", "node-1", "--resource", "mock/gpu")
+
+
+# Everything that differs from run to run is hidden, and the font is one that `make chromium` installs.
+_STEADY = """
+const sheet = new CSSStyleSheet();
+sheet.replaceSync(`
+  body { font-family: "DejaVu Sans" !important; } .c, code { font-family: "DejaVu Sans Mono" !important; }
+  #events, #waiting > [href="#events"], #unseen, .timeline, .server { display: none !important; }
+  dl, time, #live { visibility: hidden !important; }
+`);
+document.adoptedStyleSheets = [sheet];
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "width", "scheme"),
+    [
+        ("fleet", "/", 1200, "light"),
+        ("fleet-dark", "/", 1200, "dark"),
+        ("fleet-narrow", "/", 390, "light"),
+        ("node", "/node?name=node-1", 1200, "light"),
+        ("device", "", 1200, "light"),
+        ("waiting", "/waiting", 1200, "light"),
+        ("claims", "/claims", 1200, "dark"),
+    ],
+)
+def test_views_look_as_in_their_pictures(look: Look, name: str, path: str, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    look.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
+    try:
+        look.at(path or device_path(mock_device(look, 0)))
+        look.script(_STEADY)
+        made = look.driver.get_screenshot_as_base64()
+    finally:
+        look.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    picture = PICTURES / f"{name}.png"
+    if not picture.exists():
+        PICTURES.mkdir(exist_ok=True)
+        picture.write_bytes(base64.b64decode(made))
+        pytest.fail(f"{picture.name} did not exist; it is written, look at it")
+    reference = base64.b64encode(picture.read_bytes()).decode()
+    differing = difference(look.driver, made, reference)
+    assert differing < 0.005, f"if {picture.name} is to change, remove it, and run the test to have it written"
 
 
 def test_a_device_is_found_and_made_to_fail_by_keyboard_alone(look: Look) -> None:
@@ -127,7 +176,12 @@ Promise.allSettled(tries).then((all) => {{
 }});
 </script>"""
 
+    class Server(ThreadingHTTPServer):
+        daemon_threads = False  # joined at the end, and so no connection is left open
+
     class Handler(BaseHTTPRequestHandler):
+        timeout = 1.0  # browsers open connections without a request
+
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
@@ -137,7 +191,7 @@ Promise.allSettled(tries).then((all) => {{
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  the base class's name
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"

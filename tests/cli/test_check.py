@@ -62,6 +62,20 @@ async def test_every_mistake_is_reported_in_one_run_with_its_line(tmp_path: Path
     ]
 
 
+async def test_conflicts_are_reported_beside_wrong_types(tmp_path: Path) -> None:
+    text = CONFLICTS.replace(
+        "not a name\n    mock: {count: 1}", "not a name\n    mock: {count: 1}\n  - {name: a.io/b, mock: {cont: 1}}"
+    )
+    code, lines, _ = await check(tmp_path / "bad.yaml", text.replace("broken}", "broken, until: soon}"))
+    assert code == 1
+    assert [line.partition("bad.yaml:")[2].partition(":")[0] for line in lines] == ["4", "6", "8", "10"]
+
+
+async def test_a_number_out_of_range_is_shown(tmp_path: Path) -> None:
+    _, [line], _ = await check(tmp_path / "x.yaml", "resources:\n  - {name: a.io/b, mock: {count: 1}, expect: -1}\n")
+    assert line.endswith("resources[0].expect: expected an integer >= 0, got -1")
+
+
 async def test_every_conflict_is_reported_once_the_types_are_right(tmp_path: Path) -> None:
     code, lines, _ = await check(tmp_path / "bad.yaml", CONFLICTS)
     assert code == 1

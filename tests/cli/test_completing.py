@@ -1,12 +1,20 @@
 """Names of a cluster are completed for the shells and for kubectl, and nothing is if the cluster does not answer."""
 
 import asyncio
+import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.processes import Ended, ended
 from tests.cluster.up.clusters import RuntimeDirectory, pod
+
+KUBECONFIG = """\
+clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+contexts: [{{name: c, context: {{cluster: c}}}}]
+current-context: c
+"""
 
 
 @pytest.fixture
@@ -64,3 +72,21 @@ async def test_a_cluster_that_does_not_answer_offers_nothing(runtime: RuntimeDir
     (tmp_path / "kubeconfig").write_text("clusters: [")
     assert await completed("plugwright why tr", runtime.environment) == [""]
     assert (await for_kubectl(runtime.environment, "why", "tr")).out == ":4\n"
+
+
+@pytest.mark.parametrize("name", ["plugwright", "kubectl_complete-plugwright"])
+async def test_ctrl_c_ends_a_completion_without_a_word(name: str, runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    server.setblocking(False)
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG.format(port=server.getsockname()[1]))
+    words = {"_PLUGWRIGHT_COMPLETE": "bash_complete", "COMP_WORDS": "plugwright why tr", "COMP_CWORD": "2"}
+    environment = runtime.environment | (words if name == "plugwright" else {})
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        program(name), "why", "tr", stdout=pipe, stderr=pipe, env=environment
+    )
+    connection, _ = await asyncio.get_running_loop().sock_accept(server)
+    with server, connection:  # it never gets an answer
+        process.send_signal(signal.SIGINT)
+        assert await process.communicate() == (b"", b"")
+    assert process.returncode == -signal.SIGINT

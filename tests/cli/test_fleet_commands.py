@@ -67,6 +67,8 @@ async def test_through_exec_the_report_adds_what_the_api_server_lacks(
             assert unseen.startswith("not seen: worker-1: no NodeReport: ids, health and holders are those of pod")
             known = await ended(python("-m", "plugwright", "devices", "-o", "json", *flags), runtime.environment)
             assert json.loads(known.out)["sources"] == {"worker-1": "pod devices/p"}
+            wide = await ended(python("-m", "plugwright", "devices", "-o", "wide", *flags), runtime.environment)
+            assert "NodeReport of worker-1: by exec into pod devices/p" in wide.out.splitlines()
 
 
 async def test_a_report_of_another_shape_is_an_error_and_not_believed(tmp_path: Path) -> None:
@@ -94,10 +96,14 @@ async def test_the_history_of_a_device_and_of_a_pod(runtime: RuntimeDirectory, t
         assert sorted(event["kind"] for event in events) == ["allocated", "allocated", "health"]
         lines = (await runtime.ask("history", "default/two", "--since", "1h")).out.splitlines()
         assert [line.split()[2:] for line in lines[1:]] == [
-            ["mock/gpu", event["device"], "allocated", "to", "default/two"]
+            ["mock/gpu", event["device"], "allocated", "to", "default/two/main"]
             for event in events
             if event["kind"] == "allocated"
         ]
+        shown = (await runtime.ask("who", "1", "--node", "node-2")).out.splitlines()
+        assert shown[2:4] == ["", "last 24 hours:"]
+        assert shown[4].endswith("Z  Unhealthy: fan\\x1b[31m\\x07 off\\u202e (xid-79)")
+        assert "no event in the last 24 hours" in (await runtime.ask("who", "0", "--node", "node-2")).out
         [head, line] = (await runtime.ask("history", "--node", "node-2", "mock/gpu")).out.splitlines()[:1] + [
             line for line in (await runtime.ask("history", "mock-1")).out.splitlines() if "Unhealthy" in line
         ]

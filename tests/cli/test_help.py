@@ -84,6 +84,14 @@ def test_the_help_of_each_command_has_an_example(path: tuple[str, ...]) -> None:
     assert f"plugwright {' '.join(path)} " in example(*path)
 
 
+@pytest.mark.parametrize("path", [(), *COMMANDS], ids=" ".join)
+def test_help_fits_a_narrow_terminal(path: tuple[str, ...]) -> None:
+    text = CliRunner().invoke(cli, [*path, "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    listed = text.partition("\nCommands:\n")[2]
+    assert not re.search(r"\.\.\.$", listed, re.MULTILINE)  # no summary is cut off
+
+
 def test_every_command_that_prints_a_table_has_the_same_formats() -> None:
     formats: dict[tuple[str, ...], object] = {}
     for path in COMMANDS:

@@ -2,12 +2,13 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import re
 import struct
 import termios
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import lightkube
@@ -17,6 +18,7 @@ from tests.cli.processes import python, running
 from tests.cluster.up.clusters import RuntimeDirectory, pod
 
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+HELD = re.compile(r"held +default/two/main")
 COLOURS = re.compile(r"\x1b\[[0-9;]+m")
 
 
@@ -29,10 +31,10 @@ def runtime(tmp_path: Path) -> RuntimeDirectory:
 
 
 class Terminal:
-    """What a program has drawn on a pseudo-terminal of 40 lines and 150 columns."""
+    """What a program has drawn on a pseudo-terminal of 40 lines."""
 
     def __init__(self, descriptor: int) -> None:
-        self.text = ""
+        self.text, self.has_ended = "", False
         self._descriptor, self._news = descriptor, asyncio.Event()
 
     def read(self) -> None:
@@ -40,6 +42,7 @@ class Terminal:
             self.text += os.read(self._descriptor, 65536).decode(errors="replace")
         except OSError:  # the program has ended
             asyncio.get_running_loop().remove_reader(self._descriptor)
+            self.has_ended = True
         self._news.set()
 
     @property
@@ -47,6 +50,14 @@ class Terminal:
         """The last whole picture, without its colours."""
         pictures = self.text.split("as of ")
         return CONTROLS.sub("", pictures[-2] if len(pictures) > 1 else "")
+
+    async def lines(self) -> list[str]:
+        """Everything that the program has printed when it has ended, without colours."""
+        async with asyncio.timeout(40):
+            while not self.has_ended:
+                self._news.clear()
+                await self._news.wait()
+        return CONTROLS.sub("", self.text).splitlines()
 
     async def shows(self, fact: Callable[[str], bool]) -> None:
         async with asyncio.timeout(40):
@@ -56,11 +67,13 @@ class Terminal:
 
 
 @asynccontextmanager
-async def on_terminal(environment: Mapping[str, str], *arguments: object) -> AsyncIterator[Terminal]:
+async def on_terminal(
+    environment: Mapping[str, str], *arguments: object, columns: int = 150
+) -> AsyncIterator[Terminal]:
     main, side = os.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     terminal = Terminal(main)
-    environment = {**os.environ, **environment, "COLUMNS": "150", "LINES": "40"}
+    environment = {**os.environ, **environment, "COLUMNS": str(columns), "LINES": "40"}
     process = await asyncio.create_subprocess_exec(
         *python("-m", "plugwright", *arguments), stdin=side, stdout=side, stderr=side, env=environment
     )
@@ -69,7 +82,8 @@ async def on_terminal(environment: Mapping[str, str], *arguments: object) -> Asy
     try:
         yield terminal
     finally:
-        process.terminate()
+        with suppress(ProcessLookupError):
+            process.terminate()
         await process.wait()
         asyncio.get_running_loop().remove_reader(main)
         os.close(main)
@@ -87,7 +101,7 @@ async def test_the_view_of_a_cluster_follows_pods_devices_and_waiting_pods(
             await terminal.shows(lambda screen: "node-1  mock/gpu  ..." in screen)
             with up.client as api:
                 create(api, "two", "2")
-                await terminal.shows(lambda screen: screen.count("default/two/main") == 2)
+                await terminal.shows(lambda screen: len(HELD.findall(screen)) == 2)
                 create(api, "big", "3")
                 await terminal.shows(lambda screen: "default/big waits" in screen and "1 waiting" in screen)
                 await runtime.ask("mock", "fail", "2", "--reason", "\x1b]0;owned\x07 hot\u202e")
@@ -97,7 +111,7 @@ async def test_the_view_of_a_cluster_follows_pods_devices_and_waiting_pods(
                 await terminal.shows(lambda screen: "allocated to default/two" in screen)
                 api.delete(Pod, "two", namespace="default", grace_period=0)
                 api.delete(Pod, "big", namespace="default", grace_period=0)
-            await terminal.shows(lambda screen: "default/two/main" not in screen and "mock/gpu  ..U" in screen)
+            await terminal.shows(lambda screen: not HELD.search(screen) and "mock/gpu  ..U" in screen)
         assert COLOURS.search(terminal.text)
 
 
@@ -128,3 +142,23 @@ async def test_in_a_pipe_the_view_of_a_cluster_is_plain_lines_after_each_change(
             watching.process.terminate()
         assert not any("\x1b" in line for line in watching.out.all)
         assert sum("mock/gpu  ..." in line for line in watching.out.all) == 1
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+async def test_tables_fit_a_narrow_terminal(runtime: RuntimeDirectory, tmp_path: Path, columns: int) -> None:
+    config = tmp_path / "machines.yaml"
+    config.write_text("resources: [{name: mock/gpu, nvidia: {simulate: hgx-h100}}]")
+    async with runtime.up("-c", config) as up:
+        with up.client as api:
+            create(api, "two", "2")
+            api.wait(Pod, "two", for_conditions=["Ready"], namespace="default")
+        ids = {device["id"] for device in json.loads((await runtime.ask("devices", "-o", "json")).out)["devices"]}
+        assert ids <= set((await runtime.ask("devices")).out.split())  # in a pipe
+        for command in (["devices"], ["who", "mock/gpu"]):
+            async with on_terminal(runtime.environment, *command, columns=columns) as terminal:
+                lines = await terminal.lines()
+            assert all(len(line) <= columns for line in lines), lines
+            assert sum(line.startswith("node-1 ") for line in lines) == len(ids)
+            assert sum("default/two/main" in line for line in lines) == 2
+            is_cut = any(line.startswith("the terminal is narrow: ids are shortened") for line in lines)
+            assert is_cut == (columns == 80 or command == ["devices"])

@@ -66,7 +66,6 @@ async def test_a_command_that_fails_prints_one_line(kubelet: ObservedKubelet, se
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, second = gpu.devices
         for arguments, said in {
-            ("fail", "mock-9"): "no resource has a device 'mock-9'",
             ("fail", "mock-9", "--resource", "mock/gpu"): (
                 f"mock/gpu has no device 'mock-9' (it has: {first}, {second})"
             ),
@@ -80,6 +79,8 @@ async def test_a_command_that_fails_prints_one_line(kubelet: ObservedKubelet, se
             ),
         }.items():
             assert await node.ask("mock", *arguments) == Ended(1, "", f"plugwright: {said}\n")
+        unknown = await node.ask("mock", "fail", "mock-9")
+        assert unknown.err.startswith("plugwright: no resource has a device 'mock-9' (devices: mock-0-")
         assert len(gpu.lists) == 1
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -47,14 +48,13 @@ def test_the_project_passes_mypy_strict(project: Path) -> None:
     assert "no issues found in 2 source files" in output(project, sys.executable, "-m", "mypy", CACHE)
 
 
-def test_the_plugin_keeps_every_rule_that_its_ci_checks(project: Path, tmp_path: Path) -> None:
-    devices = tmp_path / "devices"
+def test_the_plugin_keeps_every_rule_that_its_ci_checks(project: Path) -> None:
+    devices = project / "devices"
     devices.mkdir()
     for name in ("one", "two"):
         (devices / name).write_text("ok")
     verify = (sys.executable, "-m", "plugwright", "verify", "--env", "PLUGWRIGHT_KUBELET_DIR={root}")
-    variable = f"NPU_CARD_DIR={devices}"
-    verdict = output(project, *verify, "--env", variable, "--", sys.executable, "npu_card.py")
+    verdict = output(project, *verify, "--env", "NPU_CARD_DIR=devices", "--", sys.executable, "npu_card.py")
     counts = re.search(r"^(\d+) pass, 0 fail,", verdict, re.MULTILINE)
     assert counts is not None, verdict
     assert int(counts.group(1)) > 70, verdict  # with devices to allocate
@@ -69,6 +69,21 @@ def test_the_project_is_formatted_as_ours(project: Path) -> None:
 def test_the_plugin_is_one_that_run_serves(project: Path) -> None:
     checked = output(project, sys.executable, "-m", "plugwright", "run", "npu_card:NpuCard", "--check")
     assert checked == "NpuCard: acme.example/npu, valid\n"
+
+
+def test_the_printed_steps_and_the_ci_install_plugwright_from_its_source(tmp_path: Path) -> None:
+    steps = [line.strip() for line in made("npu", "--dir", tmp_path / "npu").output.splitlines()]
+    wheel = shlex.join(["pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "wheels", str(CHART.parents[2])])
+    assert steps[1:5] == [
+        f"cd {tmp_path / 'npu'}",
+        "python3 -m venv .venv && . .venv/bin/activate",
+        wheel,
+        "pip install --find-links wheels -e '.[test]' && pytest && mypy",
+    ]
+    workflow = yaml.safe_load((tmp_path / "npu/.github/workflows/test.yml").read_text())
+    assert "pip install --find-links wheels '.[test]'" in [
+        step.get("run") for step in workflow["jobs"]["test"]["steps"]
+    ]
 
 
 def test_everything_is_filled_in(project: Path) -> None:
@@ -122,6 +137,12 @@ def test_a_resource_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     result = made("npu", "--dir", tmp_path / "x", "--resource", "npu")
     assert "'npu' is not a resource name: it must have one '/'" in str(result.exception)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_one_line() -> None:
+    program = (sys.executable, "-m", "plugwright", "new", "npu", "--dir", "/proc/npu")
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "plugwright: cannot use /proc/npu: No such file or directory\n")
 
 
 def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from plugwright.cli.run_settings import CONFIG, SETTINGS, Kind, RunSetting, plai
 TEXTS: dict[Kind, list[str]] = {
     Path: ["/a", "b/../c", "", "="],
     str: ["x", "a=b", "127.0.0.1:9400", ""],
-    float: ["0", "1.5", "1e3", " 2 ", "-1", "soon", "nan", ""],
+    float: ["0", "1.5", "90s", "1e3", " 2 ", "-1", "soon", "nan", ""],
 }
 ADDRESSES = ["", ",", "10.0.0.7, gateway", "gateway"]
 
@@ -65,6 +65,12 @@ def test_a_plain_call_means_what_click_makes_of_it(
     plain = plain_call(call, environment)
     if plain is not None:
         assert plain == made_by_click(call, environment)
+
+
+def test_a_time_may_have_a_unit() -> None:
+    settings = made_by_click(["--watchdog", "2m"], {})
+    assert settings is not None
+    assert settings["watchdog"] == 120.0
 
 
 def test_the_calls_of_manifests_are_plain() -> None:

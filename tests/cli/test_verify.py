@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from tests.cli.processes import Ended, ended, python, running
+from tests.kubernetes.first_hour import Terminal
 
 PLUGIN = str(Path(__file__).parents[1] / "conformance" / "plugin.py")
 DRIVER = str(Path(__file__).parents[1] / "conformance" / "driver.py")
@@ -48,6 +51,16 @@ async def test_each_rule_has_a_line_with_its_time_off_a_terminal_too() -> None:
         "1.36   REG-23  not applicable",
         "1.36   LST-03  pass",
     ]
+
+
+def test_on_a_terminal_a_failed_registration_stays_in_sight(tmp_path: Path) -> None:
+    program = shlex.join(python("-m", "plugwright", "verify", "--rules", "LST,ALO", "--", "false"))
+    shown = Terminal(tmp_path, os.environ).run(f"sh -c {shlex.quote(f'{program} || true')}")
+    lines = re.split(r"[\r\n]+", shown)
+    assert [line for line in lines if len(line) > 100] == []
+    assert [line[:28].split() for line in lines if line.startswith("1.36")] == [["1.36", "REG-01", "fail"]]
+    assert "not checked, REG-01 failed: LST-01, LST-02" in shown
+    assert len(lines) < 40
 
 
 async def test_several_reports_are_written_in_one_run(tmp_path: Path) -> None:

@@ -6,10 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.processes import Ended, ended
 from tests.cluster.embedding import embedded, served
 from tests.cluster.up.clusters import RuntimeDirectory, pod
 from tests.kube.exec_server import daemon_pod, exec_server
+
+from plugwright.cli.why import explanation_lines, waiting_lines
+from plugwright.explain import Explanation, WaitingList
+from plugwright.explain.explanation import NodeEvidence
 
 POD = "\n".join(
     (
@@ -128,3 +133,22 @@ def _status() -> dict[str, object]:
     ready = [{"type": "Ready", "status": "True"}]
     counts = {"cpu": "8", "memory": "8Gi", "pods": "110"}
     return {"capacity": counts | {"mock/gpu": "4"}, "allocatable": counts | {"mock/gpu": "2"}, "conditions": ready}
+
+
+def test_pods_that_may_not_be_read_are_not_called_running() -> None:
+    none = WaitingList(unseen=("pods of namespace default cannot be read",))
+    lines = waiting_lines(none, {"pods", "own pods"}, has_namespace=False, is_wide=False)
+    assert lines == [
+        "unknown which pods wait: they cannot be read",
+        "not seen: pods of namespace default cannot be read",
+    ]
+    assert waiting_lines(WaitingList(), {"pods"}, has_namespace=False, is_wide=False) == ["no pod waits"]
+    assert waiting_lines(WaitingList(), {"pods"}, has_namespace=True, is_wide=False)[0].startswith("unknown")
+
+
+def test_an_answer_that_cannot_be_given_does_not_deny_changes() -> None:
+    group = NodeEvidence("error", "x", 1, ("n1",))
+    known = Explanation(namespace="a", pod="b", state="waits", answer="waits: no node", evidence=(group,))
+    unknown = replace(known, answer="waits: cannot be judged: DeviceClasses cannot be read")
+    assert any("no change" in line for line in explanation_lines(known))
+    assert not any("no change" in line for line in explanation_lines(unknown))

@@ -1,10 +1,11 @@
 """One cause gives one finding: crashes are errors, cascades are not checked, and the run goes on."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conformance.verifying import driver_options, small_driver, small_plugin
+from tests.conformance.verifying import FAIL, RECOVER, driver_options, small_driver, small_plugin
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -101,3 +102,12 @@ async def test_no_rule_about_devices_passes_without_devices(pattern: str) -> Non
     made = await verdicts(broken("has-no-devices"), pattern)
     about_devices = {rule for rule, verdict in made.items() if verdict.status is RuleStatus.PASS}
     assert about_devices <= {"LST-01", "LST-02", "LST-09", "LST-10", "LST-11", "LST-13"}
+
+
+async def test_a_plugin_that_never_reports_failures_is_one_finding() -> None:
+    options = VerifyOptions(limits=replace(LIMITS, register=3), fail=FAIL, recover=RECOVER)
+    made = await runner.verify(small_plugin("ignores-failure"), catalogue.select(["HOT-01", "HOT-04"]), options)
+    assert [(verdict.rule.id, verdict.status, verdict.depends_on) for verdict in made] == [
+        ("HOT-01", RuleStatus.FAIL, ""),
+        ("HOT-04", RuleStatus.NOT_CHECKED, "HOT-01"),
+    ]

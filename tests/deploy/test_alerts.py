@@ -1,6 +1,7 @@
 """The chart's alerts, evaluated by `promtool`: each fires for its fault, and none fires for planned states."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -180,3 +181,38 @@ def test_planned_states_raise_no_alert(tmp_path: Path) -> None:
 def test_an_alert_names_node_and_cause(alert: str, labels: str, tmp_path: Path) -> None:
     selector = f'ALERTS{{alertname="{alert}",alertstate="firing",{labels}}}'
     promtool_test(tmp_path, CASES[alert][0], f"count({selector})", 1)
+
+
+@pytest.mark.parametrize("title", ["Errors that hardware reported, per hour", "Failures by code, per hour"])
+@pytest.mark.parametrize(("values", "expected"), [("_x50 1x20", 1), ("2x20 5x50", 3), ("2x70", 0)])
+def test_the_dashboard_counts_the_events_of_an_hour_from_the_first_one_on(
+    title: str, values: str, expected: float, tmp_path: Path
+) -> None:
+    dashboard = json.loads(one("everything", "ConfigMap", "plugwright-dashboard")["data"]["plugwright.json"])
+    (panel,) = [panel for panel in dashboard["panels"] if panel["title"] == title]
+    query = panel["targets"][0]["expr"].replace("$node", ".*").replace("$resource", ".*")
+    kind = "events" if "events" in query else "failures"
+    series = {f'plugwright_device_{kind}_total{{{GPU},device="0",UUID="GPU-1",code="xid-79"}}': values}
+    promtool_test(tmp_path, series, f"sum({query})", expected)
+
+
+def joined(query: str) -> str:
+    """The number of series of a query that counts the pods which hold GPU-1."""
+    return f'count(({query}) and on (UUID) plugwright_device_holder{{UUID="GPU-1"}})'
+
+
+def documented_joins() -> list[str]:
+    page = (Path(__file__).parents[2] / "docs" / "run.md").read_text()
+    return [query for query in re.findall(r"```promql\n(.*?)```", page, re.DOTALL) if "DCGM_FI_DEV_GPU_UTIL" in query]
+
+
+@pytest.mark.parametrize("query", documented_joins(), ids=["used", "idle"])
+def test_a_documented_query_joins_dcgm_exporters_metrics_with_the_holders(query: str, tmp_path: Path) -> None:
+    holder = f'plugwright_device_holder{{{GPU},device="0",UUID="GPU-1",api="device-plugin",namespace="ml",'
+    series = {
+        # One GPU that two pods share: dcgm-exporter has a series for each of them.
+        **{f'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1",Hostname="w",pod="{pod}"}}': "0x70" for pod in ("a", "b")},
+        'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-2",Hostname="w"}': "90x70",
+        **{f'{holder}pod="{pod}",container="main"}}': "1x70" for pod in ("a", "b")},
+    }
+    promtool_test(tmp_path, series, joined(query), 2)

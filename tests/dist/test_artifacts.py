@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.deploy.rendered import CHART, ROOT, helm_or_skip
 
 from plugwright import __version__
@@ -108,6 +110,19 @@ def test_the_wheel_with_its_cluster_extra_starts_a_cluster(tmp_path: Path) -> No
         up.send_signal(signal.SIGINT)
         up.communicate(timeout=60)
         assert up.returncode == 0
+
+
+def test_a_new_project_passes_its_ci_with_the_wheel(tmp_path: Path) -> None:
+    programs = installed(f"{sys.version_info.major}.{sys.version_info.minor}", "", tmp_path)
+    output(programs / "plugwright", "new", "npu", cwd=tmp_path)
+    project, environment = tmp_path / "npu", tmp_path / "ci"
+    shutil.copytree(DIRECTORY or "", project / "wheels")
+    output(UV, "venv", "--quiet", "--seed", "--python", sys.executable, environment, cwd=tmp_path)
+    [job] = yaml.safe_load((project / ".github/workflows/test.yml").read_text())["jobs"].values()
+    steps = [step["run"] for step in job["steps"] if "run" in step]
+    assert len(steps) == 5
+    for step in steps:
+        output("sh", "-ec", f"PATH={environment}/bin:$PATH; {step}", cwd=project)
 
 
 def test_the_sdist_builds_the_same_wheel(tmp_path: Path) -> None:

@@ -64,12 +64,9 @@ DIRECTORIES = ("var/lib/kubelet/plugins_registry", "var/lib/kubelet/pods", "var/
 class Patient:
     def __init__(self, root: Path, kubelet: ObservedKubelet | None = None) -> None:
         self.root, self.kubelet = root, kubelet
+        self.control = root / "run/plugwright/control.sock"
         self.daemon: Running | None = None
         self.has_devices = True  # whether this user may make device nodes
-
-    @property
-    def control(self) -> Path:
-        return self.root / "run/plugwright/control.sock"
 
     @property
     def plugins(self) -> Path:

@@ -78,6 +78,14 @@ async def test_hostile_names_are_shown_as_escapes(root: Path) -> None:
     assert "\\x1b[31mred.json" in done.out
 
 
+async def test_names_in_a_command_are_quoted_for_the_shell(root: Path) -> None:
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        node.write("run/cdi/a; reboot.json", "{")
+        done = await doctor(node, *at(node))
+    assert "or rm '/var/run/cdi/a; reboot.json'" in done.out
+
+
 async def test_a_node_is_examined_in_its_daemons_pod(root: Path, tmp_path: Path) -> None:
     async with patient(root) as node, node.served_here():
         await node.settled()

@@ -1,6 +1,7 @@
 """Each prepared fault is found by exactly one line, with the command that fixes it."""
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -101,6 +102,73 @@ def hidden_spec(node: Patient) -> None:
 def denied_by_selinux(node: Patient) -> None:
     node.write("sys/fs/selinux/enforce", "1")
     node.write("var/log/audit/audit.log", AUDIT)
+
+
+def foreign_directory(node: Patient) -> None:
+    os.chown(node.plugins, 1000, 1000)
+
+
+def group_directory(node: Patient) -> None:
+    os.chown(node.plugins, 0, 1000)
+    node.plugins.chmod(0o770)
+
+
+def directory_that_is_a_file(node: Patient) -> None:
+    shutil.rmtree(node.root / "run/cdi")
+    node.write("run/cdi", "")
+
+
+def dangling_directory(node: Patient) -> None:
+    shutil.rmtree(node.root / "run/cdi")
+    (node.root / "run/cdi").symlink_to("/run/none")
+
+
+def runtime_that_ended(node: Patient) -> None:
+    (node.root / "run/containerd").mkdir()
+    stale_socket(node.root / "run/containerd/containerd.sock")
+
+
+def endpoint(node: Patient, path: str) -> None:
+    node.write("var/lib/kubelet/config.yaml", f"containerRuntimeEndpoint: unix://{path}\n")
+
+
+def no_uvm_module(node: Patient) -> None:
+    node.write("proc/modules", "nvidia 1 1 - Live 0x0\n")
+    (node.root / "dev/nvidia-uvm").unlink(missing_ok=True)
+
+
+def link_to_other_library(node: Patient) -> None:
+    libraries = "usr/lib/x86_64-linux-gnu"
+    node.write(f"{libraries}/libnvidia-ml.so.550.1.2", "")
+    (node.root / libraries / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.550.1.2")
+
+
+def watches_used_up(node: Patient) -> None:
+    node.write("proc/sys/fs/inotify/max_user_watches", "10\n")
+    (node.root / "proc/70/fd/5").symlink_to("anon_inode:inotify")
+    node.write("proc/70/fdinfo/5", "pos:\t0\n" + "inotify wd:1 ino:2 sdev:3 mask:3b4\n" * 10)
+
+
+def files_of_kubelet_used_up(node: Patient) -> None:
+    node.write("proc/70/limits", "Max open files            2    2    files\n")
+    for number in range(2):
+        (node.root / f"proc/70/fd/{number}").symlink_to("socket:[1]")
+
+
+def low_limit_of_daemon(node: Patient) -> None:
+    node.write("proc/90/cmdline", "/usr/bin/python\0-m\0plugwright\0run\0")
+    node.write("proc/90/limits", "Max open files            64    64    files\n")
+    (node.root / "proc/90/fd").mkdir()
+
+
+def dangling_state_directory(node: Patient) -> None:
+    shutil.rmtree(node.root / "var/lib/plugwright")
+    (node.root / "var/lib/plugwright").symlink_to("/data/none")
+
+
+def removed_control_socket(node: Patient) -> None:
+    node.control.unlink()
+    node.write("proc/90/cmdline", "/usr/bin/python\0/usr/bin/plugwright\0run\0")
 
 
 Fault = Callable[[Patient], object]
@@ -204,6 +272,67 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
         denied_by_selinux,
         "selinux", "denied", "restorecon",
     ),
+    "foreign-directory": (
+        foreign_directory,
+        "kubelet-directory", "user 1000", "chown 0:0 /var/lib/kubelet/device-plugins",
+    ),
+    "group-directory": (
+        group_directory, "kubelet-directory", "group 1000 may write", "chmod g-w /var/lib/kubelet/device-plugins",
+    ),
+    "empty-checkpoint": (
+        lambda node: node.write("var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", ""),
+        "kubelet-checkpoint", "the file is empty", "plugwright checkpoint verify",
+    ),
+    "spec-directory-file": (
+        directory_that_is_a_file, "cdi-specs", "/var/run/cdi is not a directory", "mkdir -m 0755 /var/run/cdi",
+    ),
+    "spec-directory-link": (
+        dangling_directory, "cdi-specs", "/var/run/cdi is not a directory", "rm /var/run/cdi",
+    ),
+    "spec-name": (
+        lambda node: node.write("etc/cdi/gpu.yml", spec("/dev/fuse", "1")),
+        "cdi-specs", "must end in .json or .yaml", "mv /etc/cdi/gpu.yml /etc/cdi/gpu.yaml",
+    ),
+    "spec-link": (
+        lambda node: (node.root / "etc/cdi/gpu.yaml").symlink_to("/none"),
+        "cdi-specs", "/etc/cdi/gpu.yaml: it cannot be read: No such file", "rm /etc/cdi/gpu.yaml",
+    ),
+    "runtime-ended": (
+        runtime_that_ended,
+        "container-runtime", "no process listens on containerd.sock", "systemctl restart containerd",
+    ),
+    "runtime-elsewhere": (
+        lambda node: endpoint(node, "/run/other.sock"),
+        "container-runtime", "/run/other.sock does not exist", "correct containerRuntimeEndpoint",
+    ),
+    "cri-disabled": (
+        lambda node: node.write("etc/containerd/config.toml", 'disabled_plugins = ["cri"]\n'),
+        "container-runtime", "cri is in disabled_plugins", "remove cri from disabled_plugins",
+    ),
+    "no-uvm-module": (no_uvm_module, "nvidia-module", "without the module nvidia_uvm", "modprobe nvidia-uvm"),
+    "other-library": (
+        link_to_other_library, "nvidia-versions", "570.86.15, the libraries are 550.1.2", "modprobe nvidia",
+    ),
+    "old-minor": (
+        lambda node: node.make_device("dev/nvidia0", (195, 5)),
+        "device-numbers", "/dev/nvidia0 has the minor number 5, the driver 0", "rm /dev/nvidia0",
+    ),
+    "closed-node": (
+        lambda node: (node.root / "dev/nvidia0").chmod(0o600),
+        "device-access", "only their owner may open /dev/nvidia0", "chmod 0666 /dev/nvidia0",
+    ),
+    "watches": (
+        watches_used_up, "inotify", "10 of 10 inotify watches", "sysctl -w fs.inotify.max_user_watches=524288",
+    ),
+    "kubelet-files": (files_of_kubelet_used_up, "open-files", "kubelet (process 70) has 2 of 2", "restart kubelet"),
+    "low-limit": (low_limit_of_daemon, "open-files", "of 64 open files", "LimitNOFILE"),
+    "dangling-state": (
+        dangling_state_directory,
+        "state-directory", "a link to a directory that does not exist", "readlink -m /var/lib/plugwright",
+    ),
+    "no-control-socket": (
+        removed_control_socket, "daemon", "plugwright (process 90) runs", "restart the daemon",
+    ),
     "apparmor": (
         lambda node: node.write("var/log/kern.log", DENIED), "apparmor", "/dev/nvidia0", "appArmorProfile",
     ),
@@ -213,7 +342,9 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
 @pytest.mark.parametrize(("make", "name", "seen", "fix"), SIMPLE.values(), ids=SIMPLE)
 async def test_a_fault_is_one_finding(root: Path, make: Fault, name: str, seen: str, fix: str) -> None:
     async with patient(root) as node, node.served_here():
-        if name in ("nvidia-device-nodes", "device-numbers") and not node.has_devices:
+        if make in (foreign_directory, group_directory) and os.getuid():
+            pytest.skip("this user may not give directories away")
+        if name in ("nvidia-device-nodes", "device-numbers", "device-access") and not node.has_devices:
             pytest.skip("this user may not make device nodes")
         await node.settled()
         if name.startswith("nvidia") and not node.has_devices:

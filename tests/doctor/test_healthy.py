@@ -34,6 +34,27 @@ async def test_in_a_pod_facts_of_the_node_are_unknown_and_no_finding(root: Path)
     assert {"kubelet-root", "kubelet-feature-gates", "runtime-cdi", "inotify", "cdi-paths"} <= hidden
 
 
+async def test_a_daemon_in_a_container_is_reached_from_the_node_through_its_process(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("proc/90/cmdline", "/usr/bin/python\0/usr/bin/plugwright\0run\0")
+        node.control = root / "proc/90/root/run/plugwright/control.sock"
+        node.control.parent.mkdir(parents=True)
+        async with node.served():
+            await node.settled()
+            report = await node.examine()
+    assert findings(report) == []
+    assert {check.name: check.state for check in report.checks}["daemon"] == "ok"
+
+
+async def test_closed_device_nodes_of_a_driver_that_makes_them_so_are_healthy(root: Path) -> None:
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        if node.has_devices:
+            (root / "dev/nvidia0").chmod(0o660)
+        node.write("proc/driver/nvidia/params", "DeviceFileGID: 44\nDeviceFileMode: 432\nModifyDeviceFiles: 1\n")
+        assert findings(await node.examine()) == []
+
+
 async def test_what_cannot_be_read_is_unknown_and_not_healthy(root: Path) -> None:
     async with patient(root) as node, node.served_here():
         await node.settled()

@@ -1,5 +1,6 @@
 """Faults in the life of kubelets, daemons and plugins are found by exactly one line each."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,6 +16,8 @@ from tests.sdk.test_rivals import rival
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.doctor.host_checks import state_directory
+from plugwright.doctor.kubelet_checks import kubelet_directory
+from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.testing import pod_requesting
 
@@ -48,6 +51,19 @@ async def test_a_missing_directory_is_one_finding(root: Path) -> None:
         node.plugins.with_name("elsewhere").rename(node.plugins)
 
 
+def test_a_directory_that_was_replaced_under_its_mount_is_a_finding(tmp_path: Path) -> None:
+    old = tmp_path / "device-plugins"
+    old.mkdir()
+    descriptor = os.open(old, os.O_RDONLY)
+    try:
+        old.rmdir()
+        mounted = KubeletPaths(tmp_path, Path(f"/proc/self/fd/{descriptor}"))
+        check = kubelet_directory(ExaminedNode(DoctorTarget(kubelet=mounted, in_pod=True)))
+    finally:
+        os.close(descriptor)
+    assert (check.state, "was removed on the node" in check.found) == ("finding", True)
+
+
 async def test_a_killed_daemon_is_one_finding_beside_its_socket(root: Path) -> None:
     async with patient(root) as node, node.served():
         await node.settled()
@@ -58,6 +74,24 @@ async def test_a_killed_daemon_is_one_finding_beside_its_socket(root: Path) -> N
         assert found.keys() == {"daemon", "plugin-sockets"}
         assert "no process listens" in found["daemon"].found
         assert "systemctl start plugwright" in found["daemon"].fix
+
+
+async def test_a_daemon_that_hangs_is_one_finding_and_asked_once(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        assert node.daemon is not None
+        node.daemon.signal(signal.SIGSTOP)
+        report = await node.examine(kubelet=None, response_limit=0.5)
+        node.daemon.signal(signal.SIGCONT)
+    check_only(report, "daemon", "did not answer within 0.5 s", "restart it")
+
+
+async def test_cordons_that_were_damaged_since_the_start_are_one_finding(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        node.write("var/lib/plugwright/cordons.json", "{")
+        report = await node.examine()
+    check_only(report, "cordons", "cannot be read", "mv /var/lib/plugwright/cordons.json")
 
 
 async def test_a_full_disk_is_one_finding(root: Path) -> None:
@@ -97,6 +131,11 @@ def read_only_directory() -> str | None:
     return None
 
 
+def is_watched(report: Any) -> bool:
+    """Whether the kubelet has the resource's stream open, which comes after the registration."""
+    return bool(report["resources"] and report["resources"][0]["streams"])
+
+
 def configured(**entry: Any) -> dict[str, object]:
     return {"resources": [{"name": "mock/gpu", "mock": {"count": 4}, **entry}]}
 
@@ -106,6 +145,7 @@ async def test_missing_expected_devices_are_one_finding(root: Path) -> None:
         node.write("etc/plugwright.yaml", configured(expect=8))
         async with node.served():
             await node.until(lambda report: report["resources"][0]["shortfall"] and report["holdings"]["complete"])
+            await node.until(is_watched)
             check_only(await node.examine(), "expected-devices", "expected 8, found 4", "lspci")
 
 
@@ -123,7 +163,7 @@ async def test_a_last_good_configuration_in_force_is_one_finding(root: Path) -> 
             await node.settled()
         node.write("etc/plugwright.yaml", configured(cuont=1))
         async with node.served():
-            await node.until(lambda report: report["resources"] and report["holdings"]["complete"])
+            await node.until(lambda report: is_watched(report) and report["holdings"]["complete"])
             report = await node.examine()
     [finding] = findings(report)
     assert (finding.name, "plugwright check" in finding.fix) == ("configuration", True)
@@ -135,6 +175,7 @@ async def test_unreadable_cordons_are_one_finding(root: Path) -> None:
         node.write("var/lib/plugwright/cordons.json", "{")
         async with node.served():
             await node.until(lambda report: report["cordonsUnreadable"] and report["holdings"]["complete"])
+            await node.until(is_watched)
             check_only(await node.examine(), "cordons", "cannot be read", "mv /var/lib/plugwright/cordons.json")
 
 
@@ -158,6 +199,26 @@ async def test_a_failed_device_is_one_finding_and_a_cordoned_one_none(root: Path
         node.ask(do="plugin", resource="mock/gpu", name="fail", arguments={"id": second, "reason": "fell off"})
         await node.until(lambda report: report["resources"][0]["devices"][1]["health"] == "Unhealthy")
         check_only(await node.examine(), "devices", f"{second} Unhealthy, mock: fell off", "plugwright status")
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_device_that_vanishes_is_one_finding(root: Path, *, is_held: bool) -> None:
+    async with patient(root) as node, node.served_here():
+        await node.settled()
+        assert node.kubelet is not None
+        if is_held:
+            pod = await node.kubelet.kubelet.admit(pod_requesting({"mock/gpu": 4}))
+            (root / f"var/lib/kubelet/pods/{pod.uid}").mkdir()
+        first = (await asyncio.to_thread(node.ask, do="report"))["resources"][0]["devices"][0]["id"]
+        request = {"do": "plugin", "resource": "mock/gpu", "name": "remove", "arguments": {"id": first}}
+        await asyncio.to_thread(node.ask, **request)
+        await node.until(lambda report: report["resources"][0]["devices"][0]["code"] == "gone")
+        await node.until(lambda report: bool(report["resources"][0]["devices"][0]["holders"]) is is_held)
+        report = await node.examine()
+    if is_held:
+        check_only(report, "held-devices", first, f"delete the pods with uid {pod.uid}")
+    else:
+        check_only(report, "devices", f"{first} Unhealthy, gone: discovery", "plugwright status")
 
 
 async def test_another_plugin_for_the_resource_is_one_finding(root: Path) -> None:

@@ -175,12 +175,25 @@ async def test_writes_that_never_succeed_cost_claims_alone(
         assert warnings(caplog, reason) == ["slices not published, trying again"]
 
 
-async def test_a_token_that_is_garbage_costs_claims_alone(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda token: token.write_bytes(b"\xff\xfe\x00"), "must be one line of ASCII"),
+        (os.mkfifo, "cannot read the token"),
+    ],
+    ids=["garbage", "pipe"],
+)
+async def test_a_token_that_cannot_be_used_costs_claims_alone(
+    root: Path, tmp_path: Path, make: Callable[[Path], object], reason: str
+) -> None:
     async with lab(root, tmp_path) as found:
-        (tmp_path / "token").write_bytes(b"\xff\xfe\x00")
+        token = tmp_path / "token"
+        token.unlink()
+        make(token)
         await found.relist()
-        await found.until(lambda: "must be one line of ASCII" in found.unready)
-        (tmp_path / "token").write_text(TOKEN)
+        await found.until(lambda: reason in found.unready)
+        token.unlink()
+        token.write_text(TOKEN)
         await found.until(lambda: not found.unready)
         assert found.lost == []
 

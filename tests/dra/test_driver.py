@@ -1,6 +1,7 @@
 """A driver as a whole: what it publishes, prepares and says, beside an emulated kubelet."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tests.kubelet.dra.stored_claims import StoredClaims
 
 from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings, Timeouts
 from plugwright.dra.device_placement import MOVING
-from plugwright.dra.driver_paths import DriverPaths, may_have_claims
+from plugwright.dra.driver_paths import DriverPaths, may_have_claims, record_resource, recorded_drivers
 from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
@@ -65,6 +66,14 @@ def driver(kubelet: PluginKubelet) -> dict[str, Any]:
     [resource] = kubelet.status()["resources"]
     assert resource["driver"] is not None
     return resource["driver"]
+
+
+def test_the_resource_of_a_driver_is_recorded_though_a_pipe_is_in_its_place(tmp_path: Path) -> None:
+    paths = DriverPaths.of(Settings(kubelet_dir=tmp_path), "tape.example.com")
+    paths.directory.mkdir(parents=True)
+    os.mkfifo(paths.directory / "resource")
+    record_resource(paths, TAPE)
+    assert recorded_drivers(paths.directory.parent, TAPE) == ["tape.example.com"]
 
 
 async def test_devices_are_published_in_the_natural_order_of_their_ids(tmp_path: Path) -> None:
@@ -168,6 +177,8 @@ async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
         assert 'plugwright_dra_evictions_held_back{driver="tape.example.com",' in "".join(lines)
         labels = f'method="NodePrepareResources",node="node",outcome="ok",resource="{TAPE}"'
         assert f"plugwright_calls_total{{{labels}}} 1.0" in lines
+        failed = f'method="NodePrepareResources",node="node",outcome="failed",resource="{TAPE}"'
+        assert f"plugwright_calls_total{{{failed}}} 0.0" in lines
         await kubelet.daemon.ledger.refreshed()
         held = 'api="dra",container="",device="st0",dra_claim_name="pod-1-0",dra_claim_namespace="default"'
         assert held in page()[1].decode()

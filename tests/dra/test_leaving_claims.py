@@ -151,6 +151,23 @@ async def test_a_claim_of_an_earlier_boot_is_set_up_again_from_the_record(tmp_pa
             await kubelet.allocatable(TAPE, count=1)
 
 
+async def test_a_claim_that_the_kubelet_has_unprepared_ends_with_the_pods_that_it_was_kept_for(tmp_path: Path) -> None:
+    """A kubelet of 1.36 does not ask again; the names of the pods are from the API server that was there then."""
+    held = ClaimedDevice("st1", "st1", "node", "tapes")
+    kept = PreparedClaim("uid-1", "default", "old", State.ENDED, boot_id(), (held,), pods=("first", "second"))
+    async with running(Tapes(Device("st0"), Device("st1")), tmp_path, KUBELET, QUICK) as kubelet:
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="second"))
+        paths = DriverPaths.of(kubelet.daemon.settings, DRIVER)
+        async with PreparedClaims(paths.checkpoint, boot_id()).transaction() as transaction:
+            await transaction.run(lambda: transaction.put(kept))
+        async with as_device_plugin(kubelet, Device("st0"), Device("st1")) as daemon:
+            await until_state(daemon, "driver registered")
+            assert driver(daemon)["leaving"] == ["default/old (st1)"]
+            await kubelet.remove(pod)
+            await until_state(daemon, "no claim of earlier is left")
+            await kubelet.allocatable(TAPE, count=2)
+
+
 async def test_parts_of_hardware_that_a_claim_holds_are_kept_back_with_it(tmp_path: Path) -> None:
     card, half = Device("card", physical=["card0"]), Device("half", physical=["card0/0"])
     async with running(Tapes(card), tmp_path, KUBELET, QUICK, "dra") as kubelet:

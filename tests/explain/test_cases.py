@@ -29,7 +29,8 @@ async def played(case: Case, directory: Path) -> AsyncIterator[tuple[Player, Lab
         lab = await stack.enter_async_context(embedded(nodes=nodes, plugins=mock_gpus, kubelet=kubelet))
         for node in lab.cluster.nodes.values():
             await lab.offered(node=node.identity.name)
-            await stack.enter_async_context(registered(ScriptedDriver(answer=()), node.kubelet))
+            for driver in ("gpu.example.com", "nic.example.com"):
+                await stack.enter_async_context(registered(ScriptedDriver(answer=(), name=driver), node.kubelet))
         kubeconfig = await stack.enter_async_context(served(lab, directory))
         for setup in case.all("setup"):
             await prepare(lab, *setup.split())

@@ -5,7 +5,7 @@ from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, publis
 
 from plugwright.errors import ConfigError
 from plugwright.explain import World
-from plugwright.explain.fitting import fit_pod, with_objects, workloads
+from plugwright.explain.fitting import fit_pod, in_namespace, with_objects, workloads
 
 TEMPLATE = {"kind": "ResourceClaimTemplate", "metadata": {"name": "one"}, "spec": {"spec": claim("x")["spec"]}}
 DEVICES = (published(device("a"), device("b")), published(device("a"), on="n2"))
@@ -51,6 +51,13 @@ def test_a_malformed_pod_is_an_error_of_the_file() -> None:
 
 def test_all_pods_that_run_need_no_explanation() -> None:
     assert fit_pod(World((node("n1", 4),)), pod("w", 2), 2).explanation is None
+
+
+def test_a_slice_of_the_file_replaces_that_of_the_cluster() -> None:
+    """Cluster-scoped objects have no namespace, also in a file for a namespace."""
+    newer = in_namespace({"kind": "ResourceSlice", **published(device("c"))}, "default")
+    world = with_objects(World((node("n1"),), (), DEVICES[:1], (CLASS,)), [newer], "default")
+    assert [entry["spec"]["devices"] for entry in world.slices] == [[device("c")]]
 
 
 def test_a_missing_template_is_the_reason() -> None:

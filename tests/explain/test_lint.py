@@ -34,6 +34,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
         ("warning", "unpublished"),
         f"no driver publishes the attribute {DRIVER}/model",
     ),
+    "requests a capacity that no driver publishes": (
+        {"capacity": {"requests": {"memroy": "20Gi"}}},
+        ("error", "unpublished"),
+        "no driver publishes the capacity memroy",
+    ),
     "names a missing class": ({"deviceClassName": "other"}, ("error", "class-missing"), "DeviceClass other"),
     "asks for more devices than any node has": ({"count": 3}, ("error", "never-satisfied"), "at most 2 of 3"),
 }

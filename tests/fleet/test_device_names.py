@@ -3,9 +3,10 @@
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.fleet.device_names import NamedDevice, close_ids, complete_device
+from plugwright.fleet.device_names import NamedDevice, close_names, complete_device, short_ids
 
 GPUS = [NamedDevice("a.com/gpu", f"mock-{number}-{number + 40:x}", str(number)) for number in range(12)]
+IDS = [gpu.id for gpu in GPUS]
 
 
 @pytest.mark.parametrize(
@@ -45,5 +46,27 @@ def test_no_device_is_found_for_other_texts(text: str) -> None:
 
 
 def test_the_id_that_was_meant_is_suggested() -> None:
-    assert close_ids("moc-3-2b", GPUS) == "; did you mean 'mock-3-2b'?"
-    assert close_ids("tape", GPUS) == ""
+    assert close_names("moc-3-2b", IDS) == "; did you mean 'mock-3-2b'?"
+    assert close_names("tape", IDS) == ""
+
+
+def test_the_beginning_of_an_id_is_suggested_if_its_number_is_the_same() -> None:
+    assert close_names("mok-3", IDS) == "; did you mean 'mock-3'?"
+    assert close_names("mock-9", ["mock-3-353a0f91"]) == ""
+    assert close_names("mok", IDS) == ""  # `mock` begins several
+
+
+def test_other_names_are_suggested_too() -> None:
+    assert close_names("mock/gp", IDS, ["mock/gpu", "two"]) == "; did you mean 'mock/gpu'?"
+    assert close_names("tow", IDS, ["mock/gpu", "two"]) == "; did you mean 'two'?"
+
+
+def test_a_long_id_is_shortened_to_a_beginning_that_names_it_alone() -> None:
+    one, two = "GPU-8f3c2e4a-1b2c-5d6e-8f90-a1b2c3d4e5f6", "GPU-57ce1a13-0f28-196d-f4b2-bf4ecc4781a1"
+    slices = ["MIG-8f3c2e4a-1b2c-0000-8f90", "MIG-8f3c2e4a-1b2c-0001-8f90"]
+    short = short_ids([one, two, *slices, "mock-3-2b", "x" * 64])
+    assert (short[one], short[two]) == ("GPU-8f3c2e4a", "GPU-57ce1a13")
+    assert [short[name] for name in slices] == ["MIG-8f3c2e4a-1b2c-0000", "MIG-8f3c2e4a-1b2c-0001"]
+    assert (short["mock-3-2b"], short["x" * 64]) == ("mock-3-2b", "x" * 64)
+    devices = [NamedDevice("r", name) for name in short]
+    assert all([device.id for device in complete_device(short[name], devices)] == [name] for name in short)

@@ -144,6 +144,18 @@ def test_a_report_that_cannot_be_read_is_said_and_the_api_server_is_used() -> No
     assert fleet.unnamed[0].capacity == 4
 
 
+def test_a_device_of_a_slice_is_unknown_while_the_daemon_of_its_node_does_not_answer() -> None:
+    world = World((node("n1", 0, 0),), (), slices=(slice_of("gpu-0"),))
+    assert only(make_fleet(world, [])).state == "free"
+    assert only(make_fleet(world, [NodeSource(node="n1", problem="no answer")])).state == "unknown"
+
+
+def test_devices_are_in_the_order_of_their_indexes() -> None:
+    ids = {"GPU-f": "0", "GPU-a": "1", "GPU-c": "10", "GPU-b": "2"}
+    found = report(*(device(name, attributes={"index": index}) for name, index in ids.items()))
+    assert [device.index for device in make_fleet(World((node("n1", 4, 4),)), [found]).devices] == ["0", "1", "2", "10"]
+
+
 def test_a_slice_shows_its_devices_with_the_pods_and_containers_of_their_claims() -> None:
     entry = {"resourceClaims": [{"name": "dev", "resourceClaimName": "c1"}]}
     container = {"name": "main", "resources": {"claims": [{"name": "dev"}]}}

@@ -34,6 +34,7 @@ class ExecServer:
         self.pods, self.sockets = pods, sockets
         self.requests: list[str] = []
         self.lists: dict[str, list[Mapping[str, Any]]] = {}  # other lists, by path
+        self.objects: dict[str, Mapping[str, Any]] = {}  # by path
         self.environment: dict[str, str] = {}  # of the pods' commands
         self.frames: list[bytes] | None = None  # sent instead of running a command
         self.url = ""
@@ -93,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"kind": "PodList", "metadata": {}, "items": self.served.selected(query)})
         elif parts.path == "/version":
             self._answer({"gitVersion": "v1.36.4"})
+        elif parts.path in self.served.objects:
+            self._answer(self.served.objects[parts.path])
         elif parts.path in self.served.lists:
             self._answer({"kind": "List", "metadata": {}, "items": self.served.lists[parts.path]})
         else:

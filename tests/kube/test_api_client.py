@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import threading
@@ -217,6 +218,34 @@ async def test_a_token_that_cannot_be_sent_is_not_shown(api: ApiClient, tmp_path
     with pytest.raises(ConfigError, match="must be one line of ASCII") as caught:
         await api.get(MAPS)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "it must be a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it must be a regular file"),
+        (lambda path: path.write_bytes(b"a" * (2**20 + 1)), "it must have at most 1048576 bytes, got 1048577"),
+    ],
+    ids=["pipe", "endless", "large"],
+)
+async def test_a_token_without_end_is_an_error_with_the_reason(
+    api: ApiClient, tmp_path: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    token = tmp_path / "token"
+    token.unlink()
+    make(token)
+    with pytest.raises(ConfigError, match=f"cannot read the token in {token}: {reason}"):
+        await api.get(MAPS)
+
+
+async def test_a_pipe_in_place_of_the_authority_is_refused(served: ServedApi, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").unlink()
+    os.mkfifo(tmp_path / "ca.crt")
+    client = served.client()
+    with pytest.raises(PeerGone, match=r"ca\.crt must be a regular file"):
+        await client.get(MAPS)
+    client.close()
 
 
 async def test_an_authority_that_is_replaced_is_trusted_from_then_on(served: ServedApi, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Finding and merging kubeconfig files, and selecting a context."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ def test_named_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
         find_files(tmp_path / "absent", {}, tmp_path)
     with pytest.raises(ConfigError, match="there is no kubeconfig /x, /y"):
         find_files(None, {"KUBECONFIG": "/x:/y"}, tmp_path)
+
+
+def test_a_kubeconfig_without_end_is_read_up_to_the_limit() -> None:
+    with pytest.raises(ConfigError, match="cannot read the kubeconfig /dev/zero: it must have at most 16777216 bytes"):
+        load([Path("/dev/zero")])
+
+
+def test_a_kubeconfig_can_be_a_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps(ONE).encode())
+    os.close(writing)
+    assert load([Path(f"/dev/fd/{reading}")])["current-context"] == "a"
+    os.close(reading)
 
 
 def test_first_file_to_define_an_entry_wins(tmp_path: Path) -> None:

@@ -111,6 +111,21 @@ class Cluster:
         self.stop(component, number)
         self.start(component)
 
+    def upgrade(self, version: str) -> None:
+        """Exchanges the programs of Kubernetes, the kubelet last, because none may be newer than the API server.
+
+        Containers go on meanwhile.
+        """
+        recipe = building.kubernetes(version)
+        place = building.build(recipe)
+        self._programs.update({program: place / program for program in recipe.packages})
+        self.version = version
+        self.restart("kube-apiserver")
+        self._until("the API server is ready", lambda: self.kubectl.works("get", "--raw=/readyz"))
+        for component in ("kube-controller-manager", "kube-scheduler", "kubelet"):
+            self.restart(component)
+        self._until("the kubelet is the new one", lambda: self._kubelet_version() == f"v{version}")
+
     @contextmanager
     def rebooting(self) -> Iterator[None]:
         """The node goes down before, and comes up after, with another boot id and an empty /run.
@@ -192,6 +207,9 @@ class Cluster:
 
     def _ended(self) -> list[Process]:
         return [process for process in self.components.values() if not process.alive]
+
+    def _kubelet_version(self) -> str:
+        return str(self.node()["status"]["nodeInfo"]["kubeletVersion"])
 
     def _node_is_ready(self) -> bool:
         found = self.kubectl.get("node", NODE)

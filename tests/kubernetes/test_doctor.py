@@ -161,6 +161,11 @@ def conflicting_specs(case: Case) -> None:
         case.only("cdi-conflicts", "example.com/fuse=0", "rm /var/run/cdi/b.json")
 
 
+def misnamed_spec(case: Case) -> None:
+    with file(case.cdi / "gpu.yml", spec("/dev/null")):
+        case.only("cdi-specs", "/var/run/cdi/gpu.yml", "mv /var/run/cdi/gpu.yml /var/run/cdi/gpu.yaml")
+
+
 def missing_path(case: Case) -> None:
     with file(case.cdi / "a.json", spec("/dev/none")):
         case.only("cdi-paths", "/dev/none", "nvidia-ctk cdi generate")
@@ -222,7 +227,7 @@ def read_only_disk(case: Case) -> None:
 
 FAULTS = [
     no_socket, no_kubelet, no_pod_resources, frozen_kubelet, damaged_checkpoint, open_directory, killed_plugin,
-    deprecation, other_root, invalid_spec, conflicting_specs, missing_path, refused_file, failed_device,
+    deprecation, other_root, invalid_spec, conflicting_specs, misnamed_spec, missing_path, refused_file, failed_device,
     killed_daemon, rival, late_file, full_disk, read_only_disk,
 ]  # fmt: skip
 

@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: check_plugins([Blind()]),
         rf"Blind \({HERE}:\d+\) must have a method discover\(\) .*, got none$",
     ),
-    "a misspelt discover": (lambda: check_plugins([Misspelt()]), r"got none: did you mean discovr\(\) to be it\?"),
+    "a misspelt discover": (lambda: check_plugins([Misspelt()]), r"got none: rename discovr\(\) to discover\(\)\?"),
     # settings
     "a way of registration": (make(Settings, registration="nope"), "must be one of direct, watcher, got 'nope'"),
     "a release that is no name": (make(Settings, release="a//b"), "release of .* as namespace/name, got 'a//b'"),

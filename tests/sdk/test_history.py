@@ -25,9 +25,9 @@ HOSTILE = "fan \x1b[31m\u202eoff"
 
 
 @asynccontextmanager
-async def recorded(tmp_path: Path) -> AsyncIterator[PluginKubelet]:
+async def recorded(tmp_path: Path, audit: float = 0.05) -> AsyncIterator[PluginKubelet]:
     """Two mock GPUs; what happens to them is recorded soon, and goes on in a later run."""
-    timeouts = Timeouts(audit=0.05, holders=0.2)
+    timeouts = Timeouts(audit=audit, holders=0.2)
     settings = Settings(state_dir=tmp_path / "state", timeouts=timeouts)
     run = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
     run.mkdir()
@@ -58,12 +58,8 @@ async def test_pods_health_and_cordons_are_recorded_and_outlive_the_daemon(tmp_p
         first, second = sorted(device["id"] for device in report(daemon, Holdings())["resources"][0]["devices"])
         pod = await kubelet.admit(pod_requesting({GPU: 1}, name="train"))
         [allocated] = await until(kubelet, ["allocated"])
-        assert (allocated.device, allocated.namespace, allocated.pod, allocated.api) == (
-            first,
-            "default",
-            "train",
-            "device-plugin",
-        )
+        named = allocated.namespace, allocated.pod, allocated.container
+        assert (allocated.device, allocated.api, named) == (first, "device-plugin", ("default", "train", "main"))
         await daemon.resources[GPU].command("fail", {"id": second, "reason": HOSTILE, "code": "xid-79"})
         failed = (await until(kubelet, ["allocated", "health"]))[-1]
         assert (failed.device, failed.health, failed.code) == (second, "Unhealthy", "xid-79")
@@ -88,6 +84,24 @@ async def test_pods_health_and_cordons_are_recorded_and_outlive_the_daemon(tmp_p
         found = await until(again, ["allocated", "health", "cordoned", "released", "health"])
         assert (found[-1].device, found[-1].health) == (second, "Healthy")
         assert await history(again).events(time.time() + 60) == []
+
+
+async def test_a_brief_cordon_and_a_brief_fault_leave_events(tmp_path: Path) -> None:
+    """All of it happens between two looks."""
+    async with recorded(tmp_path, audit=0.3) as kubelet:
+        daemon = kubelet.daemon
+        first, second = sorted(device["id"] for device in report(daemon, Holdings())["resources"][0]["devices"])
+        command, latest = daemon.resources[GPU].command, daemon.resources[GPU].inventory.latest
+        await command("fail", {"id": second})
+        await until(kubelet, ["health"])
+        await daemon.cordons.add(GPU, first, Cordon("fan", "ops", time.time(), float("inf")))
+        await daemon.cordons.remove(GPU, first)
+        await command("recover", {"id": second})
+        await latest.until(lambda snapshot: snapshot is not None and snapshot.devices[second].healthy)
+        await command("fail", {"id": second, "reason": "hot", "code": "hot"})
+        found = (await until(kubelet, ["health", "cordoned", "uncordoned", "health", "health"]))[1:]
+        assert [(event.device, event.by) for event in found[:2]] == [(first, "ops"), (first, "")]
+        assert [(event.health, event.code) for event in found[2:]] == [("Healthy", ""), ("Unhealthy", "hot")]
 
 
 async def test_a_disk_that_fails_costs_no_event_and_no_allocation(tmp_path: Path) -> None:

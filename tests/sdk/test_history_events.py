@@ -39,6 +39,18 @@ def test_nothing_is_released_while_holders_are_unknown() -> None:
     assert kinds({KEY: DeviceFacts(holders=frozenset([A]))}, {KEY: DeviceFacts()}, complete=False) == []
 
 
+def test_a_holder_of_a_journal_without_containers_is_the_same_one() -> None:
+    main, side = (HolderFacts(api="device-plugin", namespace="n", pod="a", container=name) for name in ("main", "side"))
+    before, now = DeviceFacts(holders=frozenset([A])), DeviceFacts(holders=frozenset([main, side]))
+    assert kinds({KEY: before}, {KEY: now}) == []
+    assert kinds({KEY: now}, {KEY: DeviceFacts(holders=frozenset([main]))}) == ["released"]
+    events = [
+        *changes({}, {KEY: before}, 1.0, is_complete=True),
+        *changes({KEY: now}, {KEY: DeviceFacts()}, 2.0, is_complete=True),
+    ]
+    assert replayed(events)[KEY].holders == frozenset()
+
+
 def test_a_resource_that_has_no_list_yet_is_no_event() -> None:
     assert kinds({KEY: DeviceFacts(holders=frozenset([A]), health="Unhealthy")}, {}) == []
 

@@ -1,6 +1,7 @@
 """The NodeReport: a document that programs can rely on, and that its page and its schema describe."""
 
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -129,7 +130,7 @@ def test_the_topology_policy_is_the_kubelets_own_setting(
     assert (report.topology_manager_policy, report.topology_manager_scope) == (policy, scope)
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: None])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: None])
 def test_without_a_readable_kubelet_configuration_the_policy_is_unknown(settings: Settings, make: Any) -> None:
     make(settings.paths.root / "config.yaml")
     assert kubelet_report(settings, settings.paths.device_plugins).topology_manager_policy is None

@@ -1,6 +1,7 @@
 """/healthz, /readyz and /metrics tell the truth, also while plugin code blocks the event loop."""
 
 import asyncio
+import os
 import re
 import resource
 import socket
@@ -148,6 +149,7 @@ async def test_metrics_count_what_happened(kubelet: ObservedKubelet, node: Node)
         assert found["plugwright_devices", "Unhealthy", "mock/gpu"] == 1
         assert found["plugwright_calls_total", "Allocate", "ok", "mock/gpu"] == 1
         assert found["plugwright_calls_total", "Allocate", "refused", "mock/gpu"] == 1
+        assert found["plugwright_calls_total", "Allocate", "failed", "mock/gpu"] == 0  # so that increase() sees one
         assert found["plugwright_calls_total", "GetDevicePluginOptions", "ok", "mock/gpu"] == 1
         assert found["plugwright_call_duration_seconds_count", "Allocate", "mock/gpu"] == 2
         assert found["plugwright_call_duration_seconds_bucket", "+Inf", "Allocate", "mock/gpu"] == 2
@@ -396,6 +398,36 @@ async def test_metrics_may_be_behind_tls_and_a_token(node: Node, tmp_path: Path)
         cert.write_text("nonsense")
         assert await secure_page(address, "/healthz", tmp_path / "second.pem") == (200, "ok\n")
         await daemon.err.until("new certificate refused, the old one stays")
+
+
+async def test_a_pipe_in_place_of_the_token_or_the_certificate_keeps_no_probe_waiting(
+    node: Node, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path, "first")
+    token = tmp_path / "token"
+    os.mkfifo(token)
+    flags = ("--tls-cert", cert, "--tls-key", key, "--metrics-token-file", token)
+    async with node.daemon("--listen", "127.0.0.1:0", *flags) as daemon, asyncio.timeout(60):
+        address, trusted = await address_of(daemon), tmp_path / "first.pem"
+        assert await secure_page(address, "/metrics", trusted, "s3cret") == (401, "metrics need the token\n")
+        assert await secure_page(address, "/healthz", trusted) == (200, "ok\n")
+        cert.unlink()
+        os.mkfifo(cert)
+        assert await secure_page(address, "/healthz", trusted) == (200, "ok\n")
+        await daemon.err.until(f"{cert} must be a regular file")
+
+
+@pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
+async def test_a_pipe_in_place_of_the_certificate_or_its_key_is_refused(
+    settings: Settings, tmp_path: Path, given: str
+) -> None:
+    cert, key = certificate(tmp_path, "first")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    files = {"tls_cert": cert, "tls_key": key, given: pipe}
+    with pytest.raises(ConfigError, match=f"{pipe} must be a regular file"):
+        async with serving(settings=replace(settings, listen="127.0.0.1:0", **files)):
+            pytest.fail("served")
 
 
 @pytest.mark.parametrize("given", ["tls_cert", "tls_key"])

@@ -61,4 +61,4 @@ async def test_an_api_server_that_does_not_answer_is_said() -> None:
     async with page_without_cluster() as visit:
         page = await visit.get("/")
         assert "0 devices on 0 nodes" in page.words
-        assert "Not seen the API server does not answer" in page.words
+        assert "Not up to date: the API server does not answer" in page.words

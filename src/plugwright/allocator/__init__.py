@@ -15,6 +15,7 @@ asks the same offline.
 
 from plugwright.allocator.allocated_state import AllocatedState
 from plugwright.allocator.claim_allocator import AllocationOutcome, ClaimAllocator, PendingClaims
+from plugwright.allocator.consumable_capacity import largest_request
 from plugwright.allocator.features import Features, features_of
 from plugwright.allocator.published_slices import DeviceId, SliceIndex, rule_selects, with_rule_taints
 from plugwright.allocator.reasons import Reason, ReasonKind, summary
@@ -22,6 +23,6 @@ from plugwright.allocator.reasons import Reason, ReasonKind, summary
 # fmt: off
 __all__ = [
     "AllocatedState", "AllocationOutcome", "ClaimAllocator", "DeviceId", "Features", "PendingClaims", "Reason",
-    "ReasonKind", "SliceIndex", "features_of", "rule_selects", "summary", "with_rule_taints",
+    "ReasonKind", "SliceIndex", "features_of", "largest_request", "rule_selects", "summary", "with_rule_taints",
 ]
 # fmt: on

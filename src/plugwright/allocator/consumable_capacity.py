@@ -15,7 +15,7 @@ from plugwright.allocator.features import Features
 from plugwright.errors import InvalidValue
 from plugwright.quantity import parse, suffix_of, written
 
-__all__ = ["Amount", "DeviceCapacity", "amount", "capacities", "consumption", "shortage"]
+__all__ = ["Amount", "DeviceCapacity", "amount", "capacities", "consumption", "largest_request", "shortage"]
 
 _MAX_INT64 = 2**63 - 1
 _NOTHING: Mapping[str, Decimal] = {}
@@ -103,6 +103,21 @@ def shortage(
             free = Amount(max(capacity.value.value - in_use, Decimal(0)), capacity.value.suffix)
             return f"{consumed} of {name} requested, {free} of {capacity.value} left"
     return ""
+
+
+def largest_request(capacity: DeviceCapacity, used: Decimal) -> Decimal:
+    """The largest amount that the request policy allows of what is left; zero or less if there is none."""
+    left = capacity.value.value - used
+    if capacity.values:
+        return max((value.value for value in capacity.values if value.value <= left), default=Decimal(0))
+    if capacity.maximum is not None:
+        left = min(left, capacity.maximum.value)
+    if capacity.minimum is None:
+        return left
+    lowest, step = capacity.minimum.value, capacity.step.value if capacity.step else Decimal(0)
+    if left < lowest:
+        return Decimal(0)
+    return left - (left - lowest) % step if step > 0 else left
 
 
 def _consumed(requested: Amount | None, capacity: DeviceCapacity, features: Features) -> Amount:

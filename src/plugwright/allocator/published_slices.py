@@ -120,6 +120,13 @@ class SliceDevice:
             self._matches[expression] = known
         return known
 
+    def matched(self, expression: str) -> bool | None:
+        """As `matches`; None if the selector fails on the device."""
+        try:
+            return self.matches(expression)
+        except SelectorError:
+            return None
+
     def attribute(self, qualified: str) -> Mapping[str, Any] | None:
         """An attribute by its full name. A name without a domain belongs to the driver's domain."""
         attributes: Mapping[str, Mapping[str, Any]] = self.published.get("attributes") or {}

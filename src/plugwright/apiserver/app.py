@@ -1,7 +1,7 @@
 """The ASGI application: authentication, routing, and the response to every error.
 
-Starlette's router is not used: every path needs the token first, also those that match no route. `discovery` answers
-what is served, `handlers` everything about resources.
+Starlette's router is not used, because every path first needs the token, even one that matches no route. `discovery`
+serves the documents about kinds, `handlers` all resources.
 """
 
 import hmac
@@ -57,7 +57,7 @@ def application(server: Server) -> Starlette:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Answers an unexpected exception, which Starlette raises again so that its traceback is logged."""
+    """Responds to an unexpected exception, which Starlette raises again so that its traceback is logged."""
     logger.error("request failed", extra={"method": request.method, "path": request.url.path, "error": repr(error)})
     return responses.failure(
         request, StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}")
@@ -82,7 +82,7 @@ class RequestRouter:
         await response(scope, receive, send)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`kubectl exec`, `attach` and `port-forward`; refusals are answers as without an upgrade."""
+        """Serves `kubectl exec`, `attach` and `port-forward`; errors are sent as without an upgrade."""
         request = Request({**scope, "type": "http", "method": "GET", "scheme": "https", "http_version": "1.1"}, receive)
         try:
             self._authenticate(request)
@@ -99,7 +99,7 @@ class RequestRouter:
             await send({"type": "websocket.http.response.body", "body": response.body})
 
     async def respond(self, request: Request) -> Response:
-        """The response, also to a request that is refused."""
+        """The response, including error responses."""
         try:
             return await self._respond(request)
         except ClusterError as error:
@@ -132,7 +132,7 @@ class RequestRouter:
 
 
 def _refuse_impersonation(request: Request) -> None:
-    """A request that is answered as if somebody else had sent it would show rights that nobody checks."""
+    """Rejects impersonation, because the response would suggest rights that nothing checks."""
     names = [name for name in request.headers if name.startswith(_IMPERSONATION)]
     if names:
         user = str(request.headers.get("impersonate-user", ""))
@@ -141,7 +141,7 @@ def _refuse_impersonation(request: Request) -> None:
 
 
 def _openapi_2(request: Request) -> Response:
-    """An empty document, in protobuf an empty body: kubectl looks here for kinds that version 3 does not have."""
+    """An empty document, in protobuf an empty body: kubectl searches here for kinds missing in version 3."""
     if "protobuf" in request.headers.get("accept", ""):
         return Response(media_type="application/octet-stream")
     return responses.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})

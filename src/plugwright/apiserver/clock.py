@@ -1,4 +1,4 @@
-"""Times as the Kubernetes API writes them, and the rounds of many nodes."""
+"""Times in the format of the Kubernetes API, and the rounds of many nodes."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,12 +14,12 @@ def now() -> datetime:
 
 
 def timestamp(moment: datetime) -> str:
-    """As `metav1.Time`: whole seconds."""
+    """The format of `metav1.Time`: whole seconds."""
     return moment.isoformat(timespec="seconds")[: len("2000-01-01T00:00:00")] + "Z"
 
 
 def micro_time(moment: datetime) -> str:
-    """As `metav1.MicroTime`, in leases and events.k8s.io's fields."""
+    """The format of `metav1.MicroTime`, in leases and events.k8s.io's fields."""
     return moment.isoformat(timespec="microseconds")[: len("2000-01-01T00:00:00.000000")] + "Z"
 
 
@@ -28,9 +28,9 @@ def parse(text: str) -> datetime:
 
 
 class Rounds:
-    """Moments that are `period` seconds apart, `phase` seconds after each multiple of the period.
+    """Times that are `period` seconds apart, `phase` seconds after each multiple of the period.
 
-    They are the same for all that have the same two numbers: the event loop wakes up once for all of them.
+    They are equal for all users of the same two numbers, so the event loop wakes up once for all of them.
     """
 
     __slots__ = ("_last", "_period", "_phase")
@@ -40,11 +40,11 @@ class Rounds:
         self._last = float("-inf")  # the number of the last round
 
     async def next(self) -> None:
-        """Returns at the next of them; a round that has passed in the meantime is left out."""
+        """Waits for the next round; skips rounds that have passed in the meantime."""
         await asyncio.sleep(self.delay(asyncio.get_running_loop().time()))
 
     def delay(self, now: float) -> float:
-        """The seconds until the next round, which the following call takes for the last."""
-        # A timer may be early by the resolution of the clock: that is no other round.
+        """The seconds until the next round, which the following call treats as the last one."""
+        # A timer can be early by the resolution of the clock, which is not another round.
         self._last = max(self._last, (now - self._phase) // self._period) + 1
         return self._last * self._period + self._phase - now

@@ -30,11 +30,11 @@ _NAMES: tuple[dict[str, int], ...] = ({}, {}, {}, _MONTHS, _DAYS)
 _ANY = ("*", "?")
 _ITEM = re.compile(r"(\*|\?|[0-9a-z]{1,3})(?:-([0-9a-z]{1,3}))?(?:/([0-9]{1,3}))?", re.ASCII)
 _LONGEST = 500  # characters
-_SEARCHED_DAYS = 5 * 366  # a schedule without a date in these has none
+_SEARCHED_DAYS = 5 * 366  # a schedule without a date in this range has none
 
 
 class Schedule(NamedTuple):
-    """The values of each field; `days` and `weekdays` are alternatives if both are restricted, as for cron."""
+    """The values of each field; `days` and `weekdays` are alternatives if both are restricted, as in cron."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
-        """Raises `InvalidValue`."""
+        """Parses a schedule; raises `InvalidValue`."""
         words = _MACROS.get(text.strip(), text)[:_LONGEST].lower().split()
         if len(words) != len(_RANGES):
             raise InvalidValue(f"expected exactly 5 fields, found {len(words)}: [{text:.80}]")
@@ -76,7 +76,7 @@ class Schedule(NamedTuple):
 
 
 def time_zone(name: str) -> ZoneInfo | None:
-    """None for a name that is not in the machine's list of time zones."""
+    """The time zone; None for a name missing in the machine's list of time zones."""
     try:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError):

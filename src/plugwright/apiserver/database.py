@@ -1,6 +1,6 @@
 """The embedded cluster's objects on disk: an SQLite file, one transaction for each change.
 
-A change is committed before its writer gets an answer, and in WAL mode a committed change survives a killed process.
+A change is committed before its writer gets a response, and in WAL mode a committed change survives a killed process.
 """
 
 import sqlite3

@@ -1,6 +1,6 @@
-"""Discovery: the documents that tell clients what is served, and the reviews that tell them what they may do.
+"""Discovery: the documents that tell clients which kinds are served, and the reviews of their rights.
 
-There is one user, the holder of the token, who may do everything.
+There is a single user, the holder of the token, with all rights.
 """
 
 from starlette.requests import Request
@@ -31,7 +31,7 @@ _REVIEW_GROUPS = {
 }
 REVIEWS = {f"/apis/{group}/v1/{kind.lower()}s": kind for group, kinds in _REVIEW_GROUPS.items() for kind in kinds}
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-_NOT_SERVED_VERBS = ("create", "get")  # not list: tools that read all kinds leave these out
+_NOT_SERVED_VERBS = ("create", "get")  # not list, so that tools that read all kinds omit these
 _CHANGED, _CONNECTED = ("get", "patch", "update"), ("create", "get")
 _SUBRESOURCE_VERBS = {
     "attach": _CONNECTED, "exec": _CONNECTED, "log": ("get",), "portforward": _CONNECTED, "scale": _CHANGED,
@@ -45,12 +45,12 @@ _SUBRESOURCE_KINDS = {
     "portforward": "PodPortForwardOptions",
     "scale": "Scale",
 }
-# kubectl drain evicts only where the eviction's own group is named, else it deletes.
+# kubectl drain evicts only if the eviction's own group is named, otherwise it deletes.
 _SUBRESOURCE_GROUPS = {"eviction": "policy", "scale": "autoscaling"}
 
 
 async def review(request: Request, path: str) -> Response:
-    """The answer to a review that is created at one of the paths of `REVIEWS`."""
+    """The response to a review created at one of the paths of `REVIEWS`."""
     if request.method != "POST":
         raise method_not_allowed()
     content, kind = await requests.read_body(request), REVIEWS[path]

@@ -1,4 +1,4 @@
-"""Refused requests: Kubernetes' `Status` objects, with kube-apiserver's codes, reasons and texts."""
+"""Rejected requests: Kubernetes' `Status` objects, with kube-apiserver's codes, reasons and texts."""
 
 import logging
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def unsupported_media_type(accepted: Sequence[str], reason: str = "") -> StatusE
 
 
 def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
-    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules may say the same
+    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules can have the same text
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {
         **({"name": name} if name else {}),
@@ -53,8 +53,8 @@ def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
 
 
 def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
-    """Of a request: `ListOptions` and the like."""
-    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules may say the same
+    """An error about the options of a request: `ListOptions` and the like."""
+    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules can have the same text
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors]
     details = {"group": "meta.k8s.io", "kind": kind, "causes": causes}
@@ -62,18 +62,18 @@ def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
 
 
 def from_cluster_error(error: ClusterError) -> StatusError:
-    """The answer to a request that failed so."""
+    """The response to a request that failed with this error."""
     if isinstance(error, StatusError):
         return error
     if isinstance(error, PatchFailed):
-        # kube-apiserver does not give the reason either: kubectl would print the causes instead of the message.
+        # kube-apiserver omits the reason too: kubectl would print the causes instead of the message.
         logger.info("patch refused", extra={"error": str(error)})
         return StatusError(422, "Invalid", "the server rejected our request due to an error in our request")
     return StatusError(500, "InternalError", str(error))
 
 
 def status_object(error: StatusError) -> Object:
-    """Always with details, which kubectl reads without checking that there are any."""
+    """The Status, always with details, which kubectl reads without checking for their existence."""
     return {
         "kind": "Status",
         "apiVersion": "v1",

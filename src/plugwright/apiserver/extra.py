@@ -1,6 +1,6 @@
 """The libraries behind the API server, which plugwright installs with an extra.
 
-Checked before there is anything to clean up, so that a missing library is a one-line error.
+Checked before anything needs to be cleaned up, so that a missing library is a one-line error.
 """
 
 from importlib import import_module

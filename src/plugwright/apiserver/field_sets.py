@@ -1,8 +1,8 @@
 """Sets of fields in the form of FieldsV1: `{"f:spec": {"f:replicas": {}}}`, and the fields in which two objects differ.
 
-Pure. A node of the tree is in the set itself if it is empty or has a `.`. An item of a list is named by its keys
-(`k:{"name":"a"}`) or by its value (`v:"a"`); a list or map without such names is one field. The table of
-`kubernetes_fields` says which is which.
+Pure. A node of the tree is itself in the set if it is empty or contains a `.`. An item of a list is identified by its
+keys (`k:{"name":"a"}`) or by its value (`v:"a"`); a list or map without such names is one field. The table of
+`kubernetes_fields` distinguishes these cases.
 """
 
 import json
@@ -30,7 +30,7 @@ __all__ = [
 
 FieldsV1 = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
 _SELF: FieldsV1 = {".": {}}
-_KEY_DEFAULTS = {"protocol": "TCP"}  # of keys that an item may leave out
+_KEY_DEFAULTS = {"protocol": "TCP"}  # of keys that an item can omit
 
 
 def is_member(fields: FieldsV1) -> bool:
@@ -69,7 +69,7 @@ def contains(one: FieldsV1, other: FieldsV1) -> bool:
 
 
 def difference(one: FieldsV1, other: FieldsV1) -> FieldsV1 | None:
-    """None for the empty set, as in `intersection`."""
+    """The fields of `one` that are not in `other`; None for the empty set, as in `intersection`."""
     children = {}
     for name, inner in _children(one).items():
         rest = difference(inner, other[name]) if name in other else inner
@@ -97,7 +97,7 @@ def _node(children: FieldsV1, member: bool) -> FieldsV1 | None:
 
 
 def paths(fields: FieldsV1, prefix: str = "") -> Iterator[str]:
-    """As messages write them: `.spec.containers[name="a"].image`."""
+    """Paths in the notation of messages: `.spec.containers[name="a"].image`."""
     if prefix and is_member(fields):
         yield prefix
     for name, inner in sorted(_children(fields).items()):
@@ -115,7 +115,7 @@ def _step(name: str) -> str:
 
 
 def is_granular(field: Field | None, value: object) -> bool:
-    """Whether the members or items of a value are fields of their own."""
+    """Whether the members or items of a value are separate fields."""
     if field is None or field.is_atomic:
         return False
     if field.is_list:
@@ -132,7 +132,7 @@ def item_name(field: Field, item: object) -> str:
 
 
 def _parts(field: Field, value: object) -> Iterator[tuple[str, Field | None, object]]:
-    """The names, fields and values of what is inside a granular value."""
+    """The names, fields and values of the parts of a granular value."""
     if isinstance(value, list):
         item_field = Field(0, "", field.type) if field.is_message else None
         yield from ((item_name(field, item), item_field, item) for item in value)
@@ -144,7 +144,7 @@ def _parts(field: Field, value: object) -> Iterator[tuple[str, Field | None, obj
 
 
 def present(of: ObjectType, content: Object) -> FieldsV1:
-    """The fields that an applied object names."""
+    """The fields named by an applied object."""
     return _present(Field(0, "", of.name), content) or {}
 
 
@@ -162,7 +162,7 @@ def _present(field: Field | None, value: object) -> FieldsV1 | None:
 
 
 def added(field: Field | None, value: object) -> FieldsV1:
-    """The fields of a value that was not there before: all, and what they are in."""
+    """The fields of a new value: all of them, including those that contain others."""
     if field is None or not is_granular(field, value):
         return {}
     children = {name: added(inner_field, inner) for name, inner_field, inner in _parts(field, value)}
@@ -172,13 +172,13 @@ def added(field: Field | None, value: object) -> FieldsV1:
 
 
 def _unset(field: Field) -> FieldsV1:
-    """The members of a new object that Go's JSON has though nobody has set them."""
+    """The members of a new object that Go's JSON contains although they are unset."""
     members = (member for member in inner_type(field).fields if member.is_always_there)
     return {f"f:{member.name}": added(member, {} if member.is_message else None) for member in members}
 
 
 def changed(of: ObjectType, before: Object, after: Object) -> tuple[FieldsV1, FieldsV1]:
-    """The fields that are new or other in `after`, and those that it no longer has."""
+    """The new or changed fields in `after`, and the removed ones."""
     return _changed(Field(0, "", of.name), before, after)
 
 
@@ -205,5 +205,5 @@ def _changed(field: Field, before: object, after: object) -> tuple[FieldsV1, Fie
 
 
 def _different(one: Object, other: Object) -> Object:
-    """The members that the other has not, or not with the same value: few of them are when an object is written."""
+    """The members missing or different in the other object, usually few."""
     return {name: value for name, value in one.items() if name not in other or other[name] != value}

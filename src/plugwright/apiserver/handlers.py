@@ -1,6 +1,6 @@
 """The verbs of the resource API: get, list, watch, create, update, patch, delete, and the subresources of pods.
 
-Reads are answered from the store; writes go through `registry`, or through one on a dry-run store that keeps nothing.
+Reads are answered from the store; writes use `registry`, or a registry on a dry-run store that keeps nothing.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -89,7 +89,7 @@ class ResourceHandlers:
         return self.get(request, path) if path.name else self.list_collection(request, path)
 
     def _refuse_stream(self, request: Request, path: ResourcePath) -> Response:
-        """Of `kubectl exec` and the like without a WebSocket: older clients, and those that were refused one."""
+        """Rejects `kubectl exec` and the like without a WebSocket: from older clients, or after a rejected upgrade."""
         self._commands.check(path, remote_commands.read_options(request.query_params))
         raise bad_request(f"{path.subresource} needs a WebSocket here: use kubectl 1.31 or newer")
 
@@ -123,7 +123,7 @@ class ResourceHandlers:
         return responses.encoded(request, self._present_list(request, path.kind, chunk, metadata))
 
     def _revision_to_list(self, query: Mapping[str, str]) -> int:
-        """The current one, which is no older than any that a client may ask for, unless it asks for an exact one."""
+        """The current revision, at least as new as any that a client can request, except for an exact request."""
         requested, current = requests.number(query, "resourceVersion") or 0, self._store.revision
         if requested > current:
             text = f"Too large resource version: {requested}, current: {current}"
@@ -244,7 +244,7 @@ class ResourceHandlers:
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def apply(self, request: Request, path: ResourcePath) -> Response:
-        """Server-side apply."""
+        """Applies server-side."""
         content, manager = await requests.read_body(request), request.query_params.get("fieldManager")
         if not manager:
             raise requests.missing_field_manager()
@@ -305,7 +305,7 @@ class ResourceHandlers:
 
 
 def _in_stored_form(path: ResourcePath, content: Object, before: Object | None = None) -> Object:
-    """As it is stored; where that is another kind, the one that the client writes to has rules of its own."""
+    """The object in its stored form; if that is another kind, the kind that the client writes to has its own rules."""
     kind = path.kind
     if kind.stored_as is None:
         return content
@@ -343,7 +343,7 @@ def _check_patch_type(media: str, patch: object) -> None:
 
 
 def _invalid_patch(patched: object, error: StatusError) -> StatusError:
-    """A patch whose result is not an object of the kind; as kube-apiserver reports it, with the whole result."""
+    """The error for a patch whose result is not an object of the kind, as in kube-apiserver, with the whole result."""
     problem = error.message.rpartition("cannot be handled as a ")[2]
     document, reason = responses.as_quoted_json(patched), problem.partition(": ")[2] or problem
     cause = {"reason": "FieldValueInvalid", "message": f"Invalid value: {document}: {reason}", "field": "patch"}

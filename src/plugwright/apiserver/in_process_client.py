@@ -1,4 +1,4 @@
-"""A client of the API server in the same process: everything that a request passes through except the network."""
+"""A client of the API server in the same process: requests pass through everything except the network."""
 
 import secrets
 from collections.abc import AsyncGenerator, Mapping
@@ -60,7 +60,7 @@ class InProcessClient:
         raise PeerGone(f"{_NAME} has ended the watch")
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
     async def _request(
         self, method: str, path: str, body: object = None, media: str = "", query: Mapping[str, str] | None = None

@@ -18,7 +18,7 @@ _CONTEXT = "plugwright"  # the name of the kubeconfig's cluster, user and contex
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """`authority` is the certificate that clients are to trust."""
+    """`authority` is the certificate that clients trust."""
 
     server: str
     authority: Path
@@ -26,7 +26,7 @@ class Kubeconfig:
 
     @contextmanager
     def written(self, path: Path, *, kept: bool) -> Iterator[None]:
-        """Writes the file, mode 0600; unless it is `kept`, leaving removes it."""
+        """Writes the file, mode 0600; leaving removes it unless it is `kept`."""
         text = yaml.safe_dump(self._document(), sort_keys=False)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class Kubeconfig:
         }
 
     def _is_still_at(self, path: Path) -> bool:
-        """Whether the file is ours, also if kubectl has changed it: another cluster may have written its own."""
+        """Whether the file is still ours, possibly changed by kubectl: another cluster can have written its own."""
         try:
             return self.token in path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -1,10 +1,10 @@
 """The fields of API objects: names, numbers on the wire, types, and how lists of them are merged.
 
 `kubernetes_fields.txt` is the table, one line for each field. A program in Go prints it from Kubernetes' own types
-(`tests/kubernetes/kubernetes_types`), and a test compares them. A type with `[]` is a list, with `{}` a map;
-`pointer` is a value whose zero is written where it is set, `always` one that JSON has even if it is zero, `omitzero` an
-object that it then has not; `patch=` is the strategic merge of a list, `keys=`, `set` and `atomic` are what server-side
-apply says of it.
+(`tests/kubernetes/kubernetes_types`), and a test compares them. A type with `[]` is a list, with `{}` a map; `pointer`
+is a value whose zero is written if it is set, `always` one that JSON contains even if it is zero, `omitzero` an object
+that JSON then omits; `patch=` is the strategic merge of a list, `keys=`, `set` and `atomic` are the rules of
+server-side apply for it.
 """
 
 import functools
@@ -21,7 +21,7 @@ _META = "meta"
 @dataclass(frozen=True, slots=True)
 class Field:
     number: int
-    name: str  # in JSON; `-` where it has the members of the value in the object around it; empty for an item of a list
+    name: str  # in JSON; `-` if the enclosing object contains the value's members; empty for an item of a list
     type: str  # of the value, or of the items of a list or map
     is_list: bool = False
     is_map: bool = False
@@ -39,12 +39,12 @@ class Field:
 
     @property
     def is_message(self) -> bool:
-        """Whether the type is one of the table."""
+        """Whether the type is in the table."""
         return "." in self.type
 
     @property
     def is_always_there(self) -> bool:
-        """Whether Go's JSON has it even if nobody has set it: objects that are no pointers are not left out."""
+        """Whether Go's JSON contains it even if it is unset: objects without a pointer are not omitted."""
         if not self.name or self.is_pointer or self.is_left_out or self.is_inline:
             return False
         return self.is_always_written or not (self.is_list or self.is_map or self.is_scalar)
@@ -62,19 +62,19 @@ class ObjectType:
     fields: tuple[Field, ...]
 
     def member(self, name: str) -> Field | None:
-        """The field that JSON has under this name, also inside of one whose members are written here."""
+        """The field with this name in JSON, also inside an inlined field."""
         return members(self.name).get(name)
 
 
 def object_type(api_version: str, kind: str) -> ObjectType | None:
-    """Of objects of a kind: `v1`, `Pod`. None for a kind that the table does not have."""
+    """The type of objects of a kind: `v1`, `Pod`. None for a kind missing in the table."""
     group = api_version.rpartition("/")[0].partition(".")[0] or "core"
     types = _table()
     return types.get(f"{group}.{kind}") or types.get(f"{_META}.{kind}")
 
 
 def inner_type(field: Field) -> ObjectType:
-    """Of the value, or of the items of a list or map, of a field whose type is one of the table."""
+    """The type of the value, or of the items of a list or map, for a field whose type is in the table."""
     return _table()[field.type]
 
 
@@ -116,7 +116,7 @@ def _field(number: str, name: str, type_name: str, *words: str) -> Field:
 
 @functools.cache
 def members(name: str) -> dict[str, Field]:
-    """The fields of a type by their names in JSON, also those inside of a field whose members are written here."""
+    """The fields of a type by their names in JSON, including those of inlined fields."""
     found: dict[str, Field] = {}
     for field in _table()[name].fields:
         found |= members(field.type) if field.is_inline else {field.name: field}

@@ -1,8 +1,8 @@
-"""API objects as protobuf, read into the dicts that the same objects are as JSON, and written from them.
+"""API objects as protobuf, decoded into the same dicts as their JSON, and encoded from them.
 
-Both directions follow the table of `kubernetes_fields`, and write the very bytes that Go writes. A field that the table
-does not have is an error in both: an object that loses a part on its way is worse than one that is refused. What JSON
-writes in another form (times, quantities, documents inside) is in `_FORMS`.
+Both directions follow the table of `kubernetes_fields`, and write exactly the same bytes as Go. A field missing in the
+table is an error in both: an object that loses a part is worse than a rejected one. `_FORMS` contains types with
+another form in JSON (times, quantities, nested documents).
 """
 
 import base64
@@ -59,7 +59,7 @@ def encode(document: Mapping[str, Any]) -> bytes:
 
 
 def watch_frame(event_type: str, document: Mapping[str, Any]) -> bytes:
-    """One event of a watch, with its length before it; the object inside has its own `k8s` and envelope."""
+    """One event of a watch, preceded by its length; the object inside has its own `k8s` and envelope."""
     raw = wire_format.write(1, encode(document))
     content = wire_format.write(1, event_type.encode()) + wire_format.write(2, raw)
     return len(content).to_bytes(4, "big") + content
@@ -96,7 +96,7 @@ def _read(found: ObjectType, content: bytes) -> _Document:
 
 
 def _items(field: Field, value: int | bytes) -> list[_Json]:
-    """One, or those of a packed list of numbers."""
+    """A single value, or those of a packed list of numbers."""
     if isinstance(value, bytes) and field.type in _BITS:
         return [_scalar(field, number) for number in wire_format.varints(value)]
     return [_single(field, value)]
@@ -107,7 +107,7 @@ def _map_value(field: Field, entry: wire_format.Fields) -> _Json:
 
 
 def _value(field: Field, values: list[int | bytes]) -> _Json:
-    """None for a zero that JSON leaves out; of a message in several parts, all count."""
+    """The value; None for a zero that JSON omits; of a message in several parts, all count."""
     last = b"".join(_as_bytes(field, value) for value in values) if field.is_message else values[-1] if values else b""
     value = _single(field, last)
     is_zero = not field.is_pointer and not field.is_always_written and value in (0, "") and field.is_scalar
@@ -170,13 +170,13 @@ def _written_field(field: Field, document: Mapping[str, Any]) -> bytes:
 
 
 def _entry(field: Field, key: str, value: _Json) -> bytes:
-    """Behind the number of a map's field: its key and its value, which have the numbers 1 and 2."""
+    """A map's entry after its field number: its key and its value, which have the numbers 1 and 2."""
     return wire_format.write(1, key.encode()) + wire_format.write(2, _content(field, value))
 
 
 @functools.cache
 def _written_zero(field: Field) -> bytes:
-    """What Go writes for a value that is not set, unless it is a pointer, a list or a map."""
+    """Go's encoding of an unset value, unless it is a pointer, a list or a map."""
     if field.is_pointer or field.is_list or field.is_map or field.type == "bytes":
         return b""
     if field.is_message:
@@ -215,7 +215,7 @@ def _tag(number: int, wire_kind: int) -> bytes:
 
 
 def _read_time(content: bytes) -> datetime | None:
-    """None for Go's zero time."""
+    """The time; None for Go's zero time."""
     fields = wire_format.read(content)
     if not fields:
         return None
@@ -262,7 +262,7 @@ def _written_raw(document: _Json) -> bytes:
     return wire_format.write(1, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-# What JSON writes in another form: how it is read from the bytes of the message, and written.
+# Types with another form in JSON: functions that decode and encode the bytes of the message.
 _FORMS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
     "IntOrString": (_int_or_string, _written_int_or_string),
     "MicroTime": (_micro_time_to_json, _written_time),

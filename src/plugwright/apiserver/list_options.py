@@ -1,6 +1,6 @@
-"""Options of a list or watch: label and field selectors, and the continue token of a list that is read in chunks.
+"""Options of a list or watch: label and field selectors, and the continue token of a list read in chunks.
 
-Pure. A kind says which fields its selectors may name.
+Pure. Each kind defines the fields that its selectors can name.
 """
 
 import base64
@@ -39,7 +39,7 @@ _NOT_OLDER_THAN, _EXACT = "NotOlderThan", "Exact"
 
 
 class ContinueToken(msgspec.Struct, frozen=True):
-    """The revision that is being listed, and the last object of the chunks before."""
+    """The listed revision, and the last object of the previous chunks."""
 
     rv: int
     namespace: str
@@ -53,7 +53,7 @@ class Chunk:
 
 
 def selected(objects: Sequence[Object], kind: Kind, query: Mapping[str, str]) -> Sequence[Object]:
-    """Those that match; without a selector none of them is looked at."""
+    """The matching objects; without a selector none of them is examined."""
     if not query.get("labelSelector") and not query.get("fieldSelector"):
         return objects
     matches = selector(kind, query)
@@ -68,7 +68,7 @@ def selector(kind: Kind, query: Mapping[str, str]) -> Predicate:
 
 
 def chunk(objects: Sequence[Object], after: ContinueToken | None, limit: int | None) -> Chunk:
-    """At most `limit` of the sorted objects, from the one behind `after` on."""
+    """At most `limit` of the sorted objects, starting after `after`."""
     if after:
         objects = objects[bisect.bisect(objects, (after.namespace, after.name), key=_position) :]
     return Chunk(objects[:limit], len(objects[limit:]) if limit else 0)
@@ -93,7 +93,7 @@ def _position(content: Object) -> tuple[str, str]:
 
 
 def _label_selector(text: str) -> Predicate:
-    """`a=b,c!=d,e,!f,g in (h,i)`."""
+    """A predicate for `a=b,c!=d,e,!f,g in (h,i)`."""
     requirements = [_label_requirement(part.strip()) for part in _COMMAS_OUTSIDE_BRACKETS.split(text) if part.strip()]
     return lambda content: all(is_met(content["metadata"].get("labels") or {}) for is_met in requirements)
 
@@ -120,7 +120,7 @@ def _label_requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
 
 
 def _comparison(key: str, operator: str, limit: str) -> Callable[[Mapping[str, str]], bool]:
-    """`a>5`; a label whose value is no number never matches."""
+    """A predicate for `a>5`; a label whose value is not a number never matches."""
     _check_label_key(key, f"{key}{operator}{limit}")
     if not _INTEGER.fullmatch(limit):
         text = f"Invalid value: {limit!r:.40}: for 'Gt', 'Lt' operators, the value must be an integer"
@@ -141,7 +141,7 @@ def _check_label_key(key: str, requirement: str) -> None:
 
 
 def _field_selector(kind: Kind, text: str) -> Predicate:
-    """`spec.nodeName=a,status.phase!=Failed`."""
+    """A predicate for `spec.nodeName=a,status.phase!=Failed`."""
     requirements = [_field_requirement(kind, part) for part in text.split(",") if part.strip()]
     return lambda content: all(is_met(content) for is_met in requirements)
 

@@ -1,4 +1,4 @@
-"""The options of a container's log as a client asks for them, `kubectl logs` for example, in the query of a request."""
+"""The options of a container's log in the query of a request, for example from `kubectl logs`."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from plugwright.errors import StatusError
 
 __all__ = ["LogOptions", "read"]
 
-_LEAST = {  # the smallest number that is valid, and what is said of a smaller one
+_LEAST = {  # the smallest valid number, and the message about smaller ones
     "tailLines": (0, "must be greater than or equal to 0"),
     "limitBytes": (1, "must be greater than 0"),
     "sinceSeconds": (1, "must be greater than 0"),
@@ -20,7 +20,7 @@ _FALSE = ("", "0", "false")
 
 
 class LogOptions(Struct, frozen=True):
-    """As in `kubectl logs`: `since` is the time of the first line, `tail` the number of lines before those to come."""
+    """As in `kubectl logs`: `since` is the time of the first line, `tail` the number of earlier lines."""
 
     follow: bool = False
     previous: bool = False
@@ -31,7 +31,7 @@ class LogOptions(Struct, frozen=True):
 
 
 def read(query: Mapping[str, str], now: datetime) -> LogOptions:
-    """Raises the errors that an API server, or a kubelet, answers with."""
+    """Reads the options; raises the errors of an API server or a kubelet."""
     tail, limit, seconds = (_number(query, name) for name in _LEAST)
     if seconds is not None and query.get("sinceTime"):
         raise _invalid("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")

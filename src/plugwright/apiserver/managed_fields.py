@@ -1,7 +1,7 @@
 """`managedFields`: which manager set which field, after an update and after an apply.
 
-Pure. By an update a manager owns the fields whose value it has changed, and they belong to nobody else; by an apply
-those that the applied object names. What server-side apply makes of the object is `server_side_apply`.
+Pure. By an update a manager becomes the only owner of the fields whose value it has changed; by an apply it owns those
+that the applied object names. `server_side_apply` computes the object.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _SYSTEM_METADATA = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The manager that writes, the subresource it writes to, and the time."""
+    """The manager that writes, the subresource to which it writes, and the time."""
 
     manager: str
     subresource: str
@@ -50,7 +50,7 @@ class Author:
 
 
 def after_update(of: ObjectType, before: Object | None, after: Object, author: Author) -> list[Object]:
-    """The entries after a write: the fields that it changes belong to its author alone."""
+    """The entries after a write, whose author becomes the only owner of the changed fields."""
     entries = _entries_of_update(before or {}, after)
     old = _zero(of) if before is None else before
     changed, gone = field_sets.changed(of, ownable(old, author), ownable(after, author))
@@ -69,12 +69,12 @@ def after_update(of: ObjectType, before: Object | None, after: Object, author: A
 
 
 def before_first_apply(of: ObjectType, live: Object, time: str) -> list[Object]:
-    """The entries of an object without any: who applies to it first shares its fields with nobody in particular."""
+    """The entries of an object without any: its fields get a placeholder owner before the first apply."""
     return after_update(of, None, live, Author("before-first-apply", "", time))
 
 
 def after_apply(entries: Sequence[Object], applied: Object, author: Author, fields: FieldsV1) -> list[Object]:
-    """`entries` are those of the others; `fields` are those of the applied object."""
+    """`entries` are those of other managers; `fields` are those of the applied object."""
     own = [author.entry(str(applied.get("apiVersion")), fields)] if fields else []
     return _in_order([*entries, *own])
 
@@ -90,11 +90,11 @@ def entries_of(content: Object) -> list[Object]:
 
 
 def _entries_of_update(before: Object, after: Object) -> list[Object]:
-    """A client may send other entries, as kubectl does when it goes from one kind of apply to the other."""
+    """The client's entries if it sends others, as kubectl does when it switches between the kinds of apply."""
     stored, sent = entries_of(before), entries_of(after)
     if not sent or sent == stored:
         return stored
-    if sent == [{}]:  # so all are forgotten
+    if sent == [{}]:  # so all are discarded
         return []
     return sent if all(map(_is_entry, sent)) else stored
 
@@ -104,7 +104,7 @@ def _is_entry(entry: Object) -> bool:
 
 
 def ownable(content: Object, author: Author) -> Object:
-    """What managers own: not what the server sets, and with a status either it or the rest."""
+    """The part that managers own: not fields set by the server, and with a status either the status or the rest."""
     if author.subresource == "status":
         return {"status": content["status"]} if "status" in content else {}
     metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in _SYSTEM_METADATA}
@@ -113,7 +113,7 @@ def ownable(content: Object, author: Author) -> Object:
 
 
 def _zero(of: ObjectType) -> Object:
-    """What Go writes of a new object: members that it never leaves out are there before anybody sets them."""
+    """Go's encoding of a new object: members that are never omitted exist before they are set."""
     zeros: Object = {}
     for field in of.fields:
         if field.is_always_there and field.is_message and not field.is_list and not field.is_map:

@@ -1,7 +1,7 @@
 """An API server with one node, for its drivers: in tests, for `verify --dra` and beside `plugwright kubelet`.
 
-Nothing here allocates claims: their owner puts them in with an allocation. Drivers reach the server over TLS on
-loopback with a kubeconfig, or through a client in the same process.
+It allocates no claims: their owner stores them with an allocation. Drivers reach the server over TLS on loopback with a
+kubeconfig, or through a client in the same process.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any
 from plugwright.apiserver import schema
 from plugwright.apiserver.clock import now
 from plugwright.apiserver.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.apiserver.kinds.dynamic_resources import ADMIN_ACCESS_LABEL
 from plugwright.apiserver.log_options import LogOptions
 from plugwright.apiserver.registry import DeleteOptions, ObjectWriter, ResourcePath, Writer
 from plugwright.apiserver.store import Object, ObjectReader, Store
@@ -25,13 +26,13 @@ _MANAGER = "plugwright"
 
 
 class NodeResources:
-    """The claims and slices of a node, as its emulated kubelet reads and deletes them without going through HTTP."""
+    """The claims and slices of a node, as its emulated kubelet reads and deletes them without HTTP."""
 
     def __init__(self, store: ObjectReader, writer: ObjectWriter, node: str) -> None:
         self._reader, self._deleter, self.node = store, writer, node
 
     async def claim(self, namespace: str, name: str) -> Object:
-        """Raises `KubeletError` if there is no such claim."""
+        """The claim; raises `KubeletError` if it does not exist."""
         try:
             return self._reader.require(ResourcePath(RESOURCE_CLAIMS, namespace, name).key)
         except NotFound as error:
@@ -49,7 +50,7 @@ class NodeResources:
 
 
 class OneNode(NodeResources):
-    """The objects: the node, the claims that were put in with their namespaces, and the slices of drivers."""
+    """The objects: the node, the stored claims with their namespaces, and the slices of drivers."""
 
     def __init__(self, node: str) -> None:
         self.store = Store()
@@ -57,7 +58,7 @@ class OneNode(NodeResources):
         super().__init__(self.store, self.writer, node)
         created = self.writer.create(ResourcePath(NODES, "", node), {"metadata": {"name": node}}, _MANAGER)
         self.node_uid = str(created["metadata"]["uid"])
-        self.stop_serving: Callable[[], Awaitable[None]] = _not_served  # as an API server that is away
+        self.stop_serving: Callable[[], Awaitable[None]] = _not_served  # acts as an unreachable API server
         self.start_serving: Callable[[], Awaitable[None]] = _not_served
         self._ensure_namespace("default")
 
@@ -67,7 +68,7 @@ class OneNode(NodeResources):
         return list(self.store.objects(RESOURCE_SLICES.qualified))
 
     async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Whether the condition holds after some change of an object, within `timeout` seconds."""
+        """Whether the condition holds within `timeout` seconds, checked after every change of an object."""
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
@@ -80,7 +81,7 @@ class OneNode(NodeResources):
         return self.store.get(ResourcePath(RESOURCE_CLAIMS, namespace, name).key)
 
     def put(self, claim: Mapping[str, Any]) -> None:
-        """Stores the claim with its allocation; one with an equal spec stays the same object. Raises `ConfigError`."""
+        """Stores the claim with its allocation; a claim with an equal spec keeps its identity. Raises `ConfigError`."""
         metadata = claim.get("metadata") or {}
         namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name") or "")
         path = ResourcePath(RESOURCE_CLAIMS, namespace, name)
@@ -104,12 +105,12 @@ class OneNode(NodeResources):
             self.writer.delete(path, DeleteOptions())
 
     def reserve(self, namespace: str, name: str, pod: tuple[str, str]) -> None:
-        """As the scheduler does for a pod that it binds, by the pod's name and uid; only an allocated claim."""
+        """Reserves an allocated claim for a pod, by its name and uid, as the scheduler does when it binds a pod."""
         consumer = {"resource": "pods", "name": pod[0], "uid": pod[1]}
         self._change_consumers(namespace, name, lambda consumers: [*consumers, consumer])
 
     def release(self, namespace: str, name: str, pod_uid: str) -> None:
-        """After the pod has ended; the allocation stays."""
+        """Releases a claim after the pod has ended; the allocation stays."""
         self._change_consumers(
             namespace, name, lambda consumers: [consumer for consumer in consumers if consumer["uid"] != pod_uid]
         )
@@ -139,7 +140,7 @@ class OneNode(NodeResources):
             await server.stop()
 
     def _observed(self, application: Any) -> Any:
-        """The ASGI application; a subclass may wrap it to see the requests."""
+        """The ASGI application; a subclass can wrap it to see the requests."""
         return application
 
     async def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
@@ -167,11 +168,11 @@ class OneNode(NodeResources):
     def _ensure_namespace(self, name: str) -> None:
         path = ResourcePath(NAMESPACES, "", name)
         if self.store.get(path.key) is None:
-            self.writer.create(path, {"metadata": {"name": name}}, _MANAGER)
+            self.writer.create(path, {"metadata": {"name": name, "labels": {ADMIN_ACCESS_LABEL: "true"}}}, _MANAGER)
 
 
 async def _not_served() -> None:
-    """Before `served`, nothing is to be stopped or started."""
+    """Does nothing: before `served`, there is no server to stop or start."""
 
 
 def _with_defaults(claim: Object) -> Object:

@@ -1,7 +1,7 @@
 """Patches: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch.
 
-Pure: documents and patches are never changed. Which lists a strategic merge patch merges is in the table of
-`kubernetes_fields`.
+Pure: documents and patches are never changed. The table of `kubernetes_fields` defines which lists a strategic merge
+patch merges.
 """
 
 import copy
@@ -27,7 +27,7 @@ def json_patch(document: Json, operations: object) -> Json:
         raise PatchFailed(
             f"The allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
         )
-    root = {"": copy.deepcopy(document)}  # so that the document itself has a parent too
+    root = {"": copy.deepcopy(document)}  # so that the document itself also has a parent
     copied = 0
     try:
         for operation in operations:
@@ -41,7 +41,7 @@ def json_patch(document: Json, operations: object) -> Json:
 
 
 def _copied_bytes(root: Json, operation: Mapping[str, Json]) -> int:
-    """The size that a copy has added: repeated copies grow exponentially."""
+    """The size that a copy has added, because repeated copies grow exponentially."""
     if operation["op"] != "copy":
         return 0
     parent, step = _parent(root, _path(operation, "from"))
@@ -112,7 +112,7 @@ _OPERATIONS: dict[str, Callable[[Json, Mapping[str, Json]], None]] = {
 
 
 def _path(operation: Mapping[str, Json], member: str) -> list[str]:
-    """The steps of a JSON pointer, from the root on."""
+    """The steps of a JSON pointer, starting at the root."""
     pointer = operation.get(member)
     if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
         raise PatchFailed(f"{member!r} must be a JSON pointer, got {pointer!r:.60}")
@@ -159,7 +159,7 @@ def _index(step: str, size: int) -> int:
 
 
 def _equal(one: Json, other: Json) -> bool:
-    """As JSON compares: true is not 1, and 1.0 is 1."""
+    """Equality as in JSON: true is not 1, and 1.0 is 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -182,7 +182,7 @@ def merge_patch(document: Json, patch: Json) -> Json:
 
 
 def strategic_merge_patch(document: Json, patch: Json, kind_type: ObjectType | None) -> Json:
-    """Which lists of objects of this type are merged, and by which member of their items, is in their fields."""
+    """Merges; the type's fields define which lists of objects are merged, and by which member of their items."""
     if not isinstance(patch, dict):
         raise PatchFailed("a strategic merge patch must be an object")
     return _merged(document if isinstance(document, dict) else {}, patch, kind_type)
@@ -236,7 +236,7 @@ def _merged_list(before: list[Json], patch: list[Json], field: Field) -> list[Js
 
 
 def _follow_directive(merged: dict[str, Json], name: str, value: Json, of: ObjectType | None) -> None:
-    """`$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as kubectl sends them."""
+    """Applies `$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as sent by kubectl."""
     directive, _, member = name.partition("/")
     if not isinstance(value, list):
         raise PatchFailed(f"{name:.60} must be a list")
@@ -253,13 +253,13 @@ def _follow_directive(merged: dict[str, Json], name: str, value: Json, of: Objec
 def _identity(item: Json, key: str) -> str:
     if not isinstance(item, dict) or key not in item:
         raise PatchFailed(f"map does not contain declared merge key: {key}")
-    if key == "containerPort":  # one port may be open for several protocols
+    if key == "containerPort":  # one port can be open for several protocols
         return f"{item[key]}/{item.get('protocol', 'TCP')}"
     return str(item[key])
 
 
 def _ordered(items: list[Json], order: list[Json], key: str | None) -> list[Json]:
-    """In the client's order if it knows all items; else as they are, so that other clients' items keep their places."""
+    """In the client's order if that contains all items; else unchanged, so that others' items keep their places."""
     ordered = [_identity(item, key) if key else item for item in order]
     identified = [(_identity(item, key) if key else item, item) for item in items]
     if not all(identity in ordered for identity, _ in identified):

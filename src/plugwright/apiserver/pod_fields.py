@@ -1,8 +1,8 @@
-"""Every field of a pod's spec, and how the embedded cluster treats it. docs/cluster-limits.md is generated from here.
+"""Every field of a pod's spec, and its treatment by the embedded cluster. docs/cluster-limits.md is generated from it.
 
-A field that is emulated or has no effect on an emulated node is only described. A pod that asks for something that is
-not emulated never runs as if it had not asked: it stays Pending with a message that names the field, and where it names
-its node itself, it is refused. A test walks Kubernetes' own types, so that a new field cannot be forgotten.
+A field that is emulated or has no effect on an emulated node is only described. A pod that needs something that is not
+emulated never runs without it: it stays Pending with a message that names the field, and is rejected if it has its own
+nodeName. A test compares the list with Kubernetes' own types, so that no new field is forgotten.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,12 +28,12 @@ class Treatment(StrEnum):
 
 @dataclass(frozen=True)
 class PodField:
-    """`path` begins below `spec`, and means every container where it begins with `containers`."""
+    """`path` starts below `spec`, and means every container if it starts with `containers`."""
 
     path: str
     treatment: Treatment
     text: str
-    asks: Callable[[object], bool] = bool  # whether a value asks for what is not emulated
+    asks: Callable[[object], bool] = bool  # whether a value needs something that is not emulated
 
     def is_asked_for(self, spec: Object) -> bool:
         return any(self.asks(value) for paths in self._steps for value in _values(spec, paths))
@@ -56,7 +56,7 @@ def _values(content: object, steps: list[str]) -> Iterator[object]:
 
 
 def not_emulated(spec: Object) -> str:
-    """The message for a pod that asks for something that is not emulated; empty if it does not."""
+    """The message for a pod that needs something that is not emulated; empty otherwise."""
     asked = [field.path for field in _NOT_EMULATED if field.is_asked_for(spec)]
     return f"plugwright does not emulate {', '.join(asked)}; {ADVICE}" if asked else ""
 
@@ -109,7 +109,7 @@ POD_FIELDS = (
     _emulated("containers.resources", "requests are counted, devices allocated; other limits are not enforced"),
     _emulated("containers.restartPolicy", "`Always` makes an init container a sidecar; else used with `--run` alone"),
     _no_effect("containers.restartPolicyRules", "containers end, and start again, with `--run` alone"),
-    _no_effect("containers.securityContext", "there is no container to confine; with `--run` a process is as you"),
+    _no_effect("containers.securityContext", "nothing is confined; with `--run` processes run as your user"),
     _no_effect("containers.startupProbe", "no probe is made: a container has started as soon as it runs"),
     _no_effect("containers.stdin", "used with `--run` alone"),
     _no_effect("containers.stdinOnce", "used with `--run` alone"),
@@ -147,7 +147,7 @@ POD_FIELDS = (
     _emulated("schedulerName", "pods of another scheduler are left to it: it may bind them"),
     _emulated("schedulingGates", "as on a real cluster"),
     _missing("schedulingGroup", "pods are scheduled one by one"),
-    _no_effect("securityContext", "there is no container to confine; with `--run` a process is as you"),
+    _no_effect("securityContext", "nothing is confined; with `--run` processes run as your user"),
     _emulated("serviceAccount", "the old name of serviceAccountName"),
     _emulated("serviceAccountName", "must exist; its token, with `--run` alone, is that of the cluster's one user"),
     _no_effect("setHostnameAsFQDN", "no container has a host name"),

@@ -1,7 +1,7 @@
 """`kubectl port-forward`: connections to the ports of a pod, as SPDY streams in the messages of one WebSocket.
 
 kubectl (1.31 and newer) offers the protocol `SPDY/3.1+portforward.k8s.io`. For each connection it opens two streams
-with the same request id: one for the data, one on which the server says why it failed. The `CommandRunner` connects.
+with the same request id: one for the data, and one for the server's error. The `CommandRunner` connects.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ __all__ = ["serve"]
 
 _PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 _PIECE = 2**15
-_MOST_STREAMS, _MOST_WAITING = 1000, 16  # streams of a client; pieces that a connection has not taken
+_MOST_STREAMS, _MOST_WAITING = 1000, 16  # streams of a client; pieces that a connection has not read
 
 Connect = Callable[[int], Awaitable[Connection]]
 
@@ -50,11 +50,11 @@ async def serve(scope: Scope, receive: Receive, send: Send, path: ResourcePath, 
 
 
 class _ForwardedConnection:
-    """To one port: its two streams, what the client sends to it, and the task that copies."""
+    """A connection to one port: its two streams, the client's pending data, and the task that copies."""
 
     def __init__(self, stream: int, error_stream: int, port: int) -> None:
         self.stream, self.error_stream, self.port = stream, error_stream, port
-        self.pieces: asyncio.Queue[bytes] = asyncio.Queue(_MOST_WAITING)  # an empty one is the end
+        self.pieces: asyncio.Queue[bytes] = asyncio.Queue(_MOST_WAITING)  # an empty piece is the end
         self.task: asyncio.Task[None]
 
 
@@ -64,11 +64,11 @@ class _Forwarding:
     def __init__(self, send: Send, connect: Connect) -> None:
         self._send, self._connect = send, connect
         self._writer = SpdyWriter()
-        self._error_streams: dict[str, int] = {}  # without a stream for data yet; by request id
+        self._error_streams: dict[str, int] = {}  # by request id, while there is no stream for data
         self._connections: dict[int, _ForwardedConnection] = {}  # by the stream for data
 
     async def run(self, receive: Receive) -> None:
-        """Until the client disconnects or breaks the protocol."""
+        """Runs until the client disconnects or breaks the protocol."""
         reader = SpdyReader()
         with suppress(MalformedMessage):
             while (message := await receive())["type"] != "websocket.disconnect":
@@ -120,11 +120,11 @@ class _Forwarding:
 
     def _forget(self, connection: _ForwardedConnection) -> None:
         del self._connections[connection.stream]
-        while not connection.pieces.empty():  # the reader of the client's frames may wait for room
+        while not connection.pieces.empty():  # the reader of the client's frames can be waiting for room
             connection.pieces.get_nowait()
 
     async def _forward(self, connection: _ForwardedConnection) -> None:
-        """Until the pod's side closes the connection."""
+        """Forwards until the pod's side closes the connection."""
         failure = ""
         try:
             reader, writer = await self._connect(connection.port)
@@ -154,10 +154,10 @@ class _Forwarding:
 
 
 async def _feed(pieces: "asyncio.Queue[bytes]", writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):  # the other direction reports that the connection is lost
+    with suppress(OSError):  # the other direction reports the lost connection
         while piece := await pieces.get():
             writer.write(piece)
             await writer.drain()
         writer.write_eof()
-    while True:  # a client may go on to send
+    while True:  # a client can continue to send
         await pieces.get()

@@ -1,6 +1,6 @@
-"""Tables as `kubectl get` prints them: columns, rows and ages.
+"""Tables as printed by `kubectl get`: columns, rows and ages.
 
-Which columns a kind has is in its module in `kinds`.
+The module of each kind in `kinds` defines its columns.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ __all__ = ["AGE", "NAME", "Column", "age", "none_if_empty", "table"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`cell` makes the cell of an object at a time; `wide` columns appear with --output=wide alone."""
+    """`cell` makes the cell of an object at a time; `wide` columns appear only with --output=wide."""
 
     name: str
     cell: Callable[[Object, datetime], object]
@@ -59,7 +59,7 @@ def none_if_empty(value: object) -> str:
 
 
 def age(since: object, now: datetime) -> str:
-    """As kubectl prints a duration: `45s`, `4m5s`, `3h`."""
+    """A duration in kubectl's format: `45s`, `4m5s`, `3h`."""
     if not isinstance(since, str):
         return "<unknown>"
     seconds = max(0, int((now - clock.parse(since)).total_seconds()))

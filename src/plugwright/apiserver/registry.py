@@ -1,11 +1,11 @@
 """Writes of API objects: create, update, patch, bind to a node, delete.
 
-Every write ends here, whether it comes by HTTP, from the scheduler or from a node. What is particular to a kind (its
-defaults, validation, grace periods) is asked of the kind; conflicts and history are the store's.
+Every write ends here, whether it comes by HTTP, from the scheduler or from a node. The kind defines specific behaviour
+(defaults, validation, grace periods); the store handles conflicts and history.
 """
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
@@ -24,7 +24,7 @@ _SYSTEM_METADATA = (
     "uid", "creationTimestamp", "generation", "namespace", "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
 _PROPAGATION_FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
-_NAME_ATTEMPTS = 8  # to generate a name that is not taken
+_NAME_ATTEMPTS = 8  # attempts to generate an unused name
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ResourcePath:
 class DeleteOptions:
     """`grace` is in seconds, None for the object's own; `uid` and `version` are preconditions unless empty.
 
-    `propagation` is what happens to dependents: `Background`, `Foreground`, `Orphan`, or empty for the kind's default.
+    `propagation` is the treatment of dependents: `Background`, `Foreground`, `Orphan`, or empty for the kind's default.
     """
 
     grace: int | None = None
@@ -60,7 +60,7 @@ class DeleteOptions:
 
 
 class ObjectWriter(Protocol):
-    """The writes of a node, which its reader shows at once."""
+    """The writes of a node, immediately visible to its reader."""
 
     def create(self, path: ResourcePath, content: Object, manager: str) -> Object: ...
 
@@ -75,7 +75,7 @@ class Writer:
         self._now = now
 
     def create(self, path: ResourcePath, content: Object, manager: str, applied: Object | None = None) -> Object:
-        """`applied` is what server-side apply creates the object from: its manager owns that alone."""
+        """Creates an object; if server-side apply creates it from `applied`, the manager owns only that part."""
         kind, metadata = path.kind, _metadata(content)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = self._unused_name(path, str(metadata["generateName"]))
@@ -94,7 +94,7 @@ class Writer:
         created = kind.prepare_for_create({**content, **_type_meta(kind), "metadata": metadata})
         if refusal := kind.admit(created, self._store):
             raise _forbidden(path, refusal)
-        _validate(path, None, created)
+        _validate(path, None, created, kind.validate_among(created, self._store))
         if applied is None:
             entries = self._entries(path, None, kind.without_admitted(created, content), manager)
         else:
@@ -108,7 +108,7 @@ class Writer:
         return stored
 
     def _create_default_objects(self, path: ResourcePath) -> None:
-        """As the controller manager does in every new namespace."""
+        """Creates default objects, as the controller manager does in every new namespace."""
         for kind, name in path.kind.default_objects:
             default = ResourcePath(kind, path.name, name)
             if self._store.get(default.key) is None:
@@ -129,7 +129,7 @@ class Writer:
         return self._update(path, self._prepared(path, before, content, manager), expected)
 
     def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object:
-        """Stores what `change` makes of the stored object: a patch."""
+        """Stores the result of `change` on the stored object, as for a patch."""
         before = self._store.require(path.key)
         after = change(before)
         if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
@@ -143,7 +143,7 @@ class Writer:
         return self._update(path, self._prepared(path, before, after, manager), expected)
 
     def apply(self, path: ResourcePath, applied: Object, manager: str, force: bool) -> tuple[Object, bool]:
-        """Merges an object that a manager names in part; also whether it has been created."""
+        """Merges an object that a manager specifies partially; also returns whether it has been created."""
         check_identity(path, applied, _metadata(applied))
         if not path.subresource and self._store.get(path.key) is None:
             return self.create(replace(path, name=""), applied, manager, applied), True
@@ -158,7 +158,7 @@ class Writer:
         return self._update(path, after, expected), False
 
     def delete(self, path: ResourcePath, options: DeleteOptions) -> tuple[Object, bool]:
-        """The object, and whether it is gone: a pod on a node stays until its node has ended it."""
+        """Deletes an object; returns it, and whether it is removed: a pod on a node stays until the node ends it."""
         before = self._store.require(path.key)
         _check_deletable(path, before, options)
         grace = path.kind.grace_period(before, options.grace)
@@ -180,12 +180,12 @@ class Writer:
         return self._store.update(path.key, after), False
 
     def finalize(self, path: ResourcePath) -> None:
-        """The contents of a namespace are gone: it goes too, unless it has finalizers of its own."""
+        """Removes a namespace whose contents are gone, unless it has finalizers of its own."""
         before = self._store.require(path.key)
         self._update(path, {**before, "spec": {**(before.get("spec") or {}), "finalizers": []}}, "")
 
     def bind(self, path: ResourcePath, node: str) -> Object:
-        """Assigns a pod to a node, which is done once."""
+        """Assigns a pod to a node, which is possible only once."""
         before = self._store.require(path.key)
         spec, metadata, status = before["spec"], before["metadata"], before.get("status") or {}
         if metadata.get("deletionTimestamp"):
@@ -228,7 +228,7 @@ class Writer:
         return after
 
     def _update(self, path: ResourcePath, after: Object, expected: str) -> Object:
-        """An object being deleted is gone with its last finalizer."""
+        """Updates an object; one being deleted is removed with its last finalizer."""
         stored = self._store.update(path.key, after, expected)
         metadata = stored["metadata"]
         has_finalizers = metadata.get("finalizers") or _has_contents(path, stored)
@@ -279,7 +279,7 @@ def _metadata(content: Object) -> Object:
 
 
 def check_identity(path: ResourcePath, content: Object, metadata: Object) -> None:
-    """Type, name and namespace of the object are those of the path."""
+    """Checks that type, name and namespace of the object match the path."""
     kind = path.kind
     api_version, kind_name = content.get("apiVersion") or kind.api_version, content.get("kind") or kind.name
     if (api_version, kind_name) != (kind.api_version, kind.name):
@@ -297,8 +297,8 @@ def check_identity(path: ResourcePath, content: Object, metadata: Object) -> Non
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
 
 
-def _validate(path: ResourcePath, before: Object | None, after: Object) -> None:
-    errors = list(_field_errors(path, before, after))
+def _validate(path: ResourcePath, before: Object | None, after: Object, further: Iterable[FieldError] = ()) -> None:
+    errors = [*further, *_field_errors(path, before, after)]
     if errors:
         raise invalid(path.kind, path.name, errors)
 
@@ -336,7 +336,7 @@ def _check_uid(path: ResourcePath, before: Object, expected: str) -> None:
 
 
 def _finalizers(before: Object, propagation: str) -> list[str]:
-    """Those of the object, with the garbage collector's for what is to happen to its dependents."""
+    """The object's finalizers, and the garbage collector's for the treatment of its dependents."""
     finalizers = before["metadata"].get("finalizers") or []
     wanted = _PROPAGATION_FINALIZERS.get(propagation)
     if propagation:

@@ -1,7 +1,7 @@
 """`exec` and `attach`: the WebSocket between a client and a process in a container.
 
-Clients offer `v5.channel.k8s.io` or its predecessors: the first octet of each message names a stream. The end of the
-process is a Status on the error stream. Which process it is, and where, is the `CommandRunner`'s.
+Clients offer `v5.channel.k8s.io` or its predecessors: the first octet of each message identifies a stream. The end of
+the process is a Status on the error stream. The `CommandRunner` decides which process runs, and where.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSED = 0, 1, 2, 3, 4, 255
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _COMMANDS = {"attach": "attach", "exec": "exec", "portforward": "port-forward"}
 _MOST_WORDS, _LARGEST_SIZE = 4096, 10_000
-_MOST_INPUT = 16  # messages of input that the process has not read
+_MOST_INPUT = 16  # unread messages of input
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 STREAMED_SUBRESOURCES = tuple(_COMMANDS)  # which need a WebSocket
 
 
 class CommandOptions(Struct, frozen=True):
-    """As in the query: the container, the command, and which streams are connected."""
+    """The options in the query: the container, the command, and the connected streams."""
 
     container: str
     command: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class CommandOptions(Struct, frozen=True):
 
 
 class CommandStreams:
-    """The process's side: its input by pieces, an empty one at its end; its output; the sizes of its terminal."""
+    """The process's side: its input in pieces, an empty one at its end; its output; the sizes of its terminal."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -65,7 +65,7 @@ class CommandStreams:
         await self._send({"type": "websocket.send", "bytes": bytes((channel,)) + data})
 
     async def receive(self, message: bytes) -> None:
-        """One message of the client; those that make no sense are ignored."""
+        """Handles one message of the client; ignores meaningless ones."""
         channel, data = message[:1], message[1:]
         if channel == bytes((_STDIN,)) and data:
             await self.input.put(data)
@@ -90,7 +90,7 @@ class CommandRunner(Protocol):
     """Runs commands in containers, attaches to them, and connects to their ports; all raise `StatusError`."""
 
     async def execute(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int:
-        """The exit code of a new process in the container."""
+        """Runs a new process in the container; returns its exit code."""
         ...
 
     async def attach(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int: ...
@@ -105,7 +105,7 @@ class CommandRunner(Protocol):
 
 
 class _NoCommands:
-    """Containers that are not run: every command is refused."""
+    """Containers that are not run: rejects every command."""
 
     async def execute(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int:
         raise self._refused(path)
@@ -139,7 +139,7 @@ def read_options(query: Mapping[str, str] | QueryParams) -> CommandOptions:
 
 
 async def serve(scope: Scope, receive: Receive, send: Send, path: ResourcePath, runner: CommandRunner) -> None:
-    """Accepts the WebSocket, runs the command, and reports how it ended."""
+    """Accepts the WebSocket, runs the command, and reports its end."""
     options = read_options(QueryParams(scope["query_string"]))
     runner.check(path, options)
     protocol = next((name for name in _PROTOCOLS if name in scope["subprotocols"]), None)
@@ -148,7 +148,7 @@ async def serve(scope: Scope, receive: Receive, send: Send, path: ResourcePath, 
     await receive()
     await send({"type": "websocket.accept", "subprotocol": protocol})
     streams = CommandStreams(send)
-    await streams.send(_STDOUT, b"")  # tells the client that the connection stands
+    await streams.send(_STDOUT, b"")  # tells the client that the connection is established
     work = runner.execute if path.subresource == "exec" else runner.attach
     running = asyncio.ensure_future(work(path, options, streams))
     reading = asyncio.ensure_future(_read(receive, streams))
@@ -164,7 +164,7 @@ async def serve(scope: Scope, receive: Receive, send: Send, path: ResourcePath, 
 
 
 async def _read(receive: Receive, streams: CommandStreams) -> None:
-    """Until the client disconnects."""
+    """Reads until the client disconnects."""
     while True:
         message: Message = await receive()
         if message["type"] == "websocket.disconnect":

@@ -1,4 +1,4 @@
-"""Requests: the resource that a path names, the object in the body, and the options in the query.
+"""Requests: the resource in the path, the object in the body, and the options in the query.
 
 Bodies are JSON, YAML or protobuf. `schema` checks the types of an object's fields.
 """
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 LARGEST_BODY = 3 * 1024 * 1024
-_DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
+_DEEPEST = 200  # levels of nesting; no Kubernetes object has thirty
 _MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
 _MOST_DIGITS = 18
 _FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
@@ -43,7 +43,7 @@ _LONGEST_MANAGER = 128
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with JSON's values alone: no aliases, which can expand without limit, and no dates."""
+    """YAML limited to JSON's values: no aliases, which can expand without limit, and no dates."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -58,7 +58,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def resource_path(path: str, release: str = KUBERNETES_VERSION) -> ResourcePath:
-    """`/api/v1/namespaces/default/pods/a/status` and the like; raises 404 for what is not served."""
+    """Parses `/api/v1/namespaces/default/pods/a/status` and the like; raises 404 for paths that are not served."""
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
         group, version, rest = "", steps[1], steps[2:]
@@ -86,7 +86,7 @@ def resource_path(path: str, release: str = KUBERNETES_VERSION) -> ResourcePath:
 
 
 def _check_served(group: str, plural: str) -> None:
-    """Refuses a kind that discovery lists and that is not emulated, with a sentence."""
+    """Rejects a kind that discovery lists but that is not emulated, with an explanation."""
     for kind in KINDS_NOT_SERVED:
         if (kind.group, kind.plural) == (group, plural):
             raise not_found(kind.sentence)
@@ -124,7 +124,7 @@ def _decode(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unu
     if media in ("", "application/json") or media.endswith("+json"):
         return msgspec.json.decode(content)
     if media in ("application/yaml", "application/x-yaml", "application/apply-patch+yaml"):
-        # Encoded as JSON and decoded again: values that JSON does not have are refused.
+        # Encoded as JSON and decoded again, which rejects values that JSON cannot contain.
         return msgspec.json.decode(msgspec.json.encode(yaml.load(content, _Loader)))  # noqa: S506  a safe loader
     if media == kubernetes_objects.MEDIA_TYPE:
         return kubernetes_objects.decode(content)
@@ -132,7 +132,7 @@ def _decode(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unu
 
 
 def check_depth(value: object) -> None:
-    """Raises for a value that is nested too deeply to be walked recursively."""
+    """Raises for a value nested too deeply for recursion."""
     depth, level = 0, [value]
     while level and depth <= _DEEPEST:
         depth += 1
@@ -147,7 +147,7 @@ def check_depth(value: object) -> None:
 
 
 def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
-    """From the body or, for the grace period and the propagation, from the query."""
+    """The options from the body or, for the grace period and the propagation, from the query."""
     options = content if isinstance(content, dict) else {}
     if options.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"a deletion takes DeleteOptions, got {options['kind']!r:.40}")
@@ -174,7 +174,7 @@ def _propagation(options: Mapping[str, object]) -> str:
 
 
 def is_dry_run(request: Request, content: object = None) -> bool:
-    """By the query or, for a deletion, by the body."""
+    """Whether the query or, for a deletion, the body requests a dry run."""
     query = request.query_params
     in_body = content.get("dryRun") if isinstance(content, dict) else None
     stages = [*([query["dryRun"]] if query.get("dryRun") else []), *(in_body if isinstance(in_body, list) else [])]
@@ -207,7 +207,7 @@ def missing_field_manager() -> StatusError:
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:
-    """As apimachinery reads a boolean: `watch=True`, `watch=yes` and a bare `watch` are true."""
+    """A boolean in apimachinery's notation: `watch=True`, `watch=yes` and a bare `watch` are true."""
     return name in query and query[name].lower() not in ("0", "false")
 
 

@@ -1,6 +1,6 @@
 """Responses: objects, lists and statuses in the form that the client accepts.
 
-JSON, YAML or protobuf, whole, as a table or the metadata alone.
+JSON, YAML or protobuf; complete, as a table, or only the metadata.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ _ACCEPTED = f"application/json, {_YAML}, {kubernetes_objects.MEDIA_TYPE}"
 
 
 class ResponseForm(Enum):
-    """The form that a client asks for with `as=` in its Accept header."""
+    """The form that a client requests with `as=` in its Accept header."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -65,7 +65,7 @@ _BY_PARAMETER = {form.value: form for form in ResponseForm}
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a client accepts, of what is served."""
+    """The served form that a client accepts."""
 
     media_type: str = "application/json"
     form: ResponseForm = ResponseForm.WHOLE
@@ -76,7 +76,7 @@ class Accepted:
 
 
 def accepted(request: Request, is_watch: bool = False) -> Accepted:
-    """The media type that the client likes best and that is served; there are no tables in protobuf."""
+    """The served media type that the client prefers; there are no tables in protobuf."""
     for offer in sorted(request.headers.get("accept", "").split(","), key=_quality, reverse=True):
         media, *parameters = (part.strip() for part in offer.split(";"))
         name = dict(parameter.partition("=")[::2] for parameter in parameters).get("as", "")
@@ -97,7 +97,7 @@ def _quality(offer: str) -> float:
 
 
 def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Object]:
-    """A function that puts one object into the form that the client accepts."""
+    """A function that converts one object into the form that the client accepts."""
     form = accepted(request).form
     if form is ResponseForm.TABLE:
         include = request.query_params.get("includeObject", "Metadata")
@@ -117,14 +117,14 @@ def object_list(kind: Kind, objects: Sequence[Object], metadata: Object) -> Obje
 
 
 def encoded(request: Request, content: Object, code: int = 200) -> Response:
-    """An object, a list or a Status, as the client accepts it; it is in the client's form already."""
+    """An object, a list or a Status, already in the client's form, in its media type."""
     media_type = accepted(request).media_type
     if media_type == kubernetes_objects.MEDIA_TYPE:
         if isinstance(items := content.get("items"), StoredObjects):
             content = {**content, "items": list(items)}
         return Response(kubernetes_objects.encode(content), code, media_type=media_type)
     if media_type == _YAML:
-        document = msgspec.json.decode(_encode_json(content))  # without aliases for what it has twice
+        document = msgspec.json.decode(_encode_json(content))  # without aliases for repeated values
         return Response(yaml.safe_dump(document, allow_unicode=True), code, headers={"content-type": _YAML})
     return json(content, code)
 
@@ -134,7 +134,7 @@ def json(content: Object, code: int = 200) -> Response:
 
 
 class _PiecewiseResponse(Response):
-    """Sent as fast as the client reads: a large list is not copied as a whole into the buffers of the connection."""
+    """Sent at the client's speed: a large list is not copied as a whole into the buffers of the connection."""
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -154,12 +154,12 @@ def _raw_items(value: object) -> list[msgspec.Raw]:
 
 
 def as_quoted_json(content: object) -> str:
-    """A document inside a message."""
+    """A document quoted inside a message."""
     return msgspec.json.encode(msgspec.json.encode(content).decode()).decode()
 
 
 def failure(request: Request, error: StatusError) -> Response:
-    """As JSON for a client that accepts nothing that is served."""
+    """An error response, in JSON for a client that accepts no served form."""
     status = status_object(error)
     try:
         response = encoded(request, status, error.code)
@@ -177,7 +177,7 @@ def success(request: Request, code: int, details: Object | None = None) -> Respo
 
 
 def with_warnings(response: Response, warnings: Sequence[str]) -> Response:
-    """Adds a header for each different warning; characters that a header cannot carry become `?`."""
+    """Adds a header for each different warning; characters not allowed in a header become `?`."""
     for warning in dict.fromkeys(warnings):
         text = "".join(character if " " <= character <= "~" else "?" for character in warning)
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""The `scale` subresource: how many replicas an object has and is to have, as `kubectl scale` reads and writes it."""
+"""The `scale` subresource: an object's actual and wanted number of replicas, as read and written by `kubectl scale`."""
 
 from plugwright.apiserver.errors import bad_request, invalid
 from plugwright.apiserver.kinds import Kind

@@ -1,6 +1,7 @@
-"""Schemas of the kinds, from the table of fields: which fields an object has, of which types, and their OpenAPI 3.
+"""Schemas of the kinds, from the table of fields: an object's fields and their types, and their OpenAPI 3.
 
-Errors are in the words of Go's JSON decoder. The OpenAPI document has what `kubectl explain` and client-side validation
+Errors have the text of Go's JSON decoder. The OpenAPI document is sufficient for `kubectl explain` and client-side
+validation.
 need.
 """
 
@@ -22,7 +23,7 @@ from plugwright.apiserver.store import Object
 
 __all__ = ["checked_object", "known_fields", "openapi", "type_errors", "unknown_fields"]
 
-_TYPE_META = ("apiVersion", "kind")  # of whole objects; the table has the fields of protobuf, where they are apart
+_TYPE_META = ("apiVersion", "kind")  # of whole objects; the table has the fields of protobuf, where these are separate
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _TIMES = ("MicroTime", "Time")
@@ -44,7 +45,7 @@ _ANY: Object = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 class _Shape(NamedTuple):
-    """The type of a value: one of the table's, or a list or map of it."""
+    """The type of a value: one in the table, or a list or map of it."""
 
     name: str
     is_list: bool = False
@@ -60,7 +61,7 @@ class _Shape(NamedTuple):
 
     @property
     def json_type(self) -> type:
-        """`object` for a value of any type."""
+        """The type in JSON; `object` for a value of any type."""
         if self.is_list:
             return list
         return dict if self.is_map or self.is_object else _JSON_TYPES.get(self.name, object)
@@ -74,7 +75,7 @@ class _Shape(NamedTuple):
         return "string" if self.name in (*_TIMES, "Quantity") else _GO_NAMES.get(self.json_type, "interface {}")
 
     def member(self, name: str) -> "_Shape | None":
-        """None for a field that objects of this type do not have."""
+        """The type of a member; None for a field that objects of this type do not have."""
         if not self.is_object:
             return self.item if self.is_map else _Shape("")
         field = kubernetes_fields.members(self.name).get(name)
@@ -86,7 +87,7 @@ def _of_field(field: Field) -> _Shape:
 
 
 def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object, list[str]]:
-    """The object without its unknown fields, and the warnings about them; with `Strict` they are refused."""
+    """The object without its unknown fields, and the warnings about them; `Strict` rejects them."""
     if not isinstance(content, dict):
         raise bad_request(f"the body must be an object of kind {kind.name}")
     context = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
@@ -100,7 +101,7 @@ def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object
 
 
 def unknown_fields(kind: Kind, content: Object) -> list[str]:
-    """The paths of fields that objects of this kind do not have, as strict field validation names them."""
+    """The paths of unknown fields, in the notation of strict field validation."""
     shape = _shape_of(kind)
     return [
         path
@@ -145,7 +146,7 @@ def _known_members(shape: _Shape, value: Object) -> Object:
 
 
 class _FieldPath(NamedTuple):
-    """A field as Go's decoder names it: the type that has it, and its path."""
+    """A field in the notation of Go's decoder: its type, and its path."""
 
     owner: str
     path: str
@@ -155,7 +156,7 @@ class _FieldPath(NamedTuple):
 
 
 def type_errors(kind: Kind, content: Object) -> Iterator[str]:
-    """Values that do not have the type of their field; without any, later code need not check types."""
+    """Values with the wrong type for their field; if there are none, later code need not check types."""
     field, shape = _FieldPath(kind.name, ""), _shape_of(kind)
     for name in _TYPE_META:
         yield from _type_errors(_Shape("string"), content.get(name), field.member(shape, name))
@@ -230,7 +231,7 @@ def _shape_of(kind: Kind) -> _Shape:
 
 @functools.cache
 def openapi(group: str, version: str, release: str) -> Object:
-    """The OpenAPI 3 document of one group: its kinds, and those of their paths that clients look at."""
+    """The OpenAPI 3 document of one group: its kinds, and those of their paths that clients use."""
     kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version) and kind.is_served_by(release)]
     schemas: dict[str, Object] = {}
     for kind in kinds:
@@ -273,12 +274,12 @@ def _openapi_paths(kind: Kind) -> dict[str, Object]:
 
 
 def _collect_schema(type_name: str, schemas: dict[str, Object]) -> str:
-    """Adds the type's schema and those that it refers to; returns its name."""
+    """Adds the type's schema and those to which it refers; returns its name."""
     group, _, name = type_name.partition(".")
     package = "io.k8s.apimachinery.pkg.apis.meta" if group == "meta" else f"io.k8s.api.{group}"
     name = f"{package}.v1.{name}"
     if name not in schemas:
-        schemas[name] = {}  # a type may refer to itself
+        schemas[name] = {}  # a type can refer to itself
         fields = kubernetes_fields.members(type_name).items()
         properties = {field: _openapi_type(_of_field(found), schemas) for field, found in fields}
         schemas[name] = {"type": "object", "properties": properties}

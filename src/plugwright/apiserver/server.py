@@ -1,6 +1,6 @@
-"""ASGI applications behind TLS: the embedded API server and the kubelet API of joined nodes; the page, without TLS.
+"""ASGI applications over TLS: the embedded API server and the kubelet API of joined nodes; the page, without TLS.
 
-The home of uvicorn.
+The only module that imports uvicorn.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from plugwright.errors import ConfigError
 
 __all__ = ["Application", "RestartableServer", "listen", "serving"]
 
-_HOST = "127.0.0.1"  # no other address for an API server: a client with the token may run processes here
-_SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
+_HOST = "127.0.0.1"  # no other address for an API server: a client with the token can run processes here
+_SHUTDOWN_LIMIT = 2  # seconds for open requests at the end
 _ABORT_INTERVAL = 0.05  # seconds
 
 Application = Callable[..., Awaitable[None]]
@@ -29,17 +29,17 @@ Application = Callable[..., Awaitable[None]]
 class _ApiServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to the program: they end the whole cluster, not its server alone."""
+        """Leaves signals to the program: they end the whole cluster, not only its server."""
         yield
 
 
 class _Connection(H11Protocol):
     def _unsupported_upgrade_warning(self) -> None:
-        """Says nothing: the application answers a client that asks for SPDY, as older kubectl do."""
+        """Logs nothing: the application responds to a client that requests SPDY, as older kubectl do."""
 
 
 class _CertifiedConnection(_Connection):
-    """Its requests have the client's certificate in their state, as `peercert`; empty without one."""
+    """Adds the client's certificate to the state of its requests, as `peercert`; empty without one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -47,8 +47,8 @@ class _CertifiedConnection(_Connection):
 
 
 def listen(port: int, host: str = _HOST) -> socket.socket:
-    """Port 0 takes any that is free."""
-    # With the protocol named: only then asyncio turns off Nagle's delay, which costs small answers 40 ms.
+    """Listens on a port; port 0 selects any free one."""
+    # With a named protocol, because asyncio only then turns off Nagle's delay, which costs small responses 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,7 +61,7 @@ def listen(port: int, host: str = _HOST) -> socket.socket:
 
 
 class RestartableServer:
-    """Serves on one port of loopback; stopped, connections to it are refused until it is started again."""
+    """Serves on one loopback port; while stopped, connections to it are refused."""
 
     def __init__(self, application: Application, certificates: Certificates) -> None:
         self._application, self._certificates = application, certificates
@@ -70,7 +70,7 @@ class RestartableServer:
 
     async def start(self) -> None:
         listening = self._stack.enter_context(listen(self.port))
-        listening.listen()  # a client that connects at once waits in line, and is not refused
+        listening.listen()  # a client that connects immediately waits, and is not refused
         self.port = listening.getsockname()[1]
         await self._stack.enter_async_context(serving(self._application, [listening], self._certificates))
 
@@ -85,7 +85,7 @@ async def serving(
     certificates: Certificates | None,
     clients: Path | None = None,
 ) -> AsyncIterator[None]:
-    """Answers while inside, without TLS if there are no certificates; leaving ends every watch.
+    """Serves while inside, without TLS if there are no certificates; leaving ends every watch.
 
     Certificates of clients must be signed by the file `clients`.
     """
@@ -111,7 +111,7 @@ async def serving(
             yield
         finally:
             server.should_exit = True
-            while not answering.done():  # a client whose watch ends may come back before the socket is closed
+            while not answering.done():  # a client whose watch ends can return before the socket is closed
                 for connection in list(server.server_state.connections):
-                    connection.transport.abort()  # a watch would last as long as its client likes
+                    connection.transport.abort()  # a watch would last as long as its client wants
                 await asyncio.wait((answering,), timeout=_ABORT_INTERVAL)

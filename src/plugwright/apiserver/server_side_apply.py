@@ -1,8 +1,7 @@
-"""Server-side apply: an object that a manager names in part, merged into the stored one.
+"""Server-side apply: merges an object that a manager specifies partially into the stored one.
 
-Pure. What the manager applied before and names no longer is removed, unless another manager owns it; a value that
-another one owns is a conflict, unless it is forced. Which fields there are is `field_sets`, who owns them is
-`managed_fields`.
+Pure. Fields that the manager applied before and omits now are removed, unless another manager owns them; a value owned
+by another manager is a conflict, unless it is forced. `field_sets` finds the fields, `managed_fields` their owners.
 """
 
 import json
@@ -35,7 +34,7 @@ class Applied:
 
 
 def check_configuration(kind: Kind, content: Object) -> None:
-    """Raises for what cannot be applied: fields that are unknown, items of a list twice."""
+    """Raises for objects that cannot be applied: with unknown fields, or items of a list twice."""
     metadata = content.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise bad_request("metadata must be an object")
@@ -75,7 +74,7 @@ def _duplicates(field: Field, items: Sequence[object], path: str) -> Iterator[st
 
 
 def apply(of: ObjectType, live: Object, applied: Object, author: Author, force: bool) -> Applied:
-    """Raises a conflict with the names of the fields and of their managers."""
+    """Applies; raises a conflict with the names of the fields and of their managers."""
     root = Field(0, "", of.name)
     ours = managed_fields.ownable(applied, author)
     fields = field_sets.present(of, {name: value for name, value in ours.items() if name != "metadata" or value})
@@ -97,7 +96,7 @@ def apply(of: ObjectType, live: Object, applied: Object, author: Author, force: 
         for entry in others
         if (rest := _without(_without(entry["fieldsV1"], changed), gone)) is not None
     ]
-    if not changed and not gone and fields == last:  # nothing has happened, so the entry keeps its time
+    if not changed and not gone and fields == last:  # nothing has changed, so the entry keeps its time
         return Applied(merged, entries)
     return Applied(merged, managed_fields.after_apply(kept, live, author, fields))
 
@@ -107,13 +106,13 @@ def _without(fields: FieldsV1 | None, others: FieldsV1) -> FieldsV1 | None:
 
 
 def _client_side_applied(of: ObjectType, live: Object, author: Author) -> FieldsV1:
-    """Who goes on with server-side apply after `kubectl apply` has no conflict with that."""
+    """The fields of an earlier `kubectl apply`, with which a switch to server-side apply does not conflict."""
     text = (live.get("metadata") or {}).get("annotations", {}).get(_LAST_APPLIED)
     if author.manager != _KUBECTL or not text:
         return {"f:": {}}
     try:
         return field_sets.present(of, managed_fields.ownable(json.loads(text), author))
-    except (ValueError, AttributeError, TypeError):  # it is written by clients
+    except (ValueError, AttributeError, TypeError):  # clients write it
         return {"f:": {}}
 
 
@@ -151,7 +150,7 @@ def _described(entry: Object) -> str:
 
 
 def _merged(field: Field | None, live: object, applied: object) -> object:
-    """The live value with what is applied put over it."""
+    """The live value, overlaid by the applied one."""
     if field is None or not (field_sets.is_granular(field, live) and field_sets.is_granular(field, applied)):
         return applied
     if isinstance(live, dict) and isinstance(applied, dict):
@@ -168,7 +167,7 @@ def _merged(field: Field | None, live: object, applied: object) -> object:
 
 
 def _merged_items(field: Field, live: list[object], applied: list[object]) -> list[object]:
-    """In the order of what is applied; items that only the live list has stay where they are among the others."""
+    """Items in the applied order; items only in the live list keep their position among the others."""
     item_field = Field(0, "", field.type) if field.is_message else None
     old = {field_sets.item_name(field, item): item for item in live}
     new = {field_sets.item_name(field, item): item for item in applied}
@@ -189,7 +188,7 @@ def _merged_items(field: Field, live: list[object], applied: list[object]) -> li
 
 
 def _pruned(root: Field, merged: Object, last: FieldsV1, managed: FieldsV1) -> Object:
-    """Without what was applied last and nobody owns any more; what nobody ever owned goes with what it is in."""
+    """Without fields applied last that have no owner any more; fields that never had an owner go with their parent."""
     everything = _named(root, field_sets.present(inner_type(root), merged))
     without_last = _removed(root, merged, _named(root, last))
     owned = field_sets.union(_present_in(root, without_last), _named(root, managed))
@@ -204,7 +203,7 @@ def _present_in(root: Field, content: object) -> FieldsV1:
 
 
 def _named(field: Field | None, fields: FieldsV1) -> FieldsV1:
-    """The set with every member of an object that has something in the set."""
+    """The set with every member of an object that contains something in the set."""
     inner = inner_type(field) if field and field.is_message else None
     named = FieldsV1()
     for name, children in fields.items():
@@ -228,7 +227,7 @@ def _step_into(field: Field | None, inner: ObjectType | None, name: str) -> tupl
 
 
 def _removed(field: Field | None, value: object, fields: FieldsV1 | None) -> object:
-    """The value without what is in the set; None if nothing is left of it."""
+    """The value without the fields in the set; None if nothing is left."""
     if field is None or not fields or not field_sets.is_granular(field, value):
         return value
     inner = inner_type(field) if field.is_message else None

@@ -1,6 +1,7 @@
-"""The part of SPDY/3.1 that `kubectl port-forward` sends: streams with headers, data, half closes, resets and pings.
+"""The part of SPDY/3.1 used by `kubectl port-forward`: streams with headers, data, half closes, resets and pings.
 
-Its peers announce no windows and wait for none, so flow control is the connection's alone. Pure: octets in, events out.
+Its peers announce no windows and wait for none, so the connection alone provides flow control. Pure: octets in, events
+out.
 """
 
 import struct
@@ -41,7 +42,7 @@ def _text(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
-# Both sides begin to compress headers with it; zlib checks that they agree.
+# Both sides start header compression with it; zlib checks that they agree.
 _DICTIONARY = b"".join(_text(word.replace("_", " ").encode()) for word in _WORDS.split()) + _REST
 
 
@@ -105,10 +106,10 @@ class SpdyReader:
             return StreamOpened(_stream(payload), self._read_headers(payload[10:]), is_ended)
         if kind == _RST_STREAM:
             return StreamReset(_stream(payload))
-        return SpdyPing(payload[:4]) if kind == _PING else None  # settings and windows change nothing here
+        return SpdyPing(payload[:4]) if kind == _PING else None  # settings and windows have no effect here
 
     def _read_headers(self, compressed: bytes) -> dict[str, str]:
-        """All headers of a connection are one compressed stream."""
+        """Reads headers; all headers of a connection form one compressed stream."""
         try:
             block = self._headers.decompress(compressed, _LARGEST_HEADERS)
             if self._headers.unconsumed_tail:

@@ -1,8 +1,8 @@
-"""The embedded cluster's objects: resource versions, optimistic concurrency, and the history that watches read.
+"""The embedded cluster's objects: resource versions, optimistic concurrency, and the history for watches.
 
 One writer, many readers: a watcher remembers a revision and reads the changes after it, so it needs no queue. Stored
-objects are values and never change in place; most are packed after a while, by `stored_objects`. `api` decides what may
-be written; `database` writes it to disk.
+objects are values and never change in place; most are packed after a while, by `stored_objects`. `api` decides which
+writes are allowed; `database` writes them to disk.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ __all__ = [
     "Store",
 ]
 
-_HISTORY = 8_000  # changes that a watcher may lag behind
-_UNPACKED = 3_000  # newest versions of a kind, which may be read again at once
-_FEW_UNPACKED = 200  # of a kind that few read: enough for those who watch
+_HISTORY = 8_000  # changes by which a watcher can lag behind
+_UNPACKED = 3_000  # newest versions of a kind, which are likely to be read soon
+_FEW_UNPACKED = 200  # of a kind with few readers: enough for its watchers
 _FEW_READ = ("events", "leases.coordination.k8s.io", "nodes")
-_RENEWED = "leases.coordination.k8s.io"  # in every heartbeat: packed only once another version follows
+_RENEWED = "leases.coordination.k8s.io"  # in every heartbeat: packed only after the next version
 _PODS = "pods"
 _in_order = attrgetter("namespace", "name")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectKey:
-    """`kind` is the plural with its group (`leases.coordination.k8s.io`); `namespace` may be empty."""
+    """`kind` is the plural with its group (`leases.coordination.k8s.io`); `namespace` can be empty."""
 
     kind: str
     namespace: str
@@ -48,9 +48,9 @@ class ObjectKey:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`type` is the watch event's; `before` is the previous object, which selectors are compared with.
+    """`type` is the watch event's; `before` is the previous object, with which selectors are compared.
 
-    Read each of them once: a packed one is unpacked every time.
+    Read each of them only once: a packed one is unpacked every time.
     """
 
     revision: int
@@ -68,7 +68,7 @@ class Change:
         return self._before.content if self._before is not None else None
 
     def undo(self, objects: "dict[ObjectKey, StoredObject]") -> None:
-        """Makes the objects those from before this change."""
+        """Restores the objects as of before this change."""
         if self._before is None:
             del objects[self.key]
         else:
@@ -84,7 +84,7 @@ class ObjectLookup(Protocol):
 
 
 class ObjectReader(ObjectLookup, Protocol):
-    """The objects that a node reads: those of this store, or the mirror of another API server."""
+    """The objects that a node reads: from this store, or the mirror of another API server."""
 
     def version(self, key: ObjectKey) -> str | None: ...
 
@@ -94,7 +94,7 @@ class ObjectReader(ObjectLookup, Protocol):
 
 
 class Persistence(Protocol):
-    """Storage that outlives the process; `save` returns when the change is durable."""
+    """Storage that survives the process; `save` returns when the change is durable."""
 
     def load(self) -> tuple[int, Iterable[tuple[ObjectKey, Object]]]: ...
 
@@ -111,12 +111,12 @@ class Store:
         self._history: deque[Change] = deque(maxlen=history)
         self._newest: dict[str, deque[StoredObject]] = {}  # of every kind; packed when there are enough newer ones
         self._unpacked = unpacked
-        self._packed: dict[str, bytes] = {}  # the first object of every kind that was packed
+        self._packed: dict[str, bytes] = {}  # the first packed object of every kind
         revision, saved = persistence.load() if persistence else (1, [])
         for key, content in saved:
             self._replace(key, None, StoredObject(content, content["metadata"]["resourceVersion"]))
         self._revision = Latest(revision)
-        self._oldest = revision  # the history begins after it
+        self._oldest = revision  # start of the history
 
     @property
     def revision(self) -> int:
@@ -130,16 +130,16 @@ class Store:
         return None if stored is None else stored.content
 
     def version(self, key: ObjectKey) -> str | None:
-        """The resource version of the object, which is not unpacked for it."""
+        """The resource version of the object, without unpacking it."""
         stored = self._objects.get(key.kind, {}).get(key)
         return None if stored is None else stored.version
 
     def keys(self, kind: str) -> Sequence[ObjectKey]:
-        """Of all objects of a kind, in the order of their creation."""
+        """The keys of all objects of a kind, in the order of their creation."""
         return tuple(self._objects.get(kind, ()))
 
     def require(self, key: ObjectKey) -> Object:
-        """As `get`, and raises NotFound."""
+        """Like `get`, but raises NotFound."""
         return self._require(key).content
 
     def _require(self, key: ObjectKey) -> StoredObject:
@@ -149,15 +149,15 @@ class Store:
         return stored
 
     def objects(self, kind: str, namespace: str = "") -> Sequence[Object]:
-        """Sorted by namespace and name; of all namespaces unless one is given."""
+        """The objects sorted by namespace and name; of all namespaces unless one is given."""
         return _sorted(self._objects.get(kind, {}), namespace)
 
     def bound_pods(self, node: str) -> Sequence[Object]:
-        """The pods that are bound to a node, sorted as `objects`; the cost is that of these pods alone."""
+        """The pods bound to a node, sorted as `objects`; the cost depends only on the number of these pods."""
         return _sorted(self._bound.get(node, {}), "")
 
     def objects_at(self, revision: int, kind: str, namespace: str = "") -> Sequence[Object]:
-        """As `objects`, at an earlier revision: later changes are undone."""
+        """Like `objects`, at an earlier revision: later changes are undone."""
         objects = dict(self._objects.get(kind, {}))
         for change in reversed(self._after(revision)):
             if change.key.kind == kind:
@@ -170,7 +170,7 @@ class Store:
         return self._write("ADDED", key, content, None)
 
     def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
-        """`expected` is the resource version that the writer read; empty overwrites any."""
+        """Updates; `expected` is the resource version that the writer read; empty overwrites any."""
         stored = self._require(key)
         if expected and expected != stored.version:
             raise VersionConflict(key.kind, key.name)
@@ -248,19 +248,19 @@ class Store:
 
 
 class DryRun:
-    """A store that answers writes as the real one would and keeps nothing (dryRun=All)."""
+    """A store that answers writes like the real one but keeps nothing (dryRun=All)."""
 
     def __init__(self, store: Store) -> None:
         self.get, self.require, self.objects = store.get, store.require, store.objects
 
     def create(self, key: ObjectKey, content: Object) -> Object:
-        """Without a resource version, as it was never stored."""
+        """The object without a resource version, because it was never stored."""
         if self.get(key) is not None:
             raise AlreadyExists(key.kind, key.name)
         return content
 
     def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
-        """With the resource version that is stored."""
+        """The object with the stored resource version."""
         version = self.require(key)["metadata"]["resourceVersion"]
         if expected and expected != version:
             raise VersionConflict(key.kind, key.name)

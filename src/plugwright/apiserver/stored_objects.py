@@ -1,7 +1,7 @@
-"""Objects as the store keeps them: as they were written at first, packed later.
+"""Objects as the store keeps them: at first as written, later packed.
 
-The objects of a kind are much alike. Packed, as JSON compressed with another of them as the dictionary, one takes a
-twentieth of its memory or less, and the garbage collector does not go through its parts.
+The objects of a kind are very similar. Packed, as JSON compressed with another of them as the dictionary, an object
+takes at most a twentieth of its memory, and the garbage collector does not traverse its parts.
 """
 
 import zlib
@@ -15,7 +15,7 @@ __all__ = ["Object", "StoredObject", "StoredObjects"]
 Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
 
 _RAW = -14  # a window of 16 KiB, without a header and a checksum
-_MEMORY = 7  # a quarter of the time of the default, which makes larger tables for every object
+_MEMORY = 7  # a quarter of the default's time, which is spent on larger tables for every object
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Object).decode
 
@@ -41,7 +41,7 @@ class StoredObject:
         return zlib.decompressobj(_RAW, self._dictionary).decompress(self._content)
 
     def pack(self, dictionary: bytes) -> None:
-        """`dictionary` is the JSON of an object that is like this one."""
+        """Packs it; `dictionary` is the JSON of a similar object."""
         packing = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=_RAW, memLevel=_MEMORY, zdict=dictionary)
         self._content = packing.compress(self.json) + packing.flush()
         self._dictionary = dictionary
@@ -54,7 +54,7 @@ class StoredObjects(Sequence[Object]):
         self._stored = tuple(stored)
 
     def raw(self) -> list[msgspec.Raw]:
-        """As parts of a JSON document that msgspec encodes: none is unpacked for it."""
+        """The objects as parts of a JSON document for msgspec, without unpacking them."""
         return [msgspec.Raw(stored.json) for stored in self._stored]
 
     def __iter__(self) -> Iterator[Object]:

@@ -1,11 +1,11 @@
 """The certificate authority of one embedded cluster and its API server's certificate, as files.
 
-trustme signs them and is imported here alone; what is left by hand is the decision whether files of an earlier run can
-be used again. Strict verifiers accept the result: Python's own is one from 3.13 on and asks for key identifiers. The
-server's key is written with mode 0600; the authority's key is never written.
+trustme signs them and is imported only here; our own code only decides whether files of an earlier run can be reused.
+Strict verifiers accept the result, such as Python's own from 3.13 on, which requires key identifiers. The server's key
+is written with mode 0600; the authority's key is never written.
 
-`python -m plugwright.apiserver.tls DIRECTORY` is the process in which `obtain` does it: trustme loads 11 MiB,
-which would stay with a cluster for as long as it runs.
+`python -m plugwright.apiserver.tls DIRECTORY` is the process in which `obtain` does it: trustme loads 11 MiB, which
+would stay with a cluster for as long as it runs.
 """
 
 import os
@@ -21,8 +21,8 @@ from plugwright.system import files
 __all__ = ["Certificates", "make", "obtain"]
 
 _VALIDITY = timedelta(days=365)
-_CLOCK_SKEW = timedelta(minutes=5)  # a client's clock may be behind ours
-_SHORTEST_VALIDITY = timedelta(days=7)  # of certificates that are used again
+_CLOCK_SKEW = timedelta(minutes=5)  # a client's clock can be behind ours
+_SHORTEST_VALIDITY = timedelta(days=7)  # of reused certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Certificates:
 
 
 def obtain(directory: Path) -> Certificates:
-    """The certificates in `directory` if they belong together and stay valid for a week; else new ones."""
-    # -P: no module that happens to be in the working directory
+    """The certificates in `directory` if they match and stay valid for a week; otherwise new ones."""
+    # -P: no module of the working directory
     command = [sys.executable, "-P", "-m", "plugwright.apiserver.tls", str(directory)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
@@ -48,7 +48,7 @@ def obtain(directory: Path) -> Certificates:
 
 
 def make(directory: Path, names: tuple[str, ...] = ("localhost", "127.0.0.1")) -> Certificates:
-    """New certificates; `names` are the host names and addresses that the server may be reached by."""
+    """New certificates; `names` are the host names and addresses of the server."""
     import trustme
 
     now = datetime.now(UTC)
@@ -72,7 +72,7 @@ def _paths(directory: Path) -> Certificates:
 
 
 def _are_usable(certificates: Certificates) -> bool:
-    """Whether all three belong together: a process that was killed may have written only some of them."""
+    """Whether all three match: a killed process can have written only some of them."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -1,6 +1,6 @@
-"""Validation rules that several kinds share: errors of fields, metadata, names, labels, and quantities of resources.
+"""Validation rules common to several kinds: errors of fields, metadata, names, labels, and quantities of resources.
 
-The texts are kube-apiserver's own. What holds for one kind alone is in its module in `kinds`.
+The texts are kube-apiserver's own. Rules for a single kind are in its module in `kinds`.
 """
 
 import json
@@ -38,7 +38,7 @@ __all__ = [
 _NAME_PART = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _LONGEST_NAME, _LONGEST_LABEL, _LONGEST_PREFIX = 253, 63, 58
-_GENERATED_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so no words
+_GENERATED_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, to avoid words
 _LABEL_RULE = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
@@ -81,7 +81,7 @@ def invalid(field: str, value: object, detail: str) -> FieldError:
 
 
 def invalid_for(field: str, value: object, details: Iterable[str]) -> Iterator[FieldError]:
-    """One error for each thing that is wrong with the value."""
+    """One error for each problem of the value."""
     return (invalid(field, value, detail) for detail in details)
 
 
@@ -98,12 +98,12 @@ def duplicate(field: str, value: object) -> FieldError:
 
 
 def missing(field: str, value: object) -> FieldError:
-    """The value names something that does not exist."""
+    """The value names a missing object."""
     return FieldError(field, f"Not found: {_as_json(value)}", "FieldValueNotFound")
 
 
 def unsupported(field: str, value: object, supported: Iterable[str]) -> Iterator[FieldError]:
-    """Nothing if the value is one of those; they are listed in their order."""
+    """Nothing if the value is supported; supported values are listed in their order."""
     supported = tuple(supported)
     if value not in supported:
         values = ", ".join(f'"{one}"' for one in supported)
@@ -128,7 +128,7 @@ def dns_subdomain_errors(name: str) -> Iterator[str]:
 
 
 def config_key_errors(key: str) -> Iterator[str]:
-    """Of a key in a ConfigMap or a Secret."""
+    """Errors of a key in a ConfigMap or a Secret."""
     if len(key) > _LONGEST_NAME:
         yield f"must be no more than {_LONGEST_NAME} characters"
     if not _CONFIG_KEY.fullmatch(key):
@@ -144,10 +144,10 @@ def generate_name(prefix: str) -> str:
 
 
 def validate_metadata(metadata: Object, name_errors: Callable[[str], Iterator[str]]) -> Iterator[FieldError]:
-    """`name_errors` are those of the kind's own rule for names."""
+    """`name_errors` is the kind's own rule for names."""
     name, prefix = str(metadata.get("name") or ""), str(metadata.get("generateName") or "")
     if prefix:
-        # A generated name may follow a hyphen or a dot.
+        # A generated name can follow a hyphen or a dot.
         yield from invalid_for("metadata.generateName", prefix, name_errors(re.sub(r"[-.]$", "a", prefix)))
     if not name:
         yield required("metadata.name", "name or generateName is required")
@@ -219,7 +219,7 @@ def label_value_errors(value: str) -> Iterator[str]:
 
 
 def qualified_name_errors(name: str) -> Iterator[str]:
-    """Of a name like `example.com/tape`."""
+    """Errors of a name like `example.com/tape`."""
     prefix, slash, part = name.rpartition("/")
     if "/" in prefix:
         optional = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
@@ -240,7 +240,7 @@ def qualified_name_errors(name: str) -> Iterator[str]:
 
 
 def is_extended_resource(resource: str) -> bool:
-    """Outside kubernetes.io, and with a name that a quota could limit (`requests.` is put before it)."""
+    """Whether it is outside kubernetes.io, with a name that a quota can limit (prefixed by `requests.`)."""
     has_own_domain = "/" in resource and "kubernetes.io/" not in resource
     return (
         has_own_domain

@@ -1,4 +1,4 @@
-"""Watches: a stream of events, one JSON object a line or protobuf frames, until the client or its timeout ends it."""
+"""Watches: a stream of events, one JSON object per line or protobuf frames, until the client or its timeout ends it."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ def _json_line(event_type: str, content: Object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """`initial_events` asks for a bookmark behind the objects that exist; times are in seconds."""
+    """`initial_events` requests a bookmark after the existing objects; times are in seconds."""
 
     bookmarks: bool = False
     initial_events: bool = False
@@ -35,7 +35,7 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """`present` puts an object into the form that the client accepts, `event` encodes it with the type of the event."""
+    """`present` converts an object into the client's form, `event` encodes it with the type of the event."""
 
     kind: Kind
     namespace: str
@@ -46,7 +46,7 @@ class Watch:
 
 
 async def watch_events(store: Store, watch: Watch, since: int | None) -> AsyncIterator[bytes]:
-    """The changes after a revision; without one, all objects that exist and then the changes."""
+    """The changes after a revision; without one, all existing objects and then the changes."""
     try:
         if since is None:
             since = store.revision
@@ -57,7 +57,7 @@ async def watch_events(store: Store, watch: Watch, since: int | None) -> AsyncIt
     except Expired as error:
         yield watch.event("ERROR", status_object(from_cluster_error(error)))
     except Exception:
-        # The response has begun: an event is the only way left to report the error.
+        # The response has begun: only an event can still report the error.
         logger.exception("watch failed", extra={"kind": watch.kind.qualified})
         error_status = StatusError(500, "InternalError", "Internal error occurred: the watch failed")
         yield watch.event("ERROR", status_object(error_status))
@@ -89,7 +89,7 @@ async def _changes(store: Store, watch: Watch, since: int) -> AsyncIterator[byte
 
 
 def _event(watch: Watch, change: Change) -> bytes:
-    """Empty for a change that does not concern the watch; an object that no longer matches is deleted for it."""
+    """The event, empty for a change irrelevant to the watch; an object that no longer matches is deleted for it."""
     if change.key.kind != watch.kind.storage.qualified or (watch.namespace and change.key.namespace != watch.namespace):
         return b""
     before, content = change.before, change.object

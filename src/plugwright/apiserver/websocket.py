@@ -1,7 +1,7 @@
-"""WebSockets (RFC 6455) for the API server: uvicorn hands an upgraded connection to this, and it calls the application.
+"""WebSockets (RFC 6455) for the API server: takes over upgraded connections from uvicorn, and calls the application.
 
-`kubectl exec`, `cp`, `attach` and `port-forward` use it; frames are `kube.websocket_frames`. A client that sends
-faster than the application reads is made to wait.
+`kubectl exec`, `cp`, `attach` and `port-forward` use it; `kube.websocket_frames` implements frames. A client that sends
+faster than the application reads is slowed down.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PROTOCOL_ERROR, _TOO_BIG, _GONE = 1002, 1009, 1006
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One connection, from the request that asked for the upgrade to the end."""
+    """One connection, from its upgrade request to the end."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, object]) -> None:
         self.transport: asyncio.Transport
@@ -68,7 +68,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._read_request()
 
     def _read_request(self) -> None:
-        """The request, which uvicorn has checked and passes on as it came."""
+        """Reads the request, which uvicorn has checked and passes on unchanged."""
         head, end, rest = bytes(self._buffer).partition(b"\r\n\r\n")
         if not end:
             if len(head) > _LARGEST_HEAD:

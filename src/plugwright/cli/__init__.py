@@ -1,1 +1,1 @@
-"""The command line: one file per command. Flags, files and environment variables are read here alone."""
+"""The command line: one file per command. Only this package reads flags, files and environment variables."""

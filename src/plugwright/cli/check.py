@@ -19,7 +19,7 @@ __all__ = ["check"]
 def check(path: Path | None) -> None:
     """Check a configuration file and print every mistake with its line.
 
-    No device is touched and no kubelet is needed. The exit code is 1 if the file is invalid.
+    Touches no device and needs no kubelet. The exit code is 1 if the file is invalid.
     """
     path = path or Path(str(CONFIG.default))
     try:
@@ -37,7 +37,7 @@ def check(path: Path | None) -> None:
 
 
 def _top_level_keys(path: Path) -> set[str]:
-    """Empty for a file that cannot be read."""
+    """The top-level keys; empty for a file that cannot be read."""
     try:
         return {line.partition(":")[0] for line in path.read_text().splitlines() if line[:1].isalpha()}
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
 """`plugwright checkpoint`: shows, verifies and compares the kubelet's device checkpoint; never writes one.
 
-The format is `protocol.checkpoint`, the meaning `protocol.checkpoint_diff`. A report is lines for people or, with
-`--output json`, values for programs.
+`protocol.checkpoint` defines the format, `protocol.checkpoint_diff` the meaning. A report is text or, with `--output
+json`, values for programs.
 """
 
 import sys
@@ -96,7 +96,7 @@ def show(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: P
 def verify(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: Path | None) -> None:
     """Check that the kubelet accepts the file.
 
-    If not, show what is wrong and the correct checksum; exit code 1.
+    If not, show the problem and the correct checksum; exit code 1.
 
     FILE is a checkpoint, or - for standard input; by default the kubelet's own.
     """
@@ -118,9 +118,9 @@ def verify(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir:
 def diff(old: str, new: str, output: str, kubelet_dir: Path | None, device_plugins_dir: Path | None) -> None:
     """Compare the content of two checkpoints.
 
-    That is which container holds which devices, and which devices are healthy. The first FILE is the old one, the
+    It compares which container holds which devices, and which devices are healthy. The first FILE is the old one, the
     second the new one, by default the kubelet's own. The order of entries and ids, which changes from write to write,
-    makes no difference. Exit code 1 if they differ.
+    is ignored. Exit code 1 if they differ.
     """
     new = new or _default_file(kubelet_dir, device_plugins_dir)
     if old == new == "-":
@@ -170,7 +170,7 @@ def _check(name: str, reading: CheckpointReading) -> None:
 
 
 def _examine(data: bytes) -> tuple[CheckpointReading | None, list[Detail]]:
-    """The content, if the file parses, and its problems with the part each is in."""
+    """The content, if the file parses, and its problems, each with the affected part."""
     try:
         reading = codec.read(data, plain_lists=True)
     except CheckpointCorrupt as error:
@@ -240,7 +240,7 @@ def key_text(key: EntryKey) -> str:
 
 
 def printable(text: str) -> str:
-    """The text, quoted if it has control characters: names of plugins and pods must not control the terminal."""
+    """The text, quoted if it has control characters, so that names of plugins or pods cannot control the terminal."""
     return text if text and text.isprintable() else repr(text)
 
 

@@ -1,4 +1,4 @@
-"""What `why`, `fit` and `lint` share: how they reach a cluster, and read files and NodeReports."""
+"""The common part of `why`, `fit` and `lint`: access to a cluster, files and NodeReports."""
 
 import json
 import os
@@ -38,7 +38,7 @@ _CLUSTER = (
         "-n", "--namespace", shell_complete=complete_namespace,
         help="Namespace of the objects.  [default: that of the context]",
     ),
-    click.option("--kubeconfig", type=_PATH, help="Default: as kubectl; in a pod, its service account."),
+    click.option("--kubeconfig", type=_PATH, help="Kubeconfig.  [default: as kubectl; in a pod, its service account]"),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
     output_option(),
 )  # fmt: skip
@@ -56,7 +56,7 @@ _REPORTS = (
 
 
 class AskedCluster(msgspec.Struct, frozen=True):
-    """The flags that choose a cluster and a namespace, which is empty for all of them."""
+    """The flags that choose a cluster and a namespace; the namespace is empty for all."""
 
     namespace: str
     kubeconfig: Path | None = None
@@ -72,7 +72,7 @@ class AskedCluster(msgspec.Struct, frozen=True):
 
 
 class AskedReports(msgspec.Struct, frozen=True):
-    """The flags that choose NodeReports: files, and the daemons that are asked."""
+    """The flags that choose NodeReports: files and daemons."""
 
     files: Mapping[str, ApiObject] = {}
     asks_daemons: bool = True
@@ -81,7 +81,7 @@ class AskedReports(msgspec.Struct, frozen=True):
 
 
 def cluster_options(*, all_namespaces: bool = False) -> Callable[[F], F]:
-    """The command gets its cluster as `cluster`, and `output`."""
+    """Passes the cluster to the command as `cluster`, and `output`."""
 
     def decorated(command: F) -> F:
         @wraps(command)
@@ -103,7 +103,7 @@ def cluster_options(*, all_namespaces: bool = False) -> Callable[[F], F]:
 
 
 def report_options(command: F) -> F:
-    """The command gets the flags that choose NodeReports as `reports`."""
+    """Passes the flags that choose NodeReports to the command as `reports`."""
 
     @wraps(command)
     def call(
@@ -120,7 +120,7 @@ def report_options(command: F) -> F:
 
 
 def with_reports(world: World, cluster: AskedCluster, reports: AskedReports, pods: Iterable[ApiObject]) -> World:
-    """The world with the NodeReports of files, and of the daemons on the nodes that could take one of the pods."""
+    """The world with the NodeReports of files, and of the daemons on the nodes that could run one of the pods."""
     world = replace(world, reports=reports.files, sources=dict.fromkeys(reports.files, "file"))
     if not reports.asks_daemons:
         return world
@@ -141,7 +141,7 @@ def read_reports(paths: tuple[Path, ...]) -> dict[str, ApiObject]:
 
 
 def read_objects(path: Path) -> list[ApiObject]:
-    """The objects of a YAML or JSON file, those of lists included; `-` is the standard input."""
+    """The objects of a YAML or JSON file, including those in lists; `-` is the standard input."""
     objects: list[ApiObject] = []
     try:
         for document in yaml.safe_load_all(_content(path)):
@@ -169,7 +169,7 @@ def _content(path: Path) -> bytes:
 
 
 def wanted_namespace(namespace: str | None, path: Path | None, context: str | None) -> str:
-    """The namespace of the context unless one is named, as kubectl chooses it."""
+    """The namespace of the context unless another is given, as in kubectl."""
     if namespace:
         return namespace
     files = kubeconfigs.find_files(path, os.environ, Path.home())

@@ -1,4 +1,4 @@
-"""Whether the output is coloured, as the user's environment says."""
+"""Whether the output is coloured, according to the user's environment."""
 
 import os
 

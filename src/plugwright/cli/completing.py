@@ -1,8 +1,8 @@
 """Completion of names: pods, claims, nodes, namespaces, resources and devices of the cluster, and rules of `verify`.
 
-A shell waits for the answer, so that nothing is offered if the cluster does not answer within a few seconds. Names are
-read from the cluster that the flags on the line choose, or from this machine's daemon. Devices are named by their
-drivers, so ids that a shell would not take literally are not offered.
+A shell waits for the result, so nothing is offered if the cluster does not respond within a few seconds. Names come
+from the cluster that the flags on the line choose, or from this machine's daemon. Drivers name their devices, so ids
+that a shell would not take literally are not offered.
 """
 
 import os
@@ -36,7 +36,7 @@ def _completer(read: Callable[[click.Context], _Names]) -> Callable[[click.Conte
         try:
             found = call_within("completion", LIMIT, lambda: dict(read(context)))
         except (PlugwrightError, OSError, LookupError, TypeError, ValueError, click.ClickException):
-            return []  # the command itself says what is wrong
+            return []  # the command itself reports the problem
         names = sorted(name for name in found if name.startswith(begin) and _PLAIN.fullmatch(name))
         return [CompletionItem(name, help=found[name] or None) for name in names]
 
@@ -49,7 +49,7 @@ def _path(context: click.Context) -> Path | None:
 
 
 def _listed(context: click.Context, path: str) -> list[Any]:
-    """Objects of the cluster that kubectl would ask, or of the one that the fleet commands find."""
+    """Objects of the cluster that kubectl would use, or of the one that the fleet commands find."""
     from plugwright.fleet.daemons import DaemonChoice, cluster_access
     from plugwright.kube.access import ClusterAccess
     from plugwright.kube.api_client import BlockingClient
@@ -68,7 +68,7 @@ def _namespace(context: click.Context) -> str:
 
 
 def _objects_in(context: click.Context) -> _Names:
-    """Pods that have not finished, then claims, by the words that `why` takes."""
+    """Pods that have not finished, followed by claims, in the notation of `why`."""
     scope = f"namespaces/{_namespace(context)}/"
     for pod in _listed(context, f"/api/v1/{scope}pods"):
         phase = str((pod.get("status") or {}).get("phase") or "")
@@ -95,7 +95,7 @@ def _devices(context: click.Context) -> Any:
 
 
 def _resources_here(context: click.Context) -> list[Any] | None:
-    """Of the status of a daemon on this machine; None if another one is chosen, or none listens."""
+    """The resources in the status of a daemon on this machine; None if another one is chosen, or none listens."""
     from plugwright.fleet.daemons import CONTROL_SOCKET, DaemonChoice, LocalDaemon, find_daemon
     from plugwright.system import sockets
 
@@ -130,7 +130,7 @@ def _resources(context: click.Context) -> _Names:
 
 
 def _held(context: click.Context) -> _Names:
-    """Everything that `who` and `history` take: resources, devices, and pods that hold some."""
+    """Everything accepted by `who` and `history`: resources, devices, and pods that hold some."""
     for device in _devices(context).devices:
         yield device.resource, "resource"
         yield device.id, f"{device.resource} on {device.node}, {device.state}"

@@ -1,9 +1,11 @@
-"""`plugwright completion`: scripts that make a shell complete our commands, and what kubectl asks to complete them."""
+"""`plugwright completion`: scripts for the completion of our commands in a shell, and the program for kubectl."""
 
 import sys
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
+
+from plugwright.system.early_signals import end_on_interrupt
 
 __all__ = ["completion", "kubectl_complete"]
 
@@ -25,9 +27,10 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def kubectl_complete() -> None:
-    """The program `kubectl_complete-plugwright`: prints the completions of its last argument, one in each line."""
+    """The program `kubectl_complete-plugwright`: prints the completions of its last argument, one per line."""
     from plugwright.cli.main import cli
 
+    end_on_interrupt()
     *words, begin = sys.argv[1:] or [""]
     found = ShellComplete(cli, {}, "plugwright", "").get_completions(words, begin)
     for item in found:

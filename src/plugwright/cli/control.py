@@ -1,4 +1,4 @@
-"""Requests to a running daemon: the flags that choose it, and errors an operator can act on."""
+"""Requests to a running daemon: the flags that choose it, and errors that an operator can act on."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
@@ -40,7 +40,7 @@ _OPTIONS = (
     click.option(
         "--node", metavar="NODE", default="", help="The daemon of this node of a cluster.", shell_complete=complete_node
     ),
-    click.option("--kubeconfig", type=_PATH, help="With --node.  [default: as kubectl]"),
+    click.option("--kubeconfig", type=_PATH, help="Kubeconfig of the cluster, with --node.  [default: as kubectl]"),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
     click.option(
         "--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemons' pods."
@@ -51,7 +51,7 @@ _ALL_NODES = click.option("--all-nodes", is_flag=True, help="The daemons of all 
 
 
 class ChosenDaemon:
-    """The daemon that the flags choose; it is looked for with the first request."""
+    """The daemon chosen by the flags; the first request searches for it."""
 
     def __init__(self, choice: DaemonChoice, *, is_all: bool = False) -> None:
         self.choice, self.is_all = choice, is_all
@@ -64,15 +64,15 @@ class ChosenDaemon:
         return self._found
 
     def ask(self, request: Mapping[str, object]) -> Any:
-        """The daemon's one answer."""
+        """The daemon's single answer."""
         return self.reached.ask(request)
 
     def follow(self, request: Mapping[str, object]) -> Iterator[Any]:
-        """Answers for as long as the daemon runs."""
+        """Yields answers for as long as the daemon runs."""
         return self.reached.follow(request)
 
     def ask_all(self, request: Mapping[str, object]) -> Iterator[tuple[str, Any, str]]:
-        """Of each node with a daemon: its name, the answer, or the reason that there is none."""
+        """For each node with a daemon: its name and the answer, or the reason why there is none."""
         found = find_all(self.choice)
         if not found:
             raise ConfigError(f"no daemon runs in the cluster: no running pod has the labels {self.choice.selector}")
@@ -81,7 +81,7 @@ class ChosenDaemon:
 
 
 def daemon_options(*, all_nodes: bool = False) -> Callable[[F], F]:
-    """The flags that choose a daemon; the command gets it as `daemon`."""
+    """Adds the flags that choose a daemon, which is passed to the command as `daemon`."""
 
     def decorated(command: F) -> F:
         @wraps(command)
@@ -103,24 +103,24 @@ def daemon_options(*, all_nodes: bool = False) -> Callable[[F], F]:
 
 
 def ask(path: Path, request: Mapping[str, object]) -> Any:
-    """The one answer of whatever listens on a control socket."""
+    """The single answer of the process that listens on a control socket."""
     return LocalDaemon(path).ask(request)
 
 
 def device_id(daemon: ChosenDaemon, text: str, resource: str = "") -> str:
-    """The id of the device that `text` names by its id, the beginning of it or its index; else the text itself."""
+    """The id of the device that `text` identifies by id, id prefix or index; otherwise the text itself."""
     found = complete_device(text, devices_in_status(daemon.ask({"do": "status"}), resource))
     return found[0].id if found else text
 
 
 def plugin_command(daemon: ChosenDaemon, name: str, resource: str, arguments: Mapping[str, str]) -> None:
-    """Has the plugin of `resource` carry out one of its own commands, and prints its answer."""
+    """Runs a command of the plugin of `resource`, and prints its answer."""
     request = {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}
     click.echo(clean(daemon.ask(request)))
 
 
 def print_of_all(daemon: ChosenDaemon, request: Mapping[str, object]) -> None:
-    """Prints a line for each node: the daemon's answer. Fails if one of them did not answer."""
+    """Prints each daemon's answer, one line per node. Fails if one of them did not answer."""
     failed = []
     for node, answer, reason in daemon.ask_all(request):
         click.echo(f"{clean(node)}: {clean(reason or answer)}")

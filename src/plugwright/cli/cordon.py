@@ -19,12 +19,12 @@ __all__ = ["cordon", "uncordon"]
 _COLUMNS = ["RESOURCE", "ID", "SINCE", "ENDS IN", "BY", "REASON"]
 _EXAMPLES = """\b
 Examples:
-  plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'fan replaced on Monday' --for 3d
+  plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'new fan' --for 3d
   plugwright cordon nvidia.com/gpu 3 --node worker-7 --reason 'Xid 79 twice'
   plugwright cordon list --all-nodes
 """
 _by = click.option(
-    "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log and for `cordon list`."
+    "--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Author, for the log and for `cordon list`."
 )
 
 
@@ -32,19 +32,24 @@ _by = click.option(
 @click.argument("resource", required=False, shell_complete=complete_resource)
 @click.argument("device_id", metavar="[ID]", required=False, shell_complete=complete_device_id)
 @click.option("--reason", help="Reason, shown by `status`.  [required]")
-@click.option("--for", "seconds", type=duration, metavar="TIME", help="End it after this time, such as 90m, 2h or 3d.")
 @click.option(
-    "--until", type=moment, metavar="TIME", help="End it then, such as 2026-12-01T08:00 or 2026-12-01T08:00Z."
+    "--for", "seconds", type=duration, metavar="TIME", help="End the cordon after this time, such as 90m, 2h or 3d."
+)
+@click.option(
+    "--until",
+    type=moment,
+    metavar="TIME",
+    help="End the cordon at this time, such as 2026-12-01T08:00 or 2026-12-01T08:00Z.",
 )
 @_by
 @click.option("--list", "listing", is_flag=True, hidden=True)  # its earlier name
 @output_option("With `list`.", default=None)
 @daemon_options(all_nodes=True)
 def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: Any) -> None:
-    """Take one device out of service: it turns Unhealthy with this reason, and stays so over restarts.
+    """Take one device out of service: it becomes Unhealthy with this reason, and stays so over restarts.
 
-    ID is the device's id, the beginning of it, or its index. Pods that hold it keep it; no new pod gets it. A cordon
-    with an end expires. `cordon list` shows all of them, those of the configuration too.
+    ID is the device's id, an id prefix, or its index. Pods that hold it keep it; no new pod gets it. A cordon with an
+    end expires. `cordon list` shows all of them, including those in the configuration.
     """
     if options["resource"] == "list" and options["device_id"] is None:  # the name of a resource has a '/'
         listing, options["resource"] = True, None
@@ -86,7 +91,7 @@ def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: A
 @_by
 @daemon_options()
 def uncordon(resource: str, given_id: str, by: str | None, daemon: ChosenDaemon) -> None:
-    """Put a cordoned device back into service, with its own health; its resource need not be served any more."""
+    """Put a cordoned device back into service, with its own health, even if its resource is no longer served."""
     listed = [NamedDevice(resource, cordon["id"]) for cordon in _cordons(daemon, resource)]
     found = complete_device(given_id, listed)
     named = found[0].id if found else device_id(daemon, given_id, resource)
@@ -100,7 +105,7 @@ def _cordons(daemon: ChosenDaemon, resource: str) -> list[CordonStatus]:
 
 
 def _show_all(daemon: ChosenDaemon, output: str) -> None:
-    """The cordons of every node, and the nodes that did not answer."""
+    """Shows the cordons of every node, and the nodes that did not answer."""
     found, silent = [], []
     for node, report, reason in daemon.ask_all({"do": "status"}):
         if reason:

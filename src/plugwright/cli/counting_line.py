@@ -1,4 +1,4 @@
-"""How far a long piece of work is, on the error output: a bar on a terminal, now and then a plain line elsewhere."""
+"""The progress of long operations on the error output: a bar on a terminal, occasional plain lines elsewhere."""
 
 import shutil
 import sys
@@ -7,7 +7,7 @@ from typing import TextIO
 
 __all__ = ["CountingLine"]
 
-_SILENT = 1.0  # seconds at the beginning: short work needs no bar
+_SILENT = 1.0  # seconds at the start: short operations need no bar
 _REDRAWN, _REPEATED = 0.1, 10.0  # seconds between two drawings on a terminal, and between two plain lines
 _ERASE = "\r\x1b[K"
 _BAR = 20
@@ -30,7 +30,7 @@ class CountingLine:
         self.erase()
 
     def show(self, count: int) -> None:
-        """To be called after every step: most calls draw nothing."""
+        """Call this after every step: most calls draw nothing."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -43,7 +43,7 @@ class CountingLine:
             self._write(f"{text}\n")
 
     def erase(self) -> None:
-        """Before other output, and at the end."""
+        """Call this before other output, and at the end."""
         if self._is_drawn:
             self._is_drawn, self._next = False, 0.0  # drawn again with the next step
             self._write(_ERASE)

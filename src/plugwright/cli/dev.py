@@ -1,4 +1,4 @@
-"""`plugwright dev`: a plugin under development beside an emulated kubelet, restarted whenever its file is saved."""
+"""`plugwright dev`: runs a plugin under development beside an emulated kubelet, and restarts it after every save."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,17 +12,20 @@ from plugwright.cli import kubelet_view as view
 from plugwright.cli import logs
 from plugwright.cli.kubelet import kubelet as kubelet_command
 from plugwright.cli.kubelet import kubelet_options
+from plugwright.cli.output import wrapped
 from plugwright.cluster.standalone.development import Development
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet
+from plugwright.system.program_name import program_name
 
 __all__ = ["dev"]
 
+_INDENT = 17
 _SHARED = ("version", "numa", "policy", "scope", "folder", "starts", "cdi_dirs")
 _EXAMPLES = """\b
 Examples:
-  plugwright dev tape.py                            a pod requests one device; save the file to try again
-  plugwright dev tape.py:Tape pod.yaml --run        with a pod whose command runs as a local process
+  plugwright dev tape.py                 a pod requests one device
+  plugwright dev tape.py pod.yaml --run  the pod's command is a local process
 """
 
 
@@ -69,8 +72,8 @@ def _start_lines(kubelet: Kubelet, development: Development) -> list[str]:
     directory = development.file.parent.absolute()
     return [
         f"{click.style(f'kubelet {kubelet.settings.version}', bold=True)} in {kubelet.paths.root}",
-        f"  plugin         {development.target}, restarted when a .py file in {directory} is saved",
-        f"  status         plugwright status --control-socket {development.control}",
+        wrapped(f"  plugin         {development.target}, restarted when you save a .py file in {directory}", _INDENT),
+        f"  status         {program_name()} status --control-socket {development.control}",
         "Ctrl-C stops both.",
         "",
     ]

@@ -14,11 +14,12 @@ from plugwright.errors import PeerGone
 from plugwright.explain.world import World
 from plugwright.fleet.cluster_view import read_fleet
 from plugwright.fleet.daemons import DaemonChoice
-from plugwright.fleet.fleet_devices import Fleet
+from plugwright.fleet.fleet_devices import Fleet, reading_text
 from plugwright.text import clean
 
 __all__ = ["devices"]
 
+_MOST_SOURCES = 16
 _PAUSE = 1.0  # seconds between two looks
 
 
@@ -41,8 +42,8 @@ Examples:
 def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, output: str) -> None:
     """Show each device of the cluster or of NODE: model, health, reason, NUMA node and holder.
 
-    Holders are known from the NodeReport of each node's daemon, and from the API server if a node has none. What
-    cannot be seen is said below the table.
+    The holders come from the NodeReport of each node's daemon, or from the API server if a node has none. Facts that
+    cannot be seen are listed below the table.
     """
     if watch:
         if output not in ("text", "wide"):
@@ -54,6 +55,8 @@ def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, 
         return
     for line in device_lines(fleet, time.time(), is_wide=output == "wide"):
         click.echo(line)
+    if output == "wide":
+        _echo_sources(fleet)
     echo_unseen(fleet)
 
 
@@ -67,8 +70,16 @@ def _selected(fleet: Fleet, resource: str, unhealthy: bool) -> Fleet:
     )
 
 
+def _echo_sources(fleet: Fleet) -> None:
+    """How each NodeReport was read."""
+    for node, via in list(fleet.sources.items())[:_MOST_SOURCES]:
+        click.echo(clean(f"NodeReport of {node}: {reading_text(via)}"))
+    if len(fleet.sources) > _MOST_SOURCES:
+        click.echo(f"and {len(fleet.sources) - _MOST_SOURCES} more NodeReports: -o json lists them")
+
+
 def _watch(cluster: DaemonChoice, resource: str, unhealthy: bool) -> None:
-    from plugwright.cli.devices_view import fleet_key, fleet_view  # the explanations of waiting pods
+    from plugwright.cli.devices_view import fleet_key, fleet_view  # loads the explanations of waiting pods
     from plugwright.cli.live import show_live
 
     last: tuple[Fleet, World] | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from plugwright.cli.fitting_table import fitting_lines
 from plugwright.cli.output import Cell, age, table_lines
 from plugwright.fleet.fleet_devices import Fleet, FleetDevice
 from plugwright.text import clean
@@ -15,15 +16,17 @@ STATE_COLOURS = {
 }  # fmt: skip
 _COLUMNS = ["NODE", "RESOURCE", "ID", "INDEX", "MODEL", "STATE", "HEALTH", "NUMA", "HOLDER", "API", "SINCE", "REASON"]
 _WIDE = ["HELD SINCE", "SHARE", "TAINTS", "PHYSICAL", "KNOWN BY"]
+_SPARE = ["HEALTH", "API", "NUMA", "MODEL", "INDEX", "SINCE", "RESOURCE"]  # the state tells the health
 _OPTIONAL = {"INDEX", "MODEL", "NUMA", "SHARE", "TAINTS", "PHYSICAL", "HELD SINCE"}
 
 
 def device_lines(fleet: Fleet, now: float, is_wide: bool = False) -> list[str]:
-    """A table of the devices, and a line for those that are numbers only."""
+    """A table of the devices, and a line for unnamed ones."""
     columns = [*_COLUMNS, *(_WIDE if is_wide else [])]
     rows = [dict(zip([*_COLUMNS, *_WIDE], _cells(device, now), strict=True)) for device in fleet.devices]
     kept = [name for name in columns if name not in _OPTIONAL or any(row[name] != "-" for row in rows)]
-    lines = table_lines(kept, [[row[name] for name in kept] for row in rows]) if rows else []
+    cells = [[row[name] for name in kept] for row in rows]
+    lines = (table_lines(kept, cells) if is_wide else fitting_lines(kept, cells, "ID", _SPARE)) if rows else []
     for unnamed in fleet.unnamed:
         held = "an unknown number" if unnamed.requested is None else str(unnamed.requested)
         counts = f"{unnamed.capacity} devices, {unnamed.allocatable} allocatable, {held} requested by pods"
@@ -47,7 +50,7 @@ def _cells(device: FleetDevice, now: float) -> Sequence[Cell]:
 
 
 def age_of(moment: str, now: float) -> str:
-    """How long ago a time in RFC 3339 was."""
+    """The age of a time in RFC 3339."""
     try:
         return age(now - datetime.fromisoformat(moment).timestamp())
     except ValueError:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from plugwright.cli.devices_table import STATE_COLOURS, age_of
-from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.fitting_table import fitting_lines
+from plugwright.cli.output import Cell
 from plugwright.explain.explanation import explain_pod
 from plugwright.explain.world import World, identity, is_finished
 from plugwright.fleet.device_events import event_text
@@ -17,11 +18,12 @@ from plugwright.text import clean
 
 __all__ = ["fleet_key", "fleet_view"]
 
+_FIT = ("free", "held", "shared")
 _MOST_EVENTS, _MOST_PODS, _MOST_HOLDERS = 5, 5, 20
 
 
 def fleet_key(fleet: Fleet, world: World) -> object:
-    """What differs if anything but an age has changed."""
+    """A value that differs if anything but an age has changed."""
     waiting = [identity(pod) for pod in world.pods if _waits(pod)]
     return fleet.devices, fleet.unnamed, fleet.unseen, waiting
 
@@ -52,7 +54,7 @@ def _cells(fleet: Fleet) -> Iterator[str]:
 def _holders(fleet: Fleet) -> Iterator[str]:
     now = time.time()
     rows: list[list[Cell]] = []
-    for device in fleet.devices:
+    for device in sorted(fleet.devices, key=lambda device: device.state in _FIT):  # those with a problem first
         names = [holder.name for holder in device.holders] or ["-"]
         if device.holders or device.state not in ("free", "held"):
             since = age_of(device.holders[0].since if device.holders else device.since, now)
@@ -60,7 +62,8 @@ def _holders(fleet: Fleet) -> Iterator[str]:
             rows.append([device.node, device.resource, device.id, state, " ".join(names), since, device.reason])
     if rows:
         yield ""
-        yield from table_lines(["NODE", "RESOURCE", "ID", "STATE", "HOLDER", "SINCE", "REASON"], rows[:_MOST_HOLDERS])
+        columns = ["NODE", "RESOURCE", "ID", "STATE", "HOLDER", "SINCE", "REASON"]
+        yield from fitting_lines(columns, rows[:_MOST_HOLDERS], "ID", ["RESOURCE"], is_live=True)
     if len(rows) > _MOST_HOLDERS:
         yield f"{len(rows) - _MOST_HOLDERS} more: plugwright devices"
 
@@ -73,7 +76,7 @@ def _events(events: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
         [age_of(str(event["time"]), time.time()), str(event["node"]), str(event["device"]), event_text(event)]
         for event in events[-_MOST_EVENTS:]
     ]
-    yield from table_lines(["AGO", "NODE", "DEVICE", "EVENT"], rows)
+    yield from fitting_lines(["AGO", "NODE", "DEVICE", "EVENT"], rows, "DEVICE", [], is_live=True)
 
 
 def _waiting(world: World) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`plugwright docs`: the pages of the documentation, which are installed with the package."""
+"""`plugwright docs`: the pages of the documentation, installed with the package."""
 
 import sys
 from difflib import get_close_matches

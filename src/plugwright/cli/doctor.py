@@ -1,9 +1,10 @@
-"""`plugwright doctor`: what is wrong on a node, why it matters, and the command that fixes it."""
+"""`plugwright doctor`: the problems of a node, why they matter, and the commands that fix them."""
 
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from plugwright.cli.completing import complete_node
 from plugwright.cli.control import control_socket
 from plugwright.cli.fleet_options import cluster_options
 from plugwright.cli.output import document_printed, output_option
+from plugwright.doctor.cluster_checks import ClusterView, report_without_daemon, with_cluster_checks
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
 from plugwright.doctor.examined_node import DoctorTarget
-from plugwright.errors import ConfigError, MalformedMessage
-from plugwright.fleet.daemons import CONTROL_SOCKET, DaemonChoice, find_daemon
-from plugwright.kube.remote_daemon import RemoteDaemon
+from plugwright.errors import ConfigError, MalformedMessage, PeerRefused, PlugwrightError
+from plugwright.fleet.daemons import CONTROL_SOCKET, DaemonChoice, cluster_access, find_daemon
+from plugwright.kube.api_client import BlockingClient, segment
+from plugwright.kube.remote_daemon import RemoteDaemon, daemon_pods
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.node_report import NodeReport
 from plugwright.text import clean
 
 __all__ = ["doctor"]
@@ -38,7 +42,7 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 @click.command(epilog=_EXAMPLES)
 @click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
 @click.option("--root", type=click.Path(path_type=Path), default="/", show_default=True,
-              help="Where the node's file system is, in a pod that mounts it. Other paths are below it.")  # fmt: skip
+              help="Mount point of the node's file system, in a pod; other paths are below it.")  # fmt: skip
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_KUBELET_DIR",
               help="The kubelet's directory.  [default: as the daemon uses it]")  # fmt: skip
 @click.option("--device-plugins-dir", type=click.Path(path_type=Path), envvar="PLUGWRIGHT_DEVICE_PLUGINS_DIR",
@@ -51,11 +55,11 @@ _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "
 @cluster_options
 @control_socket
 def doctor(cluster: DaemonChoice, output: str, **options: Any) -> None:
-    """Find out why a resource is 0, a pod is refused, a plugin is missing or a GPU is gone.
+    """Find out why a resource is 0, a pod is refused, a plugin is missing or a GPU is lost.
 
-    Prints one line for each check: a finding with why it matters and the command that fixes it, or what is in order.
+    Prints one line for each check: a finding with its consequences and the command that fixes it, or a passed check.
     Changes nothing. Without NODE it examines this machine; with NODE it runs in the daemon's pod there, which sees less
-    than the node itself. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
+    than the node itself, and asks the API server. Exit code: 0 healthy, 1 findings, 2 nothing could be checked.
     """
     report = _examined_there(cluster) if cluster.node else diagnose(_target(**options))
     if not document_printed(report, output):
@@ -64,13 +68,42 @@ def doctor(cluster: DaemonChoice, output: str, **options: Any) -> None:
 
 
 def _examined_there(cluster: DaemonChoice) -> DoctorReport:
-    daemon = find_daemon(cluster)
-    if not isinstance(daemon, RemoteDaemon):
-        raise ConfigError(f"NODE must be a real node, got {cluster.node!r}, which `plugwright up` emulates")
+    """By the daemon's pod and the API server, or by the latter alone if that explains why no daemon answers."""
     try:
-        return msgspec.json.decode(daemon.document("doctor", "--output", "json"), type=DoctorReport)
+        daemon = find_daemon(cluster)
+        if isinstance(daemon, RemoteDaemon):
+            report, served = _asked(daemon)
+            return with_cluster_checks(report, _cluster_view(cluster, served))
+    except (PlugwrightError, OSError) as error:
+        view = _cluster_view(cluster, None)
+        outside = report_without_daemon(view)
+        if view.node is None or outside.result != "findings":
+            raise error from None
+        return outside
+    raise ConfigError(f"NODE must be a real node, got {cluster.node!r}, which `plugwright up` emulates")
+
+
+def _asked(daemon: RemoteDaemon) -> tuple[DoctorReport, NodeReport | None]:
+    """What the daemon's pod finds, and what the daemon serves if it answers."""
+    try:
+        report = msgspec.json.decode(daemon.document("doctor", "--output", "json"), type=DoctorReport)
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"{daemon} must answer with a DoctorReport of this version: {error!s:.200}") from None
+    try:
+        return report, msgspec.convert(daemon.ask({"do": "report"}), NodeReport)
+    except (PlugwrightError, msgspec.ValidationError):
+        return report, None  # which is a finding of the report
+
+
+def _cluster_view(cluster: DaemonChoice, served: NodeReport | None) -> ClusterView:
+    now, node, problem = datetime.now(UTC), None, ""
+    with BlockingClient(cluster_access(cluster, node=cluster.node)) as client:
+        try:
+            node = client.get(f"/api/v1/nodes/{segment(cluster.node)}")
+        except PeerRefused as error:
+            problem = f"the Node cannot be read: {error}"
+        pods = daemon_pods(client, cluster.selector, cluster.namespace, cluster.node, running=False)
+    return ClusterView(name=cluster.node, node=node, problem=problem, pods=pods, served=served, now=now)
 
 
 def _target(
@@ -90,7 +123,7 @@ def _target(
 
 
 def _lines(report: DoctorReport) -> Iterator[str]:
-    """Findings first, then what is in order, then what could not be checked."""
+    """Findings first, then passed checks, then those that were impossible."""
     order = ["finding", "ok", "unknown"]
     width = max((len(check.name) for check in report.checks), default=0)
     for check in sorted(report.checks, key=lambda check: order.index(check.state)):

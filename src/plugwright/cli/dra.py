@@ -1,4 +1,4 @@
-"""`plugwright dra`: the devices that DRA drivers publish in a cluster, and the claims that have them."""
+"""`plugwright dra`: the devices that DRA drivers publish in a cluster, and the claims that hold them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +20,13 @@ _SLICE_COLUMNS = ["NODE", "DRIVER", "DEVICE", "TAINTS", "CLAIM", "ATTRIBUTES"]
 _CLAIM_COLUMNS = ["NAMESPACE", "CLAIM", "STATE", "NODE", "DRIVER", "DEVICES", "PODS"]
 _cluster_options = (
     click.option(
-        "--kubeconfig", type=click.Path(path_type=Path), help="Default: as kubectl; in a pod, its service account."
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        help="Kubeconfig of the cluster.  [default: as kubectl; in a pod, its service account]",
     ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
-    click.option("--node", "nodes", multiple=True, metavar="NODE", help="Only of these nodes."),
-    click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only of these drivers."),
+    click.option("--node", "nodes", multiple=True, metavar="NODE", help="Only of this node; may be repeated."),
+    click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only of this driver; may be repeated."),
     output_option(),
 )
 
@@ -37,7 +39,7 @@ def _with_options(command: Any) -> Any:
 
 @click.group(epilog="Example:  plugwright dra slices --node worker-1")
 def dra() -> None:
-    """Look at DRA on any cluster: what drivers publish, and which claims have it."""
+    """Show DRA on any cluster: the published devices, and the claims that hold them."""
 
 
 @dra.command(epilog="Example:  plugwright dra slices --driver tape.example.com --output json")
@@ -45,7 +47,7 @@ def dra() -> None:
 def slices(
     kubeconfig: Path | None, context: str | None, nodes: Sequence[str], drivers: Sequence[str], output: str
 ) -> None:
-    """List the devices in ResourceSlices, with their taints and the claims that have them.
+    """List the devices in ResourceSlices, with taints and claims.
 
     Reports pools that the scheduler cannot use because slices are missing.
     """
@@ -66,7 +68,7 @@ def slices(
 def claims(
     kubeconfig: Path | None, context: str | None, nodes: Sequence[str], drivers: Sequence[str], output: str
 ) -> None:
-    """List ResourceClaims, with their devices and the pods that have reserved them."""
+    """List ResourceClaims, with their devices and their pods."""
     (documents,) = _read(kubeconfig, context, ("resourceclaims",))
     shown = [claim for claim in listed_claims(documents) if _has_wanted(claim, nodes, drivers)]
     if document_printed({"claims": shown}, output):
@@ -86,7 +88,7 @@ def _read(kubeconfig: Path | None, context: str | None, kinds: Sequence[str]) ->
 
 
 def published_devices(slices: Iterable[Document], claims: Iterable[Document]) -> list[dict[str, Any]]:
-    """The devices of the newest generation of each pool, with the claims that have them."""
+    """The devices of the newest generation of each pool, with the claims that hold them."""
     holders: dict[tuple[str, str, str], list[str]] = {}
     for claim in listed_claims(claims):
         for device in claim["devices"]:
@@ -118,7 +120,7 @@ def _published(
 
 
 def incomplete_pools(slices: Iterable[Document]) -> Iterator[tuple[dict[str, Any], str]]:
-    """The pools of which the scheduler uses nothing, with the reason."""
+    """The pools that the scheduler ignores, with the reasons."""
     for (driver, pool), specs in _newest(slices).items():
         wanted = specs[0]["pool"].get("resourceSliceCount")
         if wanted != len(specs):
@@ -165,7 +167,7 @@ def _is_wanted(item: Mapping[str, Any], nodes: Sequence[str], drivers: Sequence[
 
 
 def _has_wanted(claim: Mapping[str, Any], nodes: Sequence[str], drivers: Sequence[str]) -> bool:
-    """By the pool, which drivers name after the node; a claim without devices is on no node."""
+    """Whether a claim matches. A pool has the name of its node; a claim without devices is on no node."""
     if not nodes and not drivers:
         return True
     return any(_is_wanted({**device, "node": device["pool"]}, nodes, drivers) for device in claim["devices"])
@@ -191,5 +193,5 @@ def _claim_row(claim: Mapping[str, Any]) -> list[Cell]:
 
 
 def _value(attribute: Mapping[str, Any]) -> object:
-    """The one value that an attribute has, of whatever type."""
+    """The single value of an attribute, of whatever type."""
     return next(iter(attribute.values()), None)

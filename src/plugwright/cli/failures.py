@@ -16,11 +16,13 @@ def failing_in_one_line() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; Python would complain at exit
+        sys.stderr.close()  # the reader has exited; Python would report an error at exit
         sys.exit(1)
     except ConfigError as error:
         fail(str(error), *error.others)
-    except (PlugwrightError, OSError) as error:
+    except OSError as error:
+        fail(f"cannot use {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except PlugwrightError as error:
         fail(str(error))
 
 

@@ -1,4 +1,4 @@
-"""What `devices`, `who` and `free` share: the flags for the cluster, and what they could not see."""
+"""The common part of `devices`, `who` and `free`: the flags for the cluster, and the facts that they could not see."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -23,7 +23,9 @@ _ALL_NAMESPACES = click.option(
 )
 _OPTIONS = (
     click.option(
-        "--kubeconfig", type=click.Path(path_type=Path), help="Default: the running `plugwright up`, else as kubectl."
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        help="Kubeconfig of the cluster.  [default: the running `plugwright up`, else as kubectl]",
     ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
     click.option(
@@ -34,7 +36,7 @@ _OPTIONS = (
 
 
 def cluster_options(command: F) -> F:
-    """The flags that choose a cluster; the command gets them as `cluster`, and its NODE, if it has one, in it."""
+    """Passes the flags that choose a cluster to the command as `cluster`, including its NODE, if it has one."""
 
     @wraps(command)
     def call(
@@ -51,7 +53,7 @@ def cluster_options(command: F) -> F:
 
 
 def pod_namespace(command: F) -> F:
-    """The command gets the namespace of its pod, which is empty for any."""
+    """Passes the namespace of the command's pod, which is empty for any."""
 
     @wraps(command)
     def call(*arguments: Any, namespace: str, all_namespaces: bool, **values: Any) -> Any:
@@ -63,6 +65,6 @@ def pod_namespace(command: F) -> F:
 
 
 def echo_unseen(fleet: Fleet) -> None:
-    """What the answer could not take into account."""
+    """Prints the facts that the answer could not take into account."""
     for entry in fleet.unseen:
         click.echo(f"not seen: {clean(entry)}")

@@ -1,7 +1,7 @@
 """`plugwright handover`: moves the devices of a node from one API to the other while its pods run.
 
-On the node the request goes through the daemon's control socket, for another node by exec into the daemon's pod there:
-who may exec into it may do this, and no new right is needed, least of all by the daemon.
+On the node the request uses the daemon's control socket, for another node exec into the daemon's pod there: users who
+can exec into it can do this, and no further rights are needed, especially not by the daemon.
 """
 
 import time
@@ -27,7 +27,7 @@ _EXAMPLES = """\b
 Examples:
   plugwright handover worker-1 --to dra
   plugwright handover worker-1 --status
-  plugwright handover --to device-plugin --resource example.com/tape --device st1
+  plugwright handover --to dra --resource example.com/tape --device st1
 """
 _COLUMNS = ["RESOURCE", "DEVICE", "API", "MOVES TO", "HELD BY", "WAITS FOR"]
 
@@ -43,17 +43,27 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
     type=click.Choice([ServeMode.DRA.value, ServeMode.DEVICE_PLUGIN.value, ServeMode.BOTH.value]),
     help="Move all devices there; `both`: as the operator's file splits them.",
 )
-@click.option("--status", is_flag=True, help="Only show which API offers each device, and what waits for whom.")
+@click.option("--status", is_flag=True, help="Only show which API offers each device, and why devices wait.")
 @click.option(
-    "--resource", "resources", multiple=True, metavar="RESOURCE", help="Only these.  [default: all with both]"
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="RESOURCE",
+    help="Only this resource.  [default: all with `serve: both`]",
 )
 @click.option("--device", metavar="ID", help="Only this device, of one --resource.")
 @click.option("--wait", is_flag=True, help="Return when nothing is left to move.")
-@click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="With --wait.")
+@click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="Time limit of --wait.")
 @output_option()
-@click.option("--namespace", metavar="NAME", help="Namespace of the daemon's pod on NODE.  [default: any]")
-@click.option("--selector", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="With NODE.  [default: as kubectl]")
+@click.option(
+    "--daemon-namespace",
+    "--namespace",
+    "namespace",
+    metavar="NAME",
+    help="Namespace of the daemon's pod on NODE.  [default: any]",
+)
+@click.option("--selector", metavar="LABELS", default=SELECTOR, show_default=True, help="Labels of the daemon's pod.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig, with NODE.  [default: as kubectl]")
 @click.option("--context", help="Context of the kubeconfig.")
 @control_socket
 def handover(
@@ -61,8 +71,8 @@ def handover(
 ) -> None:
     """Move a node's devices from one API to the other while its pods run.
 
-    Free devices move at once, held ones when their pod or claim ends; nothing is drained. Without NODE on this machine,
-    with NODE by exec into the daemon's pod on that node.
+    Free devices move immediately, held ones when their pod or claim ends; nothing is drained. Without NODE it acts on
+    this machine, with NODE by exec into the daemon's pod on that node.
     """
     if status == (to is not None):
         raise click.UsageError("give --to or --status")
@@ -109,7 +119,7 @@ def _check_served(report: Mapping[str, Any], resources: Sequence[str]) -> None:
 
 
 def _waited(daemon: ChosenDaemon, resources: Sequence[str], seconds: float) -> _Moves:
-    """The devices once none of them moves any more."""
+    """The devices, once none of them is moving."""
     end = time.monotonic() + seconds
     while True:
         moves = _moves(daemon.ask({"do": "status"}), resources)

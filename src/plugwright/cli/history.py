@@ -1,4 +1,4 @@
-"""`plugwright history`: what happened to a device, to the devices of a pod, or to all."""
+"""`plugwright history`: the events of a device, of the devices of a pod, or of all devices."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,12 +8,13 @@ import click
 
 from plugwright.cli.completing import complete_held
 from plugwright.cli.control import ChosenDaemon, daemon_options
+from plugwright.cli.fitting_table import fitting_lines
 from plugwright.cli.fleet_options import pod_namespace
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import PeerGone
 from plugwright.fleet.daemons import CONTROL_SOCKET
-from plugwright.fleet.device_events import event_text
+from plugwright.fleet.device_events import event_text, seconds_of
 from plugwright.text import clean
 
 __all__ = ["history"]
@@ -30,15 +31,17 @@ Examples:
 """
 )
 @click.argument("what", metavar="[DEVICE|POD]", default="", shell_complete=complete_held)
-@click.option("--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back.")
+@click.option(
+    "--since", type=duration, default="24h", metavar="TIME", show_default=True, help="How far back to show events."
+)
 @pod_namespace
 @output_option()
 @daemon_options(all_nodes=True)
 def history(what: str, since: float, namespace: str, output: str, daemon: ChosenDaemon) -> None:
     """Show allocations, releases, changes of health and cordons: of DEVICE, of POD's devices, or of all.
 
-    Each daemon keeps the history of its node's devices, over restarts, in a bounded file. Without --node it is that
-    of this machine's daemon, and if none runs here, that of all nodes.
+    Each daemon keeps the history of its node's devices, over restarts, in a bounded file. Without --node the command
+    shows that of this machine's daemon, or if none runs here, that of all nodes.
     """
     request = {"do": "history", "since": time.time() - since}
     choice, silent = daemon.choice, []
@@ -72,7 +75,7 @@ def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
     columns = [name for name in _COLUMNS if name != "NODE" or has_node] + (_WIDE if is_wide else [])
     rows: list[list[Cell]] = [
         [
-            str(event["time"]),
+            seconds_of(str(event["time"])),
             *([event["node"]] if has_node else []),
             event["resource"],
             event["device"],
@@ -81,4 +84,4 @@ def _lines(events: list[dict[str, Any]], is_wide: bool) -> Iterator[str]:
         ]
         for event in events
     ]
-    yield from table_lines(columns, rows)
+    yield from table_lines(columns, rows) if is_wide else fitting_lines(columns, rows, "DEVICE", ["RESOURCE"])

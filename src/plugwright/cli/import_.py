@@ -1,6 +1,6 @@
 """`plugwright import`: another plugin's configuration as ours.
 
-Each format is read by its module in `importers`; this module finds the format, and prints.
+Modules in `importers` read the formats; this module detects the format, and prints.
 """
 
 import json
@@ -47,10 +47,10 @@ def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
 )
 @click.argument("words", metavar="FILE [-- FLAGS]...", nargs=-1, required=True)
 @click.option(
-    "--from", "format_name", type=click.Choice(sorted(_FORMATS)), help="The other plugin.  [default: guessed]"
+    "--from", "format_name", type=click.Choice(sorted(_FORMATS)), help="The other plugin.  [default: detected]"
 )
 @click.option("--domain", default="", callback=_domain, help="The domain of the resource names.")
-@click.option("--dangerous", is_flag=True, help="Import devices that give control of the node too, such as /dev/mem.")
+@click.option("--dangerous", is_flag=True, help="Also import devices that give control of the node, such as /dev/mem.")
 @click.option("--key", default="", help="The file to import from a ConfigMap with several.")
 @click.option("--dev", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="Match smarter's patterns with the names in this directory, such as /dev.")  # fmt: skip
@@ -58,8 +58,8 @@ def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
 def import_(words: tuple[str, ...], output: str, format_name: str | None, **options: object) -> None:
     """Print another plugin's configuration as ours, ready for `plugwright run -c`.
 
-    FILE is the plugin's own file, a ConfigMap that holds it, or the manifest that starts the plugin with its flags;
-    - is standard input. The plugin's flags may follow after --, with a file or without. Notes are printed as comments
+    FILE is the plugin's own file, a ConfigMap that contains it, or the manifest that starts the plugin with its flags;
+    - is standard input. The plugin's flags can follow after --, with a file or without. Notes are printed as comments
     above the resources, and on standard error.
     """
     source = _source(words, options)
@@ -98,13 +98,13 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _names_below(directory: Path) -> tuple[str, ...]:
-    """The paths of all files below a directory, relative to it, as deep as smarter searches."""
+    """The paths of all files below a directory, relative to it, up to the depth of smarter's searches."""
     paths = (path.relative_to(directory) for path in directory.rglob("*"))
     return tuple(sorted(str(path) for path in paths if len(path.parts) <= _SEARCH_DEPTH))
 
 
 def recognised_format(path: Path) -> str:
-    """The value of --from for another plugin's file; empty if the file is not clearly one."""
+    """The value of --from for another plugin's file; empty if its format is not clear."""
     try:
         names = _recognising(ForeignConfig(root=read_manifests(parse_all(*_read(str(path)))).file("")))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`plugwright join`: emulated nodes in any API server that a kubeconfig reaches."""
+"""`plugwright join`: emulated nodes in any API server reachable by a kubeconfig."""
 
 import shlex
 import sys
@@ -28,10 +28,10 @@ _PATH = click.Path(path_type=Path)
 _STATE = click.Path(path_type=Path, file_okay=False)
 _EXAMPLE = """\b
 Examples:
-  plugwright join --context kind-lab                     one node with ten mock GPUs, until Ctrl-C
+  plugwright join --context kind-lab                     one node
   plugwright join --context kind-lab -f nodes.yaml       the nodes of the file
-  plugwright join --context lab --state ./nodes --run    found again with the same --state; pods' commands run
-  plugwright join --context lab --state ./nodes --leave  removes them from the cluster
+  plugwright join --context lab --state ./nodes --run    keep the nodes
+  plugwright join --context lab --state ./nodes --leave  remove them again
   plugwright join -f nodes.yaml --print-rbac | kubectl apply -f -
 
 \b
@@ -45,7 +45,7 @@ nodes.yaml:
       labels: {pool: gpu}
       taints: [{key: pool, value: gpu, effect: NoSchedule}]
       kubelet: {version: "1.36", policy: single-numa-node, scope: pod}
-      resources:             # as in plugwright.yaml; without any, plugins of other programs register
+      resources:             # as in plugwright.yaml; may be left out
         - name: mock/gpu
           mock: {count: 8, numa: 2}
 """
@@ -53,16 +53,19 @@ nodes.yaml:
 
 @click.group(invoke_without_command=True, epilog=_EXAMPLE)
 @click.option("--context", help="Context of the kubeconfig; must be named, so that no other cluster is joined.")
-@click.option("--kubeconfig", type=_PATH, help="Default: KUBECONFIG, or ~/.kube/config.")
+@click.option("--kubeconfig", type=_PATH, help="Kubeconfig of the cluster.  [default: KUBECONFIG, or ~/.kube/config]")
 @click.option(
-    "--nodes", type=click.IntRange(1, 1000), help="Number of nodes: plugwright-1, …; ten mock GPUs each.  [default: 1]"
+    "--nodes",
+    type=click.IntRange(1, 1000),
+    metavar="COUNT",
+    help="Number of nodes: plugwright-1, …; ten mock GPUs each.  [default: 1]",
 )
 @click.option("-f", "--file", type=_PATH, help="The nodes: groups with a shape, labels, taints, kubelet and resources.")
 @click.option("--state", type=_STATE, help="Keep the nodes' files here; the nodes stay registered and are found again.")
 @click.option("--leave", is_flag=True, help="Remove the nodes of --state, and their pods, from the cluster.")
 @click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
 @click.option(
-    "--no-taint", is_flag=True, help="Without the taint plugwright.dev/emulated:NoSchedule: any pod may come."
+    "--no-taint", is_flag=True, help="Add no taint plugwright.dev/emulated:NoSchedule, so that any pod can run there."
 )
 @click.option(
     "--kubelet-address",
@@ -75,14 +78,14 @@ nodes.yaml:
     "--heartbeat", type=duration, default="10s", metavar="TIME", show_default=True, help="Time between lease renewals."
 )
 @click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
 @click.option("--print-rbac", is_flag=True, help="Only print the roles that these nodes need, and their bindings.")
 @click.option(
     "--service-account",
     metavar="NAMESPACE/NAME",
     default="default/plugwright-join",
     show_default=True,
-    help="With --print-rbac: whom the roles are bound to.",
+    help="With --print-rbac: service account to which the roles are bound.",
 )
 @output_option()
 @click.pass_context
@@ -98,9 +101,10 @@ def join(
 ) -> None:
     """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
 
-    The scheduler, the controllers and all else are the cluster's own. Nodes have a NoSchedule taint, so that only pods
-    that tolerate it come. At the end (Ctrl-C) they are deleted with their leases and pods; with --state they stay
-    registered. Nodes of others are never touched. With --run, whoever may create pods there runs commands here.
+    The scheduler, the controllers and everything else are the cluster's own. Nodes have a NoSchedule taint, so only
+    pods that tolerate it are scheduled there. At the end (Ctrl-C) they are deleted with their leases and pods; with
+    --state they stay registered. Other nodes are never changed. With --run, everyone who can create pods there can run
+    commands here.
     """
     if context.invoked_subcommand is not None:
         return
@@ -167,7 +171,7 @@ def _run(program: ModuleType, options: JoinFlags, output: str, *, has_page: bool
 
 
 def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
-    """Why pods wait, by their uid, for their events; loaded for the first pod that waits."""
+    """The reasons why pods wait, by uid, for their events; loaded for the first waiting pod."""
     from plugwright.explain import read_world
     from plugwright.explain.waiting import first_lines
     from plugwright.kube.access import ClusterAccess
@@ -200,7 +204,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 @click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
-    """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
+    """End a node's kubelet as if killed. The cluster's controllers find the node NotReady."""
     ask(Path(JoinState(state).running()["control"]), {"do": "stop-node", "node": node})
     click.echo(f"{node} is stopped")
 
@@ -209,6 +213,6 @@ def stop_joined_node(node: str, state: Path) -> None:
 @click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def start_joined_node(node: str, state: Path) -> None:
-    """Start a node's kubelet again: its plugins register again, its pods keep their devices."""
+    """Start a node's kubelet again. Its plugins register again, and its pods keep their devices."""
     ask(Path(JoinState(state).running()["control"]), {"do": "start-node", "node": node})
     click.echo(f"{node} is started")

@@ -26,10 +26,10 @@ __all__ = ["kubelet", "kubelet_options"]
 
 _EXAMPLE = """\b
 Examples:
-  plugwright kubelet --root /tmp/node                      and beside it a plugin with --kubelet-dir /tmp/node
-  plugwright kubelet --root /tmp/node --pods pods/ --run   pods from a folder, their commands as local processes
-  plugwright kubelet --root /tmp/node --once --strict pod.yaml    in a script: exit code 1 if anything is wrong
-  plugwright kubelet --root /tmp/node --api pod.yaml       for a DRA driver: with an API server for slices and claims
+  plugwright kubelet --root /tmp/node            for plugins in /tmp/node
+  plugwright kubelet --root /tmp/node --pods pods/ --run
+  plugwright kubelet --root /tmp/node --once --strict pod.yaml   for scripts
+  plugwright kubelet --root /tmp/node --api pod.yaml         for a DRA driver
 """
 
 
@@ -48,7 +48,12 @@ Examples:
     help=f"Kubelet version to emulate: {SUPPORTED_VERSIONS}, a patch release such as 1.34.7, or `{LEGACY}`.",
 )
 @click.option(
-    "--numa", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of NUMA nodes of the machine."
+    "--numa",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="COUNT",
+    help="NUMA nodes of the machine.",
 )
 @click.option(
     "--policy",
@@ -114,8 +119,8 @@ Examples:
 def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> None:
     """Run an emulated kubelet, without a cluster.
 
-    Plugins register as on a node. Pods are admitted and get devices as from the real kubelet. The output has every
-    call, state change and finding, and what each container would run with; no container is started without --run.
+    Plugins register as on a node. Pods are admitted and get devices as from the real kubelet. The output contains every
+    call, state change and finding, and the settings of each container; no container is started without --run.
 
     A DRA driver registers in the same way. Its claims are ResourceClaims in the files of pods, whose status.allocation
     names the devices; see --api.
@@ -134,7 +139,7 @@ def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) 
     """The options of the command line, with the pods of its files; `values` are the flags by name."""
     try:
         machine = {name: values.pop(name) for name in ("version", "numa", "policy", "scope")}
-        # A process gets the paths of this machine, so they must exist; without --run the devices may be elsewhere.
+        # A process gets the paths of this machine, so they must exist; without --run the devices can be elsewhere.
         settings = KubeletSettings(**machine, host_root="/" if values["starts"] else None)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -1,6 +1,6 @@
 """The output of `plugwright kubelet`: an event as one or a few lines for people, or as a JSON object for programs.
 
-`granted` is, throughout, the options of a container that has just started.
+`granted` always contains the options of a container that has just started.
 """
 
 import json
@@ -57,7 +57,7 @@ def _milliseconds(now: float) -> str:
 
 
 def lines(event: Shown, granted: RunContainerOptions | None) -> Iterator[str]:
-    """The event in the first line, its details in the others."""
+    """The event in the first line, followed by its details."""
     if isinstance(event, Call):
         yield _call(event)
     elif isinstance(event, Output):
@@ -142,5 +142,5 @@ def _option_lines(granted: RunContainerOptions) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """A megabyte in a variable is the plugin's right, but no line for a terminal."""
+    """A value of readable length: a plugin can set a variable of a megabyte, which must not fill the terminal."""
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"

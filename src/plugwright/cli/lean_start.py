@@ -1,4 +1,4 @@
-"""The start of `plugwright run`, which is on every node: without modules that a daemon can do without."""
+"""The start of `plugwright run`, which runs on every node: loads no module that a daemon does not need."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _PLUGIN = re.compile(r"[^-].*\.py(:\w+)?|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # FILE.
 
 
 def serve_plainly(words: Sequence[str]) -> bool:
-    """Serves the file if `run` is called plainly with these words; False if click must look at them."""
+    """Serves the file if `run` is called with simple arguments; returns False if click must parse them."""
     if _names_plugin(words):
         return False
     if not _needs_ssl(words):
@@ -30,7 +30,7 @@ def serve_plainly(words: Sequence[str]) -> bool:
 
 
 def _names_plugin(words: Sequence[str]) -> bool:
-    """Whether a plugin of the user's own is to be served, which may need any module of Python."""
+    """Whether the user's own plugin is to be served, which could need any module of Python."""
     return any(_PLUGIN.fullmatch(word) for word in words) or (bool(words) and not words[0].startswith("-"))
 
 

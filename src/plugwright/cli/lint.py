@@ -32,9 +32,9 @@ _COLORS = {"error": "red", "warning": "yellow"}
 def lint(click_context: click.Context, filename: Path | None, cluster: AskedCluster, output: str) -> None:
     """Check claims, templates and classes against the devices that the cluster's drivers publish.
 
-    Reported are selectors that fail on any device, which keeps pods waiting on every node, selectors that match no
-    device, attributes and capacities that no driver publishes, missing classes, and requests that could never be
-    met. Exits with 1 if there is an error.
+    Reports selectors that fail on any device, which keeps pods waiting on every node, selectors that match no device,
+    attributes and capacities that no driver publishes, missing classes, and requests that could never be satisfied.
+    Exits with 1 if there is an error.
     """
     if filename is not None and not cluster.namespace:
         raise click.UsageError("--all-namespaces is for the templates of the cluster: not with --filename")
@@ -43,7 +43,7 @@ def lint(click_context: click.Context, filename: Path | None, cluster: AskedClus
     if filename is None:
         objects = [{"kind": "DeviceClass", **entry} for entry in world.classes]
         objects += [{"kind": "ResourceClaimTemplate", **entry} for entry in world.templates]
-    scoped = [entry if entry["kind"] == "DeviceClass" else in_namespace(entry, cluster.namespace) for entry in objects]
+    scoped = [in_namespace(entry, cluster.namespace) for entry in objects]
     report = lint_objects(with_objects(world, scoped, cluster.namespace), scoped)
     if not document_printed(report, output):
         click.echo("\n".join(_lines(report, is_wide=output == "wide")))

@@ -1,4 +1,4 @@
-"""A view that is drawn again in place on a terminal, and as plain lines after each change elsewhere."""
+"""A view that is redrawn in place on a terminal, and printed as plain lines after each change elsewhere."""
 
 import sys
 import time
@@ -10,11 +10,11 @@ from plugwright.cli.color import color_choice
 
 __all__ = ["View", "show_live"]
 
-View = Callable[[], tuple[object, Sequence[str]]]  # what a change is told by, and the lines
+View = Callable[[], tuple[object, Sequence[str]]]  # a value that differs after changes, and the lines
 
 
 def show_live(view: View, pause: float) -> None:
-    """Shows the view until Ctrl-C, a `pause` in seconds apart."""
+    """Shows the view until Ctrl-C, updated every `pause` seconds."""
     if not sys.stdout.isatty():
         _print_changes(view, pause)
         return

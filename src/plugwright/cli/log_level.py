@@ -1,4 +1,4 @@
-"""`plugwright log-level`: see more of what a daemon does, or less, without a restart."""
+"""`plugwright log-level`: changes how much a daemon logs, without a restart."""
 
 import click
 
@@ -19,12 +19,12 @@ __all__ = ["log_level"]
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="The level that the daemon was started with comes back after this.",
+    help="Time after which the level at the daemon's start is restored.",
 )
-@click.option("--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Who asks, for the log.")
+@click.option("--by", metavar="NAME", envvar="SUDO_USER", show_envvar=True, help="Author, for the log.")
 @daemon_options(all_nodes=True)
 def log_level(level: str | None, seconds: float, by: str | None, daemon: ChosenDaemon) -> None:
-    """Change the log level of the running daemon for a while; without LEVEL, show it."""
+    """Change the log level of the running daemon for a limited time; without LEVEL, show it."""
     request: dict[str, object] = {"do": "log level"}
     if level is not None:
         request |= {"level": level, "for": seconds, **({"by": by} if by else {})}

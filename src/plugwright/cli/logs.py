@@ -13,7 +13,7 @@ FORMATS = ("human", "json")
 
 
 def configure(style: str, level: str) -> None:
-    # What no line shows is not collected for each: the caller's line, its thread, process and task.
+    # Facts that no line shows are not collected: the caller's line, its thread, process and task.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in ("_srcfile", "logAsyncioTasks"):  # as logging's documentation says; the latter from Python 3.12 on
         vars(logging)[name] = None
@@ -25,7 +25,7 @@ def configure(style: str, level: str) -> None:
 
 @contextmanager
 def failure_in_log() -> Iterator[None]:
-    """In a JSON log a daemon's last line is JSON too; otherwise it is that of any command."""
+    """Ends a JSON log with a JSON line about a failure; otherwise failures are printed as by any command."""
     try:
         yield
     except Exception as error:

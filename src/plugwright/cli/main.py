@@ -1,8 +1,9 @@
-"""The command line: loads the one command that is called, and prints errors as one line.
+"""The command line: loads only the called command, and prints errors as one line.
 
-`plugwright.__main__` is before it, for what must come first, and serves a file without it.
+`plugwright.__main__` runs first, handles early signals, and serves a file without this module.
 """
 
+import os
 import sys
 from importlib import import_module
 from keyword import iskeyword
@@ -11,6 +12,7 @@ import click
 
 from plugwright.cli.color import color_choice
 from plugwright.cli.failures import fail, failing_in_one_line
+from plugwright.system.early_signals import raise_on_interrupt
 from plugwright.version import __version__
 
 __all__ = ["cli", "main"]
@@ -20,7 +22,7 @@ _COMMANDS = {
     "Serve devices": {
         "run": ("run", "Serve configured resources, or a plugin of your own."),
         "check": ("check", "Check a configuration file and print every mistake."),
-        "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
+        "nvidia": ("nvidia", "Recover GPUs, simulate failures, remove leftover CDI specs."),
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
         "node-events": ("node_events", "Write Events and Node conditions for kubectl."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
@@ -65,12 +67,12 @@ _COMMANDS = {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
-_HIDDEN = {"request": "request"}  # what commands on other machines run here
+_HIDDEN = {"request": "request"}  # called by commands on other machines
 _MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
 class _LazyGroup(click.Group):
-    """Loads a command's module when the command is called, so that `run` loads nothing but itself."""
+    """Loads a command's module when the command is called, so that `run` loads only itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -108,15 +110,17 @@ def cli() -> None:
     """The toolkit for devices on Kubernetes: device plugins and DRA drivers.
 
     \b
-    plugwright run -c plugwright.yaml     serve the configured resources on this node
-    plugwright status                     the served resources and the health of their devices
-    plugwright up                         a cluster on this machine, for kubectl, with ten mock GPUs
-    plugwright kubelet --root DIR         an emulated kubelet for a plugin under development
-    plugwright COMMAND --help             more about a command, with an example
+    plugwright run -c plugwright.yaml   serve the configured resources here
+    plugwright status                   the served resources and their devices
+    plugwright up                       a cluster for kubectl, with ten mock GPUs
+    plugwright dev tape.py              run your plugin; reload it when you save
+    plugwright COMMAND --help           more about a command, with an example
     """
 
 
 def main() -> None:
+    if "_PLUGWRIGHT_COMPLETE" not in os.environ:  # Ctrl-C in a shell ends a completion without a word
+        raise_on_interrupt()
     with failing_in_one_line():
         try:
             code = cli.main(

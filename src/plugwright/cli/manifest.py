@@ -53,8 +53,8 @@ def _dns_label(_: click.Context, __: click.Parameter, value: str) -> str:
 def manifest(context: click.Context, /, path: Path | None, namespace: str, image: str, **_: object) -> None:
     """Print manifests that run plugwright on every node of a cluster, equal to the Helm chart with its default values.
 
-    `kubectl delete` removes them again, and `plugwright node remove --stale --all-nodes --wait` what is left on the
-    nodes.
+    `kubectl delete` removes the objects, and `plugwright node remove --stale --all-nodes --wait` the resources that
+    remain on the nodes.
     """
     target = DaemonTarget(namespace, context.params["name"], image)
     plugin = _plugin(context)
@@ -68,7 +68,7 @@ def manifest(context: click.Context, /, path: Path | None, namespace: str, image
 
 
 def _plugin(context: click.Context) -> PluginTarget | None:
-    """The plugin that the flags name; flags that contradict each other are refused."""
+    """The plugin named by the flags; rejects contradicting flags."""
     flags = context.params
     if not flags["plugin"]:
         if flags["name"] != _NAME or flags["host_paths"] or flags["serve"] or flags["resources"]:

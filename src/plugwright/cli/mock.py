@@ -5,7 +5,8 @@ import click
 from plugwright.cli.completing import complete_device_id, complete_resource
 from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
-from plugwright.fleet.device_names import close_ids, complete_device, devices_in_status
+from plugwright.fleet.device_names import close_names, complete_device, devices_in_status
+from plugwright.model import some
 
 __all__ = ["mock"]
 
@@ -13,7 +14,7 @@ _RESOURCE = click.option(
     "--resource",
     default="",
     shell_complete=complete_resource,
-    help="Resource of the device; found by the device id if left out.",
+    help="Resource of the device; by default found by the device's id.",
 )
 
 
@@ -21,18 +22,18 @@ _RESOURCE = click.option(
 def mock() -> None:
     """Simulate failure, recovery and hot-plug with the mock devices of a running daemon.
 
-    ID is a device's id, the beginning of one, or its index. After `plugwright up` the daemon is found by itself.
+    ID is a device's id, an id prefix, or its index. After `plugwright up` the daemon is found automatically.
     """
 
 
 @mock.command(epilog="Example:  plugwright mock fail mock-3 --reason 'fan stopped'")
 @click.argument("device_id", metavar="ID", shell_complete=complete_device_id)
 @click.option("--reason", default="", help="Reason, shown by `status`.")
-@click.option("--code", default="mock", show_default=True, help="Code of the reason, as `xid-79`.")
+@click.option("--code", default="mock", show_default=True, help="Code of the reason, such as `xid-79`.")
 @_RESOURCE
 @daemon_options()
 def fail(device_id: str, reason: str, code: str, resource: str, daemon: ChosenDaemon) -> None:
-    """Turn a device Unhealthy."""
+    """Make a device Unhealthy."""
     _command(daemon, "fail", resource, {"id": device_id, "reason": reason, "code": code})
 
 
@@ -41,7 +42,7 @@ def fail(device_id: str, reason: str, code: str, resource: str, daemon: ChosenDa
 @_RESOURCE
 @daemon_options()
 def recover(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
-    """Turn a device Healthy again."""
+    """Make a device Healthy again."""
     _command(daemon, "recover", resource, {"id": device_id})
 
 
@@ -59,7 +60,7 @@ def add(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
 @_RESOURCE
 @daemon_options()
 def remove(device_id: str, resource: str, daemon: ChosenDaemon) -> None:
-    """Unplug a device: it turns Unhealthy, and leaves the list when no pod can hold it any more."""
+    """Unplug a device. It becomes Unhealthy, and leaves the list when no pod can hold it any more."""
     _command(daemon, "remove", resource, {"id": device_id})
 
 
@@ -72,8 +73,11 @@ def _command(daemon: ChosenDaemon, name: str, resource: str, arguments: dict[str
     if found:
         arguments = {**arguments, "id": found[0].id}
     elif not resource:
-        named = f"no resource has a device {arguments['id']!r}{close_ids(arguments['id'], devices)}"
-        raise ConfigError(named if devices else "no resources are served")
+        ids = sorted(device.id for device in devices)
+        hint = close_names(arguments["id"], ids) or f" (devices: {some(ids)})"
+        raise ConfigError(
+            f"no resource has a device {arguments['id']!r}{hint}" if devices else "no resources are served"
+        )
     plugin_command(daemon, name, resource or _one_of({device.resource for device in found}), arguments)
 
 

@@ -33,7 +33,7 @@ _CONFIG = click.option("-c", "--config", "path", type=click.Path(path_type=Path)
 
 
 def _option(flag: str, **settings: object) -> click.Option:
-    """An option that an environment variable sets too: `--interval` is PLUGWRIGHT_MPS_INTERVAL."""
+    """An option that can also be set by an environment variable: `--interval` is PLUGWRIGHT_MPS_INTERVAL."""
     variable = f"PLUGWRIGHT_MPS_{flag.removeprefix('--').upper()}"
     return click.Option([flag], envvar=variable, show_envvar=True, show_default=True, **settings)  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ def _time(flag: str, seconds: float, text: str) -> click.Option:
 _PROBE_SETTINGS = [
     _time("--interval", _DEFAULTS.interval, "Time between two probes of a daemon."),
     _time("--timeout", _DEFAULTS.timeout, "Time for one answer of a daemon."),
-    _option("--patience", type=click.IntRange(min=1), default=_DEFAULTS.patience,
+    _option("--patience", type=click.IntRange(min=1), metavar="COUNT", default=_DEFAULTS.patience,
             help="Failed probes in a row before a daemon is restarted."),
     _time("--grace", _DEFAULTS.grace, "Time for a daemon to end before it is killed."),
     _option("--program", default=_DEFAULTS.program, help="NVIDIA's control program."),
@@ -55,7 +55,7 @@ _PROBE_SETTINGS = [
 
 @click.group(epilog="Example:  plugwright mps run -c plugwright.yaml")
 def mps() -> None:
-    """Run the MPS control daemons of GPUs that are shared by MPS."""
+    """Run the MPS control daemons of GPUs shared by MPS."""
 
 
 @mps.command("run", epilog="Example:  plugwright mps run -c plugwright.yaml --interval 5")
@@ -64,10 +64,11 @@ def mps() -> None:
 @click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True)
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
 def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **values: object) -> None:
-    """Run the control daemons of each resource that is shared by MPS, until SIGTERM or SIGINT.
+    """Run the MPS control daemons of the node, until SIGTERM or SIGINT.
 
     Sets the limits in the daemons, probes and restarts them, and writes their state to files that `plugwright run`
-    follows. The configuration is read once: to change or stop a daemon ends the CUDA programs of its tenants.
+    follows. The configuration is read once, because changing or stopping a daemon ends the CUDA programs of its
+    tenants.
     """
     logs.configure(log_format, log_level)
     with logs.failure_in_log():
@@ -85,7 +86,7 @@ run.params.extend(_PROBE_SETTINGS)
 @output_option()
 @click.pass_context
 def status(context: click.Context, path: Path, output: str) -> None:
-    """Show the control daemons of this node. The exit code is 1 when one does not work."""
+    """Show the control daemons of this node. The exit code is 1 if a daemon does not work."""
     resources = _mps_resources(schema.load(path), ())
     states = [(resource.paths, state.read(resource.paths.state)) for resource in resources]
     if not document_printed({paths.resource: current for paths, current in states}, output):

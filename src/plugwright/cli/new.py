@@ -1,14 +1,18 @@
-"""`plugwright new`: a project of one's own with a plugin, its tests, its image and its chart.
+"""`plugwright new`: a new project with a plugin, its tests, its image and its chart.
 
-The files are in `new_project`, with `@NAME@` and the like to fill in; MODULE in a file's name is the module.
+The files are in `new_project`, with placeholders such as `@NAME@`; MODULE in a file's name is the module.
 """
 
+import json
 import keyword
 import re
+import shlex
 import sys
+from importlib.metadata import distribution
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -25,15 +29,15 @@ _CHART = "file://../../plugwright/deploy/helm/plugwright"
 
 @click.command(epilog="Example:  plugwright new npu --resource acme.example/npu")
 @click.argument("name")
-@click.option("--resource", default="", help="Resource that pods ask for.  [default: example.com/NAME]")
+@click.option("--resource", default="", help="Resource that pods request.  [default: example.com/NAME]")
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False),
-              help="Where to make the project.  [default: NAME]")  # fmt: skip
+              help="Directory of the new project.  [default: NAME]")  # fmt: skip
 @click.option("--chart", default=_CHART, show_default=True, help="Helm repository of plugwright's own chart.")
 def new(name: str, resource: str, directory: Path | None, chart: str) -> None:
     """Make a project for a device plugin: the plugin, its tests, CI, image and chart.
 
-    Its tests pass as it is made, without a cluster, root or hardware; then put your own hardware in place of the
-    directory of files that it serves.
+    Its tests pass without a cluster, root or hardware. Then replace the directory of files that it serves by your own
+    hardware.
     """
     values = _values(name, resource or f"example.com/{name}", chart)
     directory = directory or Path(name)
@@ -81,10 +85,23 @@ def _contents(template: Traversable, values: dict[str, str], below: str = "") ->
 
 
 def _next_steps(directory: Path, values: dict[str, str]) -> list[str]:
+    source = _source()
+    wheel = [f"  pip wheel --quiet --no-deps --wheel-dir wheels {shlex.quote(source)}"] if source else []
     return [
         f"{directory} is a device plugin for {values['RESOURCE']}. Next:",
-        f"  cd {directory}",
-        "  pip install -e '.[test]' && pytest && mypy",
-        f"  plugwright dev {values['MODULE']}.py        reloads when you save",
+        f"  cd {shlex.quote(str(directory))}",
+        "  python3 -m venv .venv && . .venv/bin/activate",
+        *wheel,
+        f"  pip install {'--find-links wheels ' if source else ''}-e '.[test]' && pytest && mypy",
+        f"  plugwright dev {values['MODULE']}.py        # reloads when you save",
         "README.md has the rest: the image, the chart, a pod.",
     ]
+
+
+def _source() -> str:
+    """The clone, file or repository that plugwright was installed from; empty if that was a package index."""
+    record = json.loads(distribution("plugwright").read_text("direct_url.json") or "{}")
+    url = record.get("url", "")
+    if "vcs_info" in record:
+        return f"{record['vcs_info']['vcs']}+{url}"
+    return unquote(urlsplit(url).path) if url.startswith("file:") else url

@@ -74,7 +74,7 @@ _cluster_options = _options(
     click.option(
         "--kubeconfig",
         type=click.Path(path_type=Path),
-        help="Default: KUBECONFIG, ~/.kube/config, or in a pod its service account.",
+        help="Kubeconfig of the cluster.  [default: KUBECONFIG, ~/.kube/config, or in a pod its service account]",
     ),
     click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
     output_option(),
@@ -105,7 +105,7 @@ _kubelet_dir_option = click.option(
 
 @click.group(epilog="Example:  plugwright node remove --stale --all-nodes --wait")
 def node() -> None:
-    """List extended resources of nodes with their backing and their pods, add them by hand, remove stale ones."""
+    """List extended resources of nodes with their backing and pods, add them by hand, remove stale ones."""
 
 
 @node.command(epilog="Example:  plugwright node resources --output json | jq '.nodes[].resources[]'")
@@ -113,12 +113,16 @@ def node() -> None:
 @_kubelet_dir_option
 @_cluster_options
 def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **access: Any) -> None:
-    """List the extended resources of every node, or of one, with counts, pods and what backs them.
+    """List extended resources with counts, pods and backing.
+
+    All nodes are listed, or NODE alone.
 
     \b
-    plugin    a live device plugin                  stale     nothing, its plugin is gone
-    dra       a DeviceClass names it                unknown   cannot be determined from here
+    plugin    a live device plugin
+    dra       a DeviceClass names it
     manual    capacity set through the API
+    stale     nothing: its plugin was removed
+    unknown   cannot be determined from here
     """
     names = [name] if name else []
     if rbac:
@@ -144,7 +148,7 @@ def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **ac
 def add(name: str, counts: Sequence[tuple[str, int]], output: str, rbac: bool, **options: Any) -> None:
     """Offer a resource that no plugin serves, or change its count.
 
-    Refused where the kubelet would set it back, where a DeviceClass serves it, and below what pods request.
+    Refused if the kubelet would reset it, if a DeviceClass serves it, or below the requests of pods.
     """
     if rbac:
         return _print_role("add", [name], patch=True)
@@ -159,8 +163,9 @@ def add(name: str, counts: Sequence[tuple[str, int]], output: str, rbac: bool, *
 
 @node.command(
     epilog="""\b
-Examples:  plugwright node remove worker-1 mock/gpu --wait
-           plugwright node remove --stale --all-nodes --wait --resource mock/gpu"""
+Examples:
+  plugwright node remove worker-1 mock/gpu --wait
+  plugwright node remove --stale --all-nodes --wait --resource mock/gpu"""
 )
 @click.argument("names", metavar="NODE [RESOURCE... | NODE...]", nargs=-1)
 @click.option("--stale", is_flag=True, help="Remove every resource of these nodes that nothing serves any more.")
@@ -190,10 +195,11 @@ def remove(
     rbac: bool,
     **options: Any,
 ) -> None:
-    """Remove resources by name, or with --stale those that nothing serves any more.
+    """Remove resources by name, or all stale ones with --stale.
 
-    The kubelet puts a key back while its plugin runs, and for a grace period after it stopped: --wait waits for that,
-    removes the key, and checks that it stays away. Resources that a live plugin serves or pods hold are left alone.
+    The kubelet restores a resource while its plugin runs, and for a grace period after it has stopped: --wait waits for
+    that, removes the resource, and checks that it does not return. Resources that a live plugin serves or pods hold are
+    left alone.
     """
     node_names, only = names if stale else names[:1], (*only, *patterns)
     _check_call(names, stale, all_nodes, only)
@@ -220,12 +226,17 @@ def remove(
 @click.option("--namespace", required=True)
 @click.option("--name", required=True, help="Name of the CronJob, the ServiceAccount, the Role and its binding.")
 @click.option("--cluster-role", required=True, help="Name of the ClusterRole and of its binding.")
-@click.option("--daemon-set", "daemon_sets", multiple=True, help="One that exists means: the release is there again.")
+@click.option(
+    "--daemon-set",
+    "daemon_sets",
+    multiple=True,
+    help="DaemonSet of the release; if it exists again, nothing is removed.",
+)
 @click.option("--resource", "only", type=_resource, multiple=True)
 @click.option("--resource-pattern", "patterns", type=_pattern, multiple=True)
 @click.option("--give-up-after", type=duration, default="24h", show_default=True)
 def clean_up(only: Sequence[str], patterns: Sequence[str], **names: Any) -> None:
-    """Remove what a release of the chart has left on the nodes, then the rights to do so: for the chart's CronJob."""
+    """Remove the resources that a release left on the nodes, then the rights to do so: for the chart's CronJob."""
     if not only and not patterns:
         raise click.UsageError("at least one --resource or --resource-pattern is needed")
     access = ClusterAccess.in_cluster(os.environ)

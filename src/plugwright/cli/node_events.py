@@ -30,7 +30,7 @@ Examples:
               default="/run/plugwright/control.sock", show_default=True, show_envvar=True,
               help="Control socket of the daemon.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(path_type=Path),
-              help="The API server.  [default: that of this pod, or as kubectl]")  # fmt: skip
+              help="Kubeconfig of the cluster.  [default: this pod's service account, or as kubectl]")  # fmt: skip
 @click.option("--clear", is_flag=True, help="Remove the release's conditions from the Node, and exit.")
 @click.option("--all-nodes", is_flag=True, help="With --clear: from every Node.")
 @click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True)

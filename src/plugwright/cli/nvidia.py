@@ -30,9 +30,11 @@ def nvidia() -> None:
 @_RESOURCE
 @daemon_options()
 def recover(gpu: str, resource: str, daemon: ChosenDaemon) -> None:
-    """Clear the recorded faults of a GPU that waits for an operator, or for a reset that could not be observed.
+    """Clear the recorded faults of a GPU.
 
-    GPU is an id as `plugwright status` shows it, a UUID, the beginning of one, or an index.
+    For a GPU that waits for an operator, or for a reset that could not be observed.
+
+    GPU is an id as shown by `plugwright status`, a UUID, a prefix of either, or an index.
     """
     _command(daemon, "recover", resource, {"id": gpu})
 
@@ -83,7 +85,10 @@ def simulate(what: str, words: tuple[str, ...], resource: str, daemon: ChosenDae
     help="The directory of the program that their hooks call.",
 )
 def clean(cdi_dir: Path, programs_dir: Path) -> None:
-    """Remove the CDI specs of an uninstalled daemon and their hook program, once no pod holds one of its GPUs."""
+    """Remove the CDI specs of an uninstalled daemon. Their hook program is removed too.
+
+    Run it when no pod holds one of its GPUs any more.
+    """
     for path in cdi.SpecDirectory(cdi_dir, OWNER).remove():
         click.echo(f"removed {path}")
     program = programs_dir / OWN_PROGRAM
@@ -99,7 +104,7 @@ def _command(daemon: ChosenDaemon, name: str, resource: str, arguments: Mapping[
 
 
 def _completed(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
-    """The id or UUID that begins with `gpu`, unless it is one or an index itself."""
+    """The id or UUID that starts with `gpu`, unless `gpu` is a complete one or an index."""
     devices = [device for resource in resources for device in resource["devices"]]
     if not gpu or any(_is_named(device, gpu) for device in devices):
         return gpu
@@ -109,7 +114,7 @@ def _completed(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
 
 
 def _resource_of(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
-    """Any resource that has the GPU: a fault affects all parts of a GPU."""
+    """Any resource that contains the GPU, because a fault affects all parts of a GPU."""
     owners = {
         device["attributes"]["gpu"]: resource["name"]
         for resource in reversed(resources)

@@ -1,4 +1,4 @@
-"""`plugwright run --once`: prints what the daemon would list and answer. Loaded by no daemon."""
+"""`plugwright run --once`: prints the lists and answers that a daemon would send. Daemons do not load it."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ __all__ = ["show"]
 
 
 def show(config: Config, style: str, limit: float) -> int:
-    """Prints as `text` or `json`; returns the exit code, 1 where a resource or an Allocate would fail."""
+    """Prints as `text` or `json`; returns the exit code, which is 1 if a resource or an Allocate would fail."""
     with short_directory() as directory:
         report = dry_run(config, directory, limit)
     if style == "json":

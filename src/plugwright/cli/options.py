@@ -1,22 +1,19 @@
-"""Values of options: durations, moments and paths; and this program's name in a command to paste."""
+"""Values of options: durations, times and paths."""
 
 import re
-import shlex
-import shutil
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["UncheckedPath", "duration", "moment", "optional_duration", "program_name"]
+__all__ = ["UncheckedPath", "duration", "moment", "optional_duration"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class UncheckedPath(click.Path):
-    """A path that nobody looks at while the options are read: it may be on a file system that does not answer."""
+    """A path that is not accessed while options are parsed, because its file system can hang."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path(value)
@@ -30,7 +27,7 @@ def duration(text: str) -> float:
 
 
 def optional_duration(text: str) -> float:
-    """As `duration`, or 0."""
+    """Like `duration`, but also allows 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(text))
     if not match:
         raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
@@ -38,20 +35,8 @@ def optional_duration(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """The seconds since the epoch of `2026-12-01T08:00Z`; without a zone in that of this machine. For `type=`."""
+    """The seconds since the epoch of `2026-12-01T08:00Z`; without a zone, in that of this machine. For `type=`."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(f"a time must look like 2026-12-01T08:00Z, got {text!r}") from error
-
-
-def program_name() -> str:
-    """`plugwright` if the shell finds this program by that name, otherwise the path that leads to it."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return f"{shlex.quote(sys.executable)} -m plugwright"
-    found = shutil.which("plugwright")
-    if found is not None and Path(found).resolve() == called.resolve():
-        return "plugwright"
-    path = called.absolute()
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -1,7 +1,7 @@
 """Output of the commands: tables, ages, and documents.
 
-Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
-or cut off at the width of a terminal, and in a pipe it is plain text without colour, unless FORCE_COLOR is set.
+Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content, unless
+`fitting_table` makes it fit a terminal. In a pipe it is plain text without colour, unless FORCE_COLOR is set.
 Characters that a terminal would obey are shown as escapes.
 """
 
@@ -20,9 +20,19 @@ import yaml
 from plugwright.cli.color import color_choice
 from plugwright.text import escaped
 
-__all__ = ["Cell", "Dumper", "age", "document_printed", "output_option", "print_table", "table_lines", "wrapped"]
+__all__ = [
+    "Cell",
+    "Dumper",
+    "age",
+    "document_printed",
+    "output_option",
+    "print_table",
+    "table_lines",
+    "table_width",
+    "wrapped",
+]
 
-Cell: TypeAlias = str | tuple[str, str]  # a text, or a text and its colour
+Cell: TypeAlias = str | tuple[str, str]  # a text, optionally with its colour
 _UNLIMITED = 1_000_000  # columns
 _GAP = 2
 _WORD = re.compile(r" *[^ ]+| +$")
@@ -30,13 +40,13 @@ _DETAIL_INDENT = 4
 
 
 def output_option(text: str = "", default: str | None = "text") -> Callable[[Any], Any]:
-    """`--output` of every command that prints a table; `wide` is `text` for commands without further columns."""
+    """`--output` of every command that prints a table; `wide` equals `text` for commands without further columns."""
     choices = click.Choice(["text", "wide", "json", "yaml"])
     return click.option("-o", "--output", type=choices, default=default, show_default=bool(default), help=text)
 
 
 def document_printed(value: object, output: str) -> bool:
-    """Whether the output is a document, which has been printed then: one line of JSON in a pipe, more on a terminal."""
+    """Prints the value and returns true if the output is a document: one line of JSON in a pipe, more on a terminal."""
     if output not in ("json", "yaml"):
         return False
     document = msgspec.to_builtins(value)
@@ -48,7 +58,7 @@ def document_printed(value: object, output: str) -> bool:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], details: Sequence[str] = ()) -> None:
-    """Prints the table; `details` are texts of the rows, each on a line of its own below its row."""
+    """Prints the table; `details` are texts of the rows, each on a separate line below its row."""
     head, *lines = table_lines(columns, rows)
     indent = " " * (max(len(_text(row[0])) for row in (columns, *rows)) + _DETAIL_INDENT)
     click.echo(head)
@@ -59,7 +69,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], details:
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """The head, and a line for each row."""
+    """The header, and a line for each row."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -77,8 +87,14 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
+def table_width(columns: Sequence[str], rows: Sequence[Sequence[Cell]], last: int = _UNLIMITED) -> int:
+    """In characters, as `table_lines` draws it; of the last column at most `last` count."""
+    widths = [max(len(escaped(_text(cell))) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return sum(widths[:-1]) + min(widths[-1], last) + _GAP * (len(columns) - 1)
+
+
 def wrapped(line: str, indent: int) -> str:
-    """On a terminal, as lines of its width: those after the first are indented. Elsewhere the line as it is."""
+    """Wraps the line on a terminal, indenting all lines but the first. Elsewhere returns it unchanged."""
     if not sys.stdout.isatty():
         return line
     width, lines, length = shutil.get_terminal_size().columns, [""], 0
@@ -92,7 +108,7 @@ def wrapped(line: str, indent: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """In the units of kubectl's AGE column."""
+    """An age in the units of kubectl's AGE column."""
     whole = max(0, int(seconds))
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if whole >= 2 * size:
@@ -105,7 +121,7 @@ def _text(cell: Cell) -> str:
 
 
 class Dumper(yaml.SafeDumper):
-    """YAML without anchors, with indented lists, and with block style for texts of several lines."""
+    """YAML without anchors, with indented lists, and with block style for multi-line texts."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -115,7 +131,7 @@ class Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Texts that begin with a digit are quoted: other YAML parsers read 5e71 as a number."""
+    """Quotes texts that start with a digit, because other YAML parsers read 5e71 as a number."""
     style = "|" if "\n" in text else "'" if text[:1].isdigit() else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -20,25 +20,29 @@ _LIBRARIES = ("starlette", "uvicorn")
 @click.command(
     epilog="""\b
 Examples:
-  plugwright page                               the running `plugwright up`, or the cluster that kubectl uses
+  plugwright page               of the running `up`, else of kubectl's cluster
   kubectl plugwright page --context lab --port 8675
 """
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the page, on 127.0.0.1.  [default: any]"
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=0,
+    help="Port of the page, on 127.0.0.1.  [default: any]",
 )
-@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @cluster_options
 def page(cluster: DaemonChoice, port: int, timeout: float | None, output: str) -> None:
-    """Serve a page with every device of the cluster, as it changes: who holds it, its health, what waits for it.
+    """Serve a live page with every device of the cluster: its holder, its health, and the pods that wait for it.
 
-    It listens on 127.0.0.1 alone. The address that it prints has a token: whoever has it sees what your kubeconfig may
-    read, and may make mock devices fail. Ctrl-C ends it.
+    It listens only on 127.0.0.1. The printed address contains a token: anyone who has it sees everything that your
+    kubeconfig can read, and can make mock devices fail. Ctrl-C ends it.
     """
     check_installed("plugwright page", _LIBRARIES, "web")
     logs.configure("human", "warning")
-    from plugwright.web.page_program import run  # the server and the views
+    from plugwright.web.page_program import run  # loads the server and the views
 
     def show(address: str, server: str) -> None:
         if output == "json":

@@ -1,4 +1,4 @@
-"""`plugwright command`: a plugin's own commands, as its `command()` defines them."""
+"""`plugwright command`: a plugin's own commands, defined by its `command()`."""
 
 import click
 
@@ -14,7 +14,7 @@ __all__ = ["command"]
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @daemon_options()
 def command(resource: str, name: str, arguments: tuple[str, ...], daemon: ChosenDaemon) -> None:
-    """Have the plugin of RESOURCE carry out one of its own commands, and print its answer."""
+    """Run a command of RESOURCE's plugin, and print its answer."""
     pairs = [argument.partition("=") for argument in arguments]
     for key, equals, _ in pairs:
         if not key or not equals:

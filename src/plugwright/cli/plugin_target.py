@@ -1,7 +1,7 @@
-"""Plugins named on the command line: `tape.py:Tape`, `acme.tape:Tape`, or a file with one plugin in it.
+"""Plugins named on the command line: `tape.py:Tape`, `acme.tape:Tape`, or a file that contains one plugin.
 
 A file is loaded as Python runs it, with its directory on the path; a call of `run()` in it serves nothing and names the
-plugins. Whatever goes wrong in it is an error with the line.
+plugins. Every failure in it is reported with its line.
 """
 
 import sys
@@ -22,7 +22,7 @@ __all__ = ["load_plugins"]
 
 
 def load_plugins(target: str) -> list[Plugin]:
-    """The plugins of `MODULE:NAME`, `FILE.py:NAME`, `MODULE` or `FILE.py`; `ConfigError` where there is none."""
+    """The plugins of `MODULE:NAME`, `FILE.py:NAME`, `MODULE` or `FILE.py`; `ConfigError` if there is none."""
     source, _, name = target.partition(":")
     with collected_plugins() as collected:
         module = _load(source)
@@ -55,7 +55,7 @@ def _load(source: str) -> ModuleType:
 
 
 class _ScriptLoader(SourceFileLoader):
-    """Byte code is neither read nor kept: it would be that of another save in the same second, of the same size."""
+    """Neither reads nor writes byte code, which could be that of another save in the same second with the same size."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -80,7 +80,7 @@ def _load_error(source: str, error: BaseException) -> ConfigError:
 
 
 def _classes(module: ModuleType) -> dict[str, type[Plugin]]:
-    """Those that the module itself defines, for others to use."""
+    """The plugin classes that the module itself defines publicly."""
     return {
         name: value
         for name, value in vars(module).items()

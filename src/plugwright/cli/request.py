@@ -13,7 +13,7 @@ __all__ = ["request"]
 
 @click.command(hidden=True, epilog="""Example:  plugwright request '{"do": "status"}'""")
 @click.argument("text", metavar="JSON")
-@click.option("--follow", is_flag=True, help="Print every answer until the caller goes away.")
+@click.option("--follow", is_flag=True, help="Print every answer until the caller disconnects.")
 @daemon_options()
 def request(text: str, follow: bool, daemon: ChosenDaemon) -> None:
     """Send JSON to the daemon's control socket, and print its answers as JSON, one per line."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from plugwright import serve
 from plugwright.cli import logs
-from plugwright.cli.options import UncheckedPath, duration
+from plugwright.cli.options import UncheckedPath, duration, optional_duration
 from plugwright.cli.plugin_target import load_plugins
 from plugwright.cli.run_file import configured, serve_file
 from plugwright.cli.run_settings import CONFIG, SETTINGS, RunSetting, addresses
@@ -25,7 +25,7 @@ from plugwright.sdk.serve_settings import ServeMode
 __all__ = ["run", "show_valid"]
 
 _PATH = UncheckedPath()
-_SOURCE_COLUMN = 60  # of --print-config; longer lines have their source where they end
+_SOURCE_COLUMN = 60  # of --print-config; in longer lines the source follows directly
 
 
 def _option(setting: RunSetting, *names: str) -> click.Option:
@@ -35,7 +35,7 @@ def _option(setting: RunSetting, *names: str) -> click.Option:
     elif kind is Path:
         kind = _PATH
     elif kind is float:
-        kind = click.FloatRange(0)
+        kind = optional_duration
     elif kind is not str:
         kind = addresses
     variables = list(setting.envvars)
@@ -55,7 +55,7 @@ _SETTINGS = [_option(setting) for setting in SETTINGS]
 _EXAMPLES = """\b
 Examples:
   plugwright run -c plugwright.yaml --listen 127.0.0.1:9400
-  plugwright run tape.py:Tape --listen 127.0.0.1:9400      a plugin of your own, in place of the file
+  plugwright run tape.py:Tape     a plugin of your own, in place of the file
 """
 
 
@@ -70,10 +70,10 @@ Examples:
     help="Only show which devices would be listed and what each Allocate would answer, without a kubelet.",
 )
 @click.option("--serve", "api", type=click.Choice([api.value for api in ServeMode]),
-              help="With MODULE:CLASS: through which API.  [default: as the plugin says]")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
+              help="With MODULE:CLASS: API that offers the devices.  [default: the plugin's choice]")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="Output format of --once.  [default: text]")
 @click.option("--timeout", type=duration, metavar="TIME",
-              help="With --once: for each plugin.  [default: 10s]")  # fmt: skip
+              help="With --once: time limit for each plugin.  [default: 10s]")  # fmt: skip
 @click.pass_context
 def run(
     context: click.Context,
@@ -87,10 +87,10 @@ def run(
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
-    is refused with a log line, and the previous one stays in force, also over a restart.
+    is rejected with its line number, and the previous version stays active, also over a restart.
 
     To serve a plugin of your own, name it instead of a file: MODULE:CLASS, FILE.py:CLASS, or FILE.py if it contains
-    one.
+    only one.
     """
     once, output, timeout, api = (values.pop(name) for name in ("once", "output", "timeout", "api"))
     if not once and (output or timeout):
@@ -105,7 +105,7 @@ def run(
         return
     loaded = schema.load(path)
     if once:
-        from plugwright.cli import once as dry  # loaded by no daemon
+        from plugwright.cli import once as dry  # not loaded by daemons
 
         is_default = context.get_parameter_source("log_level") is click.core.ParameterSource.DEFAULT
         logs.configure(values["log_format"], "error" if is_default else values["log_level"])
@@ -117,7 +117,7 @@ def run(
 
 
 def show_valid(path: Path, loaded: Config) -> None:
-    """Prints that the file is valid, and which names of it only a node can tell."""
+    """Prints that the file is valid, and which of its names depend on the node."""
     count = len(loaded.file.resources)
     click.echo(f"{path}: {count} resource{'' if count == 1 else 's'}, valid")
     for entry in loaded.file.resources:

@@ -16,7 +16,7 @@ __all__ = ["configured", "serve_file"]
 
 
 def serve_file(values: Mapping[str, Any]) -> None:
-    """Until SIGTERM or SIGINT, with these values of the settings; `config` is the file."""
+    """Serves until SIGTERM or SIGINT, with these values of the settings; `config` is the file."""
     settings, path = configured(values), values["config"]
     with logs.failure_in_log():
         config = DaemonConfig(path, settings.state_dir)
@@ -26,7 +26,7 @@ def serve_file(values: Mapping[str, Any]) -> None:
 
 
 def configured(values: Mapping[str, Any]) -> Settings:
-    """The settings of these values, with the directories of the release; those of the log take effect."""
+    """The settings with these values and the directories of the release; applies those of the log."""
     rest = {name: value for name, value in values.items() if name != "config"}
     logs.configure(str(rest.pop("log_format")), str(rest.pop("log_level")))
     return with_own_state(Settings(**{**rest, "registration": Registration(rest["registration"])}))

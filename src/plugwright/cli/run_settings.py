@@ -1,7 +1,8 @@
-"""The settings of `plugwright run`, and its plain calls: flags of the table with their values, and variables.
+"""The settings of `plugwright run`, and its simple calls: flags of the table with their values, and variables.
 
-A daemon is called plainly on every node, and click costs it 1.2 MiB and a twentieth of its start; `cli.run` makes
-click's options of the same table. Whatever else is in a call, above all a mistake, is left to click and its words.
+Every node's daemon is called simply, and click would cost it 1.2 MiB and a twentieth of its start; `cli.run` makes
+click's options from the same table. Calls with any other content, especially mistakes, are left to click and its
+messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,12 @@ Kind = type[Path] | type[str] | type[float] | type[tuple[str, ...]] | tuple[str,
 
 
 class RunSetting(NamedTuple):
-    """One setting: a flag, and the variables that set it too, the first that is not empty."""
+    """One setting: a flag, and the variables that can also set it, of which the first non-empty one counts."""
 
     flag: str
     help: str | None
     kind: Kind = Path
-    default: str | None = None  # as it would be written
+    default: str | None = None  # in the notation of the command line
     shows_default: bool | str = False
     metavar: str | None = None
     variables: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class RunSetting(NamedTuple):
         return self.variables or (f"PLUGWRIGHT_{self.name.upper()}",)
 
     def value(self, text: str | None) -> object:
-        """Of a text of this kind; `ValueError` for another."""
+        """The value of a text; `ValueError` if the text is invalid."""
         if text is None or self.kind is str:
             return text
         if isinstance(self.kind, tuple):
@@ -75,7 +76,7 @@ SETTINGS = (
     RunSetting("--tls-key", "Private key of the certificate."),
     RunSetting("--metrics-token-file", "/metrics takes the bearer token in this file.  [default: no token]"),
     RunSetting("--watchdog", "End, with the lines of all threads, when the event loop hangs for this long.",
-               float, "0", shows_default="off", metavar="SECONDS"),
+               float, "0", shows_default="off", metavar="TIME"),
     RunSetting("--log-format", None, logs.FORMATS, "human", shows_default=True),
     RunSetting("--log-level", None, logs.LEVELS, "info", shows_default=True),
 )  # fmt: skip
@@ -83,7 +84,7 @@ _FLAGS = {"-c": CONFIG, **{setting.flag: setting for setting in (CONFIG, *SETTIN
 
 
 def plain_call(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, object] | None:
-    """The values of all settings by name, of a call of `run` with these words; None if click must look at it."""
+    """The values of all settings by name, for these arguments of `run`; None if click must parse them."""
     texts: dict[str, str] = {}
     remaining = iter(words)
     for word in remaining:
@@ -103,12 +104,12 @@ def plain_call(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
 
 
 def addresses(text: str) -> tuple[str, ...]:
-    """The words of `10.0.0.7,gateway`."""
+    """The items of `10.0.0.7,gateway`."""
     return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
 def seconds(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
+    """A time without a unit; ValueError for any other, which is left to click."""
+    if not text.replace(".", "", 1).isdecimal() or not text[0].isdecimal() or not text[-1].isdecimal():
         raise ValueError(f"must be a number of seconds, 0 or more, got {text!r}")
-    return value
+    return float(text)

@@ -25,7 +25,7 @@ from plugwright.text import clean
 __all__ = ["status"]
 
 _COLOURS = {"registered": "green", "idle": "green", "Healthy": "green", "Unhealthy": "red", "refused": "red"}
-_PAUSE, _REMOTE_PAUSE = 1.0, 3.0  # seconds between two looks; on another node each is an exec
+_PAUSE, _REMOTE_PAUSE = 1.0, 3.0  # seconds between two updates; on another node each is an exec
 _MOST_EVENTS = 5
 
 
@@ -41,7 +41,7 @@ _MOST_EVENTS = 5
 def status(daemon: ChosenDaemon, names: tuple[str, ...], output: str, watch: bool) -> None:
     """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age.
 
-    With RESOURCE only these.
+    With RESOURCE, show only these.
     """
     daemon = _Selection(daemon, names) if names else daemon
     once, always = ("report", "watch reports") if output in ("json", "yaml") else ("status", "watch")
@@ -88,7 +88,7 @@ class _Selection(ChosenDaemon):
 
 
 def _watch(daemon: ChosenDaemon) -> None:
-    """Asks again and again: each time the daemon reads who holds devices, which the kubelet does not report."""
+    """Polls, because each time the daemon reads who holds devices, which the kubelet does not report."""
     from plugwright.cli.live import show_live
 
     def view() -> tuple[object, Sequence[str]]:
@@ -104,7 +104,7 @@ def _watch(daemon: ChosenDaemon) -> None:
 
 
 def _show_all(daemon: ChosenDaemon, request: str, output: str) -> None:
-    """One node below the other; as JSON a line each, and nothing for a node whose daemon does not answer."""
+    """Prints the nodes one after another; as JSON one line each, except for nodes whose daemon does not answer."""
     silent = []
     for number, (node, report, reason) in enumerate(daemon.ask_all({"do": request})):
         if reason:
@@ -120,7 +120,7 @@ def _show_all(daemon: ChosenDaemon, request: str, output: str) -> None:
 
 
 def _print(report: DaemonStatus, output: str, *, is_stream: bool = False) -> None:
-    """In a stream, JSON is a document a line, and YAML begins each with `---`."""
+    """Prints a report; in a stream, JSON documents are one line each, and YAML documents start with `---`."""
     if is_stream and output == "json":
         click.echo(json.dumps(report))
         return
@@ -203,7 +203,7 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
 
 
 def _device_table(devices: Sequence[DeviceStatus], now: float, *, pods: bool) -> Iterator[str]:
-    """By index where devices have one, else by id; a column that no device has anything for is left out."""
+    """A table by index if devices have one, otherwise by id; columns without any value are omitted."""
     columns: dict[str, Callable[[DeviceStatus], Cell]] = {
         "ID": lambda device: device["id"],
         "INDEX": lambda device: _attribute(device, "index"),
@@ -237,14 +237,14 @@ def _attribute(device: DeviceStatus, name: str) -> str:
 
 
 def _notes(device: DeviceStatus) -> Iterator[tuple[str, str]]:
-    """What a plugin says of its devices beside their facts, by title."""
+    """A plugin's notes on its devices, by title."""
     notes = device["attributes"].get("notes")
     if isinstance(notes, Mapping):
         yield from ((str(title), str(text)) for title, text in notes.items())
 
 
 def _limit(device: DeviceStatus) -> str:
-    """The memory of a share that is limited to it; whole devices and shares that take turns have no limit."""
+    """The memory limit of a share; whole devices and time-sliced shares have none."""
     percent = device["attributes"].get("percent")
     memory = device["attributes"].get("memory", device.get("capacity", {}).get("memory"))
     return f"{memory / 2**30:.3g}Gi" if percent and isinstance(memory, int) and memory else "-"

@@ -1,4 +1,4 @@
-"""`plugwright up` and `plugwright down`: a cluster on this machine, its control while it runs, and its end."""
+"""`plugwright up` and `plugwright down`: starts a cluster on this machine, controls it, and ends it."""
 
 import json
 import os
@@ -17,10 +17,11 @@ from plugwright.cli import logs
 from plugwright.cli.completing import complete_node_of_up
 from plugwright.cli.control import ask
 from plugwright.cli.counting_line import CountingLine
-from plugwright.cli.options import duration, program_name
+from plugwright.cli.options import duration
 from plugwright.cli.output import document_printed, output_option
 from plugwright.cluster.up.daemonize import daemonize
 from plugwright.cluster.up.state_directory import ClusterInfo, StateDirectory, UpOptions, state_directory
+from plugwright.system.program_name import program_name
 
 __all__ = ["down", "first_line_of", "state_option", "up"]
 
@@ -28,10 +29,10 @@ _PATH = click.Path(path_type=Path)
 _DOWN_LIMIT = 30.0  # seconds
 _EXAMPLE = """\b
 Examples:
-  plugwright up                                 ten mock GPUs on one node, until Ctrl-C
-  plugwright up --nodes 3 -c plugwright.yaml    three nodes, each with the resources of the file
-  plugwright up --detach --state ./lab          in the background; `plugwright down --state ./lab` ends it
-  plugwright up --bare                          no devices: run a plugin of your own with --kubelet-dir
+  plugwright up                               ten mock GPUs on one node
+  plugwright up --nodes 3 -c plugwright.yaml  with the resources of the file
+  plugwright up --detach --state ./lab        in the background, until `down`
+  plugwright up --bare                        no devices, for your own plugins
 """
 
 
@@ -63,7 +64,12 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 
 @click.group(invoke_without_command=True, epilog=_EXAMPLE)
 @click.option(
-    "--nodes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of nodes: node-1, node-2, …"
+    "--nodes",
+    type=click.IntRange(1, 1000),
+    metavar="COUNT",
+    default=1,
+    show_default=True,
+    help="Number of nodes: node-1, node-2, …",
 )
 @click.option("-c", "--config", type=_PATH, help="The resources of every node, as for `run`.  [default: 10 mock/gpu]")
 @click.option("--bare", is_flag=True, help="Serve no resources: plugins of other programs register at the nodes.")
@@ -71,7 +77,10 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 @click.option("--kubeconfig", type=_PATH, help="The kubeconfig to write, mode 0600.  [default: in the state directory]")
 @click.option("--force", is_flag=True, help="Replace a file at --kubeconfig that plugwright did not write.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port of the API server, on 127.0.0.1.  [default: the last, or any]"
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port of the API server, on 127.0.0.1.  [default: the last, or any]",
 )
 @click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
 @click.option(
@@ -83,7 +92,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     help="With --run, the entrypoint of an image: npu=plugwright. May be repeated.",
 )
 @click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
 @click.option(
     "--version",
@@ -100,8 +109,8 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 def up(context: click.Context, /, state: Path | None, output: str, no_page: bool, **values: Any) -> None:
     """Start a cluster on this machine: API server, scheduler and nodes in one process, in about a second.
 
-    kubectl works on it, with the kubeconfig that it writes. It listens on 127.0.0.1 alone, over TLS and with a token of
-    its own. Without --state nothing is left when it ends; with it, objects, checkpoints, token and port are kept there.
+    kubectl works with the kubeconfig that it writes. It listens only on 127.0.0.1, over TLS and with its own token.
+    Without --state nothing is left when it ends; with it, objects, checkpoints, token and port are kept there.
     """
     if context.invoked_subcommand is not None:
         return
@@ -114,7 +123,7 @@ def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_pa
     began = time.monotonic()
     logs.configure("human", "warning")
     check_installed("plugwright up")
-    from plugwright.cluster.up.program import UpCalls, run  # the whole cluster
+    from plugwright.cluster.up.program import UpCalls, run  # loads the whole cluster
     from plugwright.config.node_plugins import NodePlugins
     from plugwright.web.page_program import page_of_cluster
 
@@ -150,7 +159,7 @@ def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_pa
 
 
 def first_line_of(objects: Mapping[str, Sequence[Any]], pod: Mapping[str, Any]) -> str:
-    """Why a pod waits, for its event; loaded for the first pod that waits."""
+    """Why a pod waits, for its event; loaded for the first waiting pod."""
     from plugwright.explain import World, first_line
 
     of = {name.partition(".")[0]: tuple(found) for name, found in objects.items()}
@@ -170,8 +179,8 @@ def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float, p
     yield ""
     yield f"    export KUBECONFIG={shlex.quote(info.kubeconfig)}"
     yield from (f"    {line}" for line in _suggested_commands(info, program, processes))
+    yield f"    {program} up stop-node node-1{directory.flag}     # and start it again with start-node"
     yield ""
-    yield f"A node stops and comes back:  {program} up stop-node node-1{directory.flag}, start-node"
     if info.page:
         yield f"In a browser:  {info.page}"
     if info.log:
@@ -195,7 +204,8 @@ def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Ite
     overrides = shlex.quote(json.dumps({"spec": {"containers": [container]}}, separators=(",", ":")))
     yield f"kubectl describe node node-1    # {resource} in Capacity and Allocatable"
     yield f"kubectl run two --image=demo --overrides={overrides}"
-    yield "kubectl logs two                # what its devices gave to it"
+    yield "kubectl wait --for=condition=Ready pod/two"
+    yield "kubectl logs two                # the variables, mounts and nodes of its devices"
     node = "" if len(info.nodes) == 1 else " --node node-1"
     yield f"{program} status{node}"
 
@@ -204,7 +214,7 @@ def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Ite
 @click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def stop_node(node: str, state: Path | None) -> None:
-    """End a node's kubelet as if killed; after --silence the node is NotReady."""
+    """End a node's kubelet as if killed. After --silence the node is NotReady."""
     _ask_cluster(state, {"do": "stop-node", "node": node})
     click.echo(f"{node} is stopped")
 
@@ -213,7 +223,7 @@ def stop_node(node: str, state: Path | None) -> None:
 @click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def start_node(node: str, state: Path | None) -> None:
-    """Start a node's kubelet again: its plugins register again, its pods keep their devices."""
+    """Start a node's kubelet again. Its plugins register again, and its pods keep their devices."""
     _ask_cluster(state, {"do": "start-node", "node": node})
     click.echo(f"{node} is started")
 
@@ -222,7 +232,7 @@ def start_node(node: str, state: Path | None) -> None:
 @state_option
 @output_option()
 def status(state: Path | None, output: str) -> None:
-    """Show the running cluster: its server and kubeconfig, its nodes and their resources, its pods."""
+    """Show the running cluster: server, nodes, resources, pods."""
     info = state_directory(state, os.environ).running_cluster()
     answer = ask(Path(info["control"]), {"do": "status"})
     if not document_printed({**info, **answer}, output):
@@ -246,7 +256,7 @@ def _status_lines(status: Mapping[str, Any], info: Mapping[str, Any]) -> Iterato
 def down(state: Path | None) -> None:
     """End the running cluster, and return when it has ended.
 
-    One that was started with --state DIR is named by it; its objects stay there. Any other leaves nothing.
+    Name a cluster started with --state DIR by that option; its objects stay there. Others leave nothing behind.
     """
     directory = state_directory(state, os.environ)
     info = directory.running_cluster()

@@ -1,4 +1,4 @@
-"""`plugwright verify`: the contract test for a device plugin, or a DRA driver, in any language."""
+"""`plugwright verify`: the contract test for a device plugin or a DRA driver, in any language."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from plugwright.cli import logs
 from plugwright.cli.completing import complete_rule
 from plugwright.cli.counting_line import CountingLine
 from plugwright.cli.options import duration
+from plugwright.cli.output import wrapped
 from plugwright.conformance import baseline, catalogue, documents, namespace, runner
 from plugwright.conformance.dra.claim_parameters import read_parameters
 from plugwright.conformance.dra.driver_session import NODE
@@ -26,23 +27,24 @@ from plugwright.kubelet.versions import DEFAULT_VERSION, SUPPORTED_VERSIONS, pro
 __all__ = ["verify"]
 
 _VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
-_DRIVER_VERSIONS = [f"1.{minor}" for minor in range(34, 38)]  # earlier kubelets call no DRA driver
+_DRIVER_VERSIONS = [f"1.{minor}" for minor in range(34, 38)]  # earlier kubelets do not call DRA drivers
 _COLOURS = {
     RuleStatus.PASS: "green",
     RuleStatus.FAIL: "red",
     RuleStatus.ERROR: "red",
     RuleStatus.WARNING: "yellow",
 }
+_DETAIL_INDENT, _SUMMARY_INDENT = 26, 2
 _FACTS = "(docs/kubelet-behaviour.md in plugwright's source)"
 _EXAMPLE = """\b
 Examples:
-  plugwright verify -- ./my-plugin --plugin-dir {dir}         every rule, against the kubelet of 1.36
+  plugwright verify -- ./my-plugin --plugin-dir {dir}
   plugwright verify --kubelet all -- ./my-plugin --socket {socket}
-  plugwright verify -- ./my-plugin                            it has the kubelet's paths built in
-  plugwright verify --rules REG --exclude REG-13 -- ./my-plugin --plugin-dir {dir}
-  plugwright verify --report junit=verify.xml --report sarif=verify.sarif -- ./my-plugin --plugin-dir {dir}
-  plugwright verify --bind fake/dev:/dev --bind fake/sys:/sys -- ./my-plugin      without the hardware
-  plugwright verify --dra -- ./my-driver --kubelet-dir {root}   a DRA driver; it has KUBECONFIG and NODE_NAME
+  plugwright verify -- ./my-plugin          the kubelet's paths are built in
+  plugwright verify --rules REG --exclude REG-13 -- ./my-plugin
+  plugwright verify --report junit=verify.xml -- ./my-plugin
+  plugwright verify --bind fake/dev:/dev --bind fake/sys:/sys -- ./my-plugin
+  plugwright verify --dra -- ./my-driver --kubelet-dir {root}
   plugwright verify --explain ALO-03
 """
 
@@ -61,24 +63,24 @@ Examples:
     multiple=True,
     metavar="PATTERN",
     shell_complete=complete_rule,
-    help="Check these only: an id, a group such as REG, or ANS-*; several with commas.",
+    help="Check only these rules: an id, a group such as REG, or ANS-*; separate several by commas.",
 )
 @click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Do not check these: an id, a group or a pattern.",
+    help="Skip these rules: an id, a group or a pattern.",
     shell_complete=complete_rule,
 )
-@click.option("--notes", is_flag=True, help="Check notes too: rules that matter on few nodes, or for rare calls.")
-@click.option("--dra", is_flag=True, help="The program is a DRA driver: an API server is beside the kubelet.")
+@click.option("--notes", is_flag=True, help="Also check notes: rules that matter on few nodes, or for rare calls.")
+@click.option("--dra", is_flag=True, help="The program is a DRA driver; also run an API server.")
 @click.option("--list", "lists", is_flag=True, help="List the rules and exit.")
 @click.option("--explain", metavar="ID", help="Explain one rule and exit.", shell_complete=complete_rule)
 @click.option(
     "--attach",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Verify a program that is started by others, and has DIR for the kubelet's directory. No CMD then.",
+    help="Verify a program started elsewhere that uses DIR as the kubelet's directory; without CMD.",
 )
 @click.option(
     "-o",
@@ -86,7 +88,7 @@ Examples:
     type=click.Choice(["text", *documents.FORMATS]),
     default="text",
     show_default=True,
-    help="Format of the report on the standard output; with another one than text, progress is on the error output.",
+    help="Format of the report on the standard output; except for text, progress is on the error output.",
 )
 @click.option(
     "--report",
@@ -108,9 +110,11 @@ Examples:
     help="File with known findings: RULE[@VERSION] [until YYYY-MM-DD]  # reason.",
 )
 @click.option(
-    "--write-baseline", type=click.Path(path_type=Path), help="Write the findings of this run to such a file."
+    "--write-baseline",
+    type=click.Path(path_type=Path),
+    help="Write the findings of this run to a file of known findings.",
 )
-@click.option("--thorough", is_flag=True, help="Rules of endurance too: hundreds of restarts, which take minutes.")
+@click.option("--thorough", is_flag=True, help="Also check endurance rules: hundreds of restarts, which take minutes.")
 @click.option(
     "--device-plugins-dir-flag",
     "directory_flag",
@@ -135,15 +139,15 @@ Examples:
     help="With --dra: the driver's own parameters for claims, one object in JSON or YAML.",
 )
 @click.option("--fail-command", default="", metavar="SH", help="Shell command that makes the device {id} fail.")
-@click.option("--recover-command", default="", metavar="SH", help="Shell command that makes it recover.")
+@click.option("--recover-command", default="", metavar="SH", help="Shell command that makes the device {id} recover.")
 @click.option(
     "--host-root",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path("/"),
-    help="Where device nodes and mounts are looked for.",
+    help="Directory below which device nodes and mounts must exist.",
 )
 @click.option(
-    "--cdi-dir", "cdi_dirs", multiple=True, type=click.Path(path_type=Path), help="Where CDI specs are looked for."
+    "--cdi-dir", "cdi_dirs", multiple=True, type=click.Path(path_type=Path), help="Directory of the CDI specs."
 )
 @click.option(
     "--timeout",
@@ -153,23 +157,31 @@ Examples:
     show_default=True,
     help="Longest time until a registration.",
 )
-@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Versions to verify at once.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    metavar="COUNT",
+    default=1,
+    show_default=True,
+    help="Number of versions to verify in parallel.",
+)
 @click.option(
     "--instances",
     type=click.IntRange(1, 16),
+    metavar="COUNT",
     default=VerifyOptions().instances,
     show_default=True,
-    help="Instances of the program that run at once, each with its own kubelet, so that waits overlap.",
+    help="Number of parallel instances of the program, each with its own kubelet, so that waits overlap.",
 )
 def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
     """Verify that a device plugin or a DRA driver keeps the contract with the kubelet.
 
-    The program is started beside emulated kubelets, in a directory of its own, and every rule gives a verdict: what was
-    expected, what was seen, why it matters on a node, and how to fix it. {dir} in the command and in --env is the
-    device-plugins directory, {root} the one above it, {socket} is kubelet.sock. A program with built-in paths runs in
+    The program is started beside emulated kubelets, in a separate directory, and every rule gives a verdict: the
+    expected and the observed behaviour, why it matters on a node, and how to fix it. {dir} in the command and in --env
+    is the device-plugins directory, {root} its parent, {socket} is kubelet.sock. A program with built-in paths runs in
     a mount namespace, if the system allows it.
 
-    With --dra the program is a DRA driver. {dir} is the kubelet's plugins directory then, {registry} plugins_registry,
+    With --dra the program is a DRA driver. {dir} is then the kubelet's plugins directory, {registry} plugins_registry,
     {cdi} a directory for CDI specs, {kubeconfig} leads to an API server with one node, {node}.
 
     Verdicts: pass, fail (a MUST), warning (a SHOULD), error (the program crashed or stopped listening), not checked
@@ -206,7 +218,7 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
         shown.append(verdict)
         line.erase()
         _show(verdict, err=output != "text")
-        if sys.stderr.isatty():  # elsewhere each rule has its line
+        if sys.stderr.isatty():  # elsewhere each rule has its own line
             line.show(len(shown))
 
     with line:
@@ -239,7 +251,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _announce_api(directory: Path, versions: Sequence[str]) -> None:
-    """Tells who starts the driver what it needs; it may run already, and wait for the file."""
+    """Prints the data that the driver needs: its starter can have started it already, waiting for the file."""
     if len(versions) > 1:
         raise click.UsageError("--attach with --dra takes one --kubelet: each has an API server of its own")
     variables = {"KUBECONFIG": directory / "kubeconfig", "NODE_NAME": NODE, "CDI_ROOT": directory / "cdi"}
@@ -292,12 +304,19 @@ def _versions(chosen: Sequence[str], every: Sequence[str]) -> list[str]:
 
 
 def _show(verdict: Verdict, *, err: bool) -> None:
-    """One line for each rule as it ends, with its time, and the details of a finding."""
+    """One line for each rule as it ends, with its time, and the details of a finding.
+
+    On a terminal not for rules that were not checked: the summary names them, and the finding before stays in sight.
+    """
+    if verdict.status is RuleStatus.NOT_CHECKED and sys.stdout.isatty():
+        return
     word = click.style(f"{verdict.status!s:<14}", fg=_COLOURS.get(verdict.status))
     took = f"{verdict.seconds:6.2f} s"
-    click.echo(f"{verdict.version:<6} {verdict.rule.id}  {word} {took}  {verdict.rule.title}", err=err)
+    line = f"{verdict.version:<6} {verdict.rule.id}  {word} {took}  {verdict.rule.title}"
+    click.echo(wrapped(line, _DETAIL_INDENT), err=err)
     for name, text in _details(verdict):
-        click.echo(f"{'':<15} {click.style(f'{name:<9}', dim=True)} {text}", err=err)
+        detail = f"{'':<15} {click.style(f'{name:<9}', dim=True)} {text}"
+        click.echo(wrapped(detail, _DETAIL_INDENT), err=err)
 
 
 def _details(verdict: Verdict) -> list[tuple[str, str]]:
@@ -324,7 +343,7 @@ def _show_summary(report: Report) -> None:
     counts = ", ".join(f"{report.count(status)} {status}" for status in RuleStatus)
     known = sum(verdict.known for verdict in report.verdicts)
     for reason, ids in _unproven(report).items():
-        click.echo(click.style(f"{reason}: {', '.join(ids)}", dim=True))
+        click.echo(click.style(wrapped(f"{reason}: {', '.join(ids)}", _SUMMARY_INDENT), dim=True))
     click.echo(f"{counts}{f', {known} of them known' if known else ''}")
     if report.fixed:
         click.echo(f"no longer failing, to be taken out of the baseline: {', '.join(report.fixed)}")
@@ -334,7 +353,7 @@ def _show_summary(report: Report) -> None:
 
 
 def _unproven(report: Report) -> dict[str, list[str]]:
-    """The rules without proof, by the reason."""
+    """The unproven rules, by reason."""
     reasons: dict[str, list[str]] = {}
     for verdict in report.verdicts:
         if verdict.status.is_proof:

@@ -1,4 +1,7 @@
-"""`plugwright why`: what keeps a pod or claim waiting, and the smallest change that would let it run."""
+"""`plugwright why`: explains why a pod or claim waits, and the smallest change that would let it run."""
+
+import re
+from collections.abc import Collection
 
 import click
 
@@ -17,14 +20,15 @@ from plugwright.kube.api_client import BlockingClient, segment
 from plugwright.model import some
 from plugwright.text import clean
 
-__all__ = ["explanation_lines", "why"]
+__all__ = ["explanation_lines", "waiting_lines", "why"]
 
 _EXAMPLE = """\b
 Examples:
-  kubectl plugwright why -A                    every waiting pod of the cluster
+  kubectl plugwright why -A                  every waiting pod of the cluster
   kubectl plugwright why -n team-a train-7
   kubectl plugwright why claim/shared-gpu -o json
 """
+_UNKNOWN = re.compile(r"cannot be (judged|read)")
 _CLAIM_KINDS = ("claim", "claims", "resourceclaim", "resourceclaims")
 _POD_KINDS = ("pod", "pods", "po")
 
@@ -37,8 +41,8 @@ def why(what: str, reports: AskedReports, cluster: AskedCluster, output: str) ->
     """Explain what keeps a pod or claim waiting, and what would have to change.
 
     The first line is the answer. Below it are the nodes by reason, kubectl lines to check it, and at most three
-    changes, each confirmed on the state of the cluster. Reads only. A name without a kind is that of a pod, or of a
-    claim if there is no such pod. Without a name, every waiting pod of the namespace is listed with its first line.
+    changes, each confirmed on the state of the cluster. Reads only. A name without a kind is a pod, or a claim if there
+    is no such pod. Without a name, every waiting pod of the namespace is listed with its first line.
     """
     if not what:
         _list(cluster, reports, output)
@@ -55,10 +59,12 @@ def _list(cluster: AskedCluster, reports: AskedReports, output: str) -> None:
     waiting = [pod for pod in world.pods if not (pod.get("spec") or {}).get("nodeName")]
     found = waiting_pods(with_reports(world, cluster, reports, waiting), cluster.namespace)
     if not document_printed(found, output):
-        click.echo("\n".join(_table(found, has_namespace=not cluster.namespace, is_wide=output == "wide")))
+        lines = waiting_lines(found, world.hidden, has_namespace=not cluster.namespace, is_wide=output == "wide")
+        click.echo("\n".join(lines))
 
 
-def _table(found: WaitingList, *, has_namespace: bool, is_wide: bool) -> list[str]:
+def waiting_lines(found: WaitingList, hidden: Collection[str], *, has_namespace: bool, is_wide: bool) -> list[str]:
+    """The text of a list. `hidden` are the kinds that cannot be read, as in a `World`."""
     columns = [*(["NAMESPACE"] if has_namespace else []), "POD", *(["REASON"] if is_wide else []), "WHY"]
     rows: list[list[Cell]] = [
         [
@@ -69,7 +75,9 @@ def _table(found: WaitingList, *, has_namespace: bool, is_wide: bool) -> list[st
         ]
         for entry in found.pods
     ]
-    lines = table_lines(columns, rows) if rows else ["no pod waits"]
+    is_unknown = ("pods" if has_namespace else "own pods") in hidden
+    nothing = "unknown which pods wait: they cannot be read" if is_unknown else "no pod waits"
+    lines = table_lines(columns, rows) if rows else [nothing]
     return [*lines, *(f"not seen: {clean(entry, limit=2000)}" for entry in found.unseen)]
 
 
@@ -120,7 +128,7 @@ def explanation_lines(explanation: Explanation, is_wide: bool = False) -> list[s
         text.append("it")
         for cure in explanation.cures:
             text += [f"  {cure.text}", *(f"    {command}" for command in cure.commands)]
-    elif explanation.state in ("waits", "refused") and explanation.evidence:
+    elif explanation.state in ("waits", "refused") and explanation.evidence and not _UNKNOWN.search(explanation.answer):
         text.append("no change of one or two things was found that would let it run")
     if explanation.sources:
         text.append(f"read: NodeReports of {some(explanation.sources, 5)}")

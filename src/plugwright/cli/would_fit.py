@@ -1,4 +1,4 @@
-"""`plugwright fit`: would the pods of a file run now, how many of them, and where."""
+"""`plugwright fit`: tells whether the pods of a file would run now, how many of them, and where."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,10 @@ _MOST_REPLICAS = 10_000
     help="YAML or JSON with a pod or workload, its claims, templates and classes; - is the standard input.",
 )  # fmt: skip
 @click.option(
-    "--replicas", type=click.IntRange(1, _MOST_REPLICAS), help="Number of pods.  [default: that of the workload]"
+    "--replicas",
+    type=click.IntRange(1, _MOST_REPLICAS),
+    metavar="COUNT",
+    help="Number of pods.  [default: that of the workload]",
 )
 @report_options
 @cluster_options()

@@ -1,4 +1,4 @@
-"""The CDI devices of a container without a runtime: their edits, as a container runtime would make them."""
+"""The CDI devices of a container without a runtime: their edits, applied as by a container runtime."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ __all__ = ["apply_cdi_devices", "with_node_cdi_devices"]
 def apply_cdi_devices(
     granted: RunContainerOptions, directories: Sequence[Path]
 ) -> tuple[RunContainerOptions, list[str]]:
-    """The options with those of the CDI devices, and what a process cannot have; InvalidValue for an unknown name."""
+    """The options with those of the CDI devices, and unsupported edits; InvalidValue for an unknown name."""
     if not granted.cdi:
         return granted, []
     all_edits = edits_for(granted.cdi, directories)
@@ -31,7 +31,7 @@ def apply_cdi_devices(
         for mount in edits.mounts
     ]
     env = {name: text for edits in all_edits for name, text in edits.env.items()}
-    # What a CDI device sets wins over the pod's own variables: the runtime adds it last.
+    # A CDI device overrides the pod's own variables, because the runtime applies it last.
     applied = replace(
         granted, env={**granted.env, **env}, mounts=(*granted.mounts, *mounts), nodes=(*granted.nodes, *nodes)
     )

@@ -1,8 +1,8 @@
 """Container logs of an emulated node: a file for every run of a container as a process, in the format of the CRI.
 
-A file that has grown to `largest` is renamed and one such is kept, so that a container never fills the disk. Readers
-that follow a log wait for its writer's next line; each has a file of its own and no task. A container that is not run
-writes nothing: `options_text` is its log instead, what it would have got from its devices.
+A file of size `largest` is renamed and one such file is kept, so that a container never fills the disk. Readers that
+follow a log wait for its writer's next line; each has its own file handle and no task. A container that is not run
+writes nothing: its log is `options_text`, the settings that it would have got from its devices.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ class LogName:
 class ContainerLogs:
     def __init__(self, root: Path, largest: int = _LARGEST, now: Clock = clock.now) -> None:
         self._root, self._largest, self._now = root, largest, now
-        self._written: dict[LogName, Signal] = {}  # of the logs that are being written
+        self._written: dict[LogName, Signal] = {}  # of logs in progress
 
     @contextmanager
     def writing(self, name: LogName) -> Iterator["ContainerLogWriter"]:
-        """Keeps this log and the one before it; removes older ones."""
+        """Keeps this log and the previous one; removes older ones."""
         self._path(LogName(name.uid, name.container, name.attempt - 2)).unlink(missing_ok=True)
         _rotated(self._path(LogName(name.uid, name.container, name.attempt - 2))).unlink(missing_ok=True)
         written = self._written[name] = Signal()
@@ -65,7 +65,7 @@ class ContainerLogs:
             written.notify()
 
     def read(self, name: LogName, options: LogOptions) -> AsyncIterator[bytes]:
-        """The log from its beginning, or from its last lines; followed, until the container ends."""
+        """The log from its start, or from its last lines; if followed, until the container ends."""
         return _limited(self._lines(name, options), options.limit)
 
     def text(self, name: LogName) -> str:
@@ -92,7 +92,7 @@ class ContainerLogs:
 
 
 class ContainerLogWriter:
-    """Writes the lines of one turn of the event loop together: some containers write a million in a second."""
+    """Writes the lines of one turn of the event loop together, because some containers write a million per second."""
 
     def __init__(self, path: Path, largest: int, written: Signal, now: Clock) -> None:
         self._path, self._largest, self._written, self._now = path, largest, written, now
@@ -108,7 +108,7 @@ class ContainerLogWriter:
         self._lines.append(f"{'P' if is_partial else 'F'} {text}\n")
 
     def tail(self, lines: int, size: int) -> str:
-        """The end of the log, for a container that left no other message."""
+        """The end of the log, for a container without another message."""
         self._flush()
         with _LogReader(self._path, lines) as reader:
             texts = [text for part in reader.read() for text in _shown(part, LogOptions())]
@@ -135,7 +135,7 @@ class ContainerLogWriter:
 
 
 class _LogReader:
-    """Reads whole lines of a log and, where one is kept, of the file that was rotated before it."""
+    """Reads whole lines of a log and, if it exists, of the file rotated before it."""
 
     def __init__(self, path: Path, tail: int | None) -> None:
         self._path, self._tail = path, tail
@@ -166,7 +166,7 @@ class _LogReader:
             self._files.pop(0).close()
 
     def _open_newest(self) -> None:
-        """Another file has the log's name after a rotation."""
+        """Opens the newest file, because the log's name belongs to another file after a rotation."""
         with suppress(FileNotFoundError):
             newest = self._path.stat().st_ino
             if not self._files or os.fstat(self._files[-1].fileno()).st_ino != newest:
@@ -178,8 +178,8 @@ def _rotated(path: Path) -> Path:
 
 
 def _seek_to_last_lines(file: BinaryIO, count: int) -> int:
-    """Moves to the beginning of the last `count` lines, or to the start of the file; returns how many those are."""
-    position, found = file.seek(0, os.SEEK_END), -1  # the last line's own end is not a beginning
+    """Moves to the start of the last `count` lines, or of the file; returns the number of these lines."""
+    position, found = file.seek(0, os.SEEK_END), -1  # the end of the last line starts no further line
     while position > 0 and count > 0:
         start = max(0, position - _SLICE)
         file.seek(start)
@@ -203,7 +203,7 @@ def _shown(lines: Iterable[bytes], options: LogOptions) -> Iterator[bytes]:
     is_begun = False
     for line in lines:
         stamp, _, rest = line.partition(b" stdout ")
-        if len(rest) < len("F \n") or stamp < since:  # a line that a full disk has cut short has no rest
+        if len(rest) < len("F \n") or stamp < since:  # a line cut short by a full disk has no rest
             continue
         is_partial, text = rest.startswith(b"P"), rest[2:]
         yield (stamp + b" " if options.timestamps and not is_begun else b"") + (text[:-1] if is_partial else text)
@@ -237,7 +237,7 @@ def lines_of_text(
 
 
 def attempt_to_read(pod: Object, container: str, *, previous: bool) -> int:
-    """The run whose log is asked for, by the pod's status; raises the error that a kubelet answers with."""
+    """The run whose log is requested, by the pod's status; raises the kubelet's error."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     statuses: list[Object] = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
     shown = next((entry for entry in statuses if entry["name"] == container), None)
@@ -256,7 +256,7 @@ def attempt_to_read(pod: Object, container: str, *, previous: bool) -> int:
 
 
 def options_text(options: RunContainerOptions) -> str:
-    """One variable, mount, device node, annotation or CDI name a line."""
+    """One variable, mount, device node, annotation or CDI name per line."""
     return "".join(f"{line}\n" for line in _option_lines(options))
 
 

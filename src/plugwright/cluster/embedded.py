@@ -1,11 +1,11 @@
-"""The embedded cluster: store, API server, scheduler, controller and nodes, wired together in one event loop.
+"""The embedded cluster: connects store, API server, scheduler, controllers and nodes in one event loop.
 
     async with EmbeddedCluster(ClusterOptions(nodes=3)) as cluster:
         serve(cluster.application)          # any ASGI server; clients send `Bearer cluster.token`
         await cluster.stop_node("node-2")   # NotReady after `silence` seconds
         await cluster.start_node("node-2")
 
-The caller listens, has the certificates and writes the kubeconfig: for `plugwright up` that is `cluster.up`.
+The caller provides the listener and certificates and writes the kubeconfig: for `plugwright up`, `cluster.up` does.
 """
 
 import asyncio
@@ -65,12 +65,12 @@ def mock_gpus(node: str) -> list[Plugin]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """The options of an embedded cluster; defaults are those of a real cluster where it has the option.
+    """The options of an embedded cluster; defaults are those of a real cluster if it has the option.
 
-    `plugins` makes the plugins of the node of that name, served in this process; it may return none, and plugins of
-    other programs may register in the node's directory (`EmbeddedCluster.directory`). `drivers` serves those that are
-    served by claims; their CDI specs are in that directory too. With `state`, objects and
-    checkpoints are kept in that directory for the next start; without, they are removed with the cluster.
+    `plugins` makes the plugins of a node by its name, which are served in this process; it can return none, and plugins
+    of other programs can register in the node's directory (`EmbeddedCluster.directory`). `drivers` serves those with
+    claims; their CDI specs are in that directory too. With `state`, objects and checkpoints are kept in that directory
+    for the next start; otherwise they are removed with the cluster.
     """
 
     nodes: int = 1
@@ -78,19 +78,19 @@ class ClusterOptions:
     state: Path | None = None
     shape: NodeShape = field(default_factory=NodeShape)
     kubelet: KubeletSettings = field(default_factory=lambda: KubeletSettings(numa=2))
-    processes: bool = False  # containers run as processes of this machine; else they log their options
-    heartbeat: float = 10.0  # seconds between a node's status rounds: also until capacity set by hand is allocatable
-    silence: float = 50.0  # seconds until a node that stopped reporting is NotReady
-    retry: float = 10.0  # seconds until a container that could not start is started again
-    back_off: float = 10.0  # seconds until a container that ended twice is started again; doubles up to 30 times it
+    processes: bool = False  # containers run as processes of this machine; otherwise they log their options
+    heartbeat: float = 10.0  # seconds between a node's status rounds, and until capacity set by hand is allocatable
+    silence: float = 50.0  # seconds until a node without reports is NotReady
+    retry: float = 10.0  # seconds until a container that could not start is retried
+    back_off: float = 10.0  # seconds until a container that ended twice is restarted; doubles up to 30 times it
     release: str = KUBERNETES_VERSION
     token: str = field(default="", repr=False)  # random if empty
-    drivers: DriverFactory | None = None  # for plugins that are served by claims
-    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of images, besides plugwright's
-    api: ServiceAccountFiles | None = None  # how containers that are processes reach the API server
+    drivers: DriverFactory | None = None  # for plugins served by claims
+    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of images, in addition to plugwright's
+    api: ServiceAccountFiles | None = None  # access of container processes to the API server
     now: Clock = clock.now
-    explain: PodExplainer | None = None  # whose answer is an event of each waiting pod
-    progress: StartProgress | None = None  # of the start of the nodes
+    explain: PodExplainer | None = None  # its answer is an event of each waiting pod
+    progress: StartProgress | None = None  # of the nodes' start
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -100,8 +100,8 @@ class ClusterOptions:
 class EmbeddedCluster:
     """`async with EmbeddedCluster(options) as cluster:`; inside, every node is registered and Ready.
 
-    `store` has the objects and `writer` changes them; `application` is for an ASGI server; `nodes` are by name,
-    `node-1` to `node-N`. Their plugins register a moment later: `until` waits for it.
+    `store` contains the objects and `writer` changes them; `application` is for an ASGI server; `nodes` are by name,
+    `node-1` to `node-N`. Their plugins register a moment later: `until` waits for that.
     """
 
     def __init__(self, options: ClusterOptions | None = None) -> None:
@@ -155,7 +155,7 @@ class EmbeddedCluster:
         return self._running.daemons[node]
 
     async def serve(self, node: str, plugins: Iterable[Plugin]) -> None:
-        """Replaces the plugins of a node: those that are not in `plugins` end, as a plugin does that stops."""
+        """Replaces the plugins of a node: those missing in `plugins` end as a stopped plugin does."""
         await self.daemon(node).apply(on_node(plugins, self.directory(node)))
 
     async def stop_node(self, node: str) -> None:
@@ -173,12 +173,12 @@ class EmbeddedCluster:
                     await self.store.changes(self.store.revision)
 
     def log(self, namespace: str, pod: str, container: str) -> str:
-        """A container's log, or the error that the API server answers with."""
+        """A container's log; raises the API server's error."""
         node, stored = self._logging_node(namespace, pod, container)
         return node.log(stored, container)
 
     def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """As `log`, in pieces."""
+        """Like `log`, in pieces."""
         node, stored = self._logging_node(namespace, pod, container)
         return node.read_log(stored, container, options)
 
@@ -195,7 +195,7 @@ class EmbeddedCluster:
         return node, stored
 
     def _open_state(self, stack: AsyncExitStack) -> Path:
-        """Opens the store; returns the directory of the nodes' directories."""
+        """Opens the store; returns the parent of the nodes' directories."""
         state = self.options.state
         database = Database(state / "objects.db") if state else None
         if database:
@@ -205,7 +205,7 @@ class EmbeddedCluster:
         return node_directories(state, stack)
 
     def _create_initial_objects(self) -> None:
-        """As the API server does when it starts."""
+        """Creates the objects that the API server creates when it starts."""
         namespaces = [(NAMESPACES, {"metadata": {"name": name}}) for name in _NAMESPACES]
         for kind, content in (*namespaces, *((PRIORITY_CLASSES, one) for one in SYSTEM_PRIORITY_CLASSES)):
             path = ResourcePath(kind, "", content["metadata"]["name"])
@@ -213,7 +213,7 @@ class EmbeddedCluster:
                 self.writer.create(path, content, "kube-apiserver")
 
     async def _start_nodes(self, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
-        """Returns when all are up."""
+        """Starts the nodes; returns when all are running."""
         options = self.options
         runtime = RuntimeSettings(options.processes, options.retry, options.back_off, 30 * options.back_off)
         runtime = replace(runtime, entrypoints={**runtime.entrypoints, **options.entrypoints}, api=options.api)
@@ -236,7 +236,7 @@ class EmbeddedCluster:
         return driver
 
     async def _dispatch(self) -> None:
-        """Passes changes on to the nodes and the controller: one reader of the store for all of them."""
+        """Passes changes to the nodes and controllers, with one reader of the store for all of them."""
         while True:
             try:
                 changes = await self.store.changes(self._revision)

@@ -1,6 +1,6 @@
-"""Events about pods and nodes as the components of a real cluster write them, and the client they write with.
+"""Events about pods and nodes as written by the components of a real cluster, and the client for that.
 
-A repeated event is counted in the Event object that exists. Which writes are allowed is decided by `api.registry`.
+Repetitions are counted in the existing Event object. `api.registry` decides which writes are allowed.
 """
 
 import time
@@ -25,15 +25,15 @@ __all__ = [
     "NodeClient",
 ]
 
-# Raised by reading an object that is not shaped as its kind says. Clients can store such objects; a component that
-# meets one must go on with the others.
+# Raised while reading an object with an unexpected structure. Clients can store such objects; a component must then
+# continue with the others.
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
 
-_REMEMBERED = 2048  # events whose repetition is counted
+_REMEMBERED = 2048  # events whose repetitions are counted
 
 
 class NodeClient(Protocol):
-    """A node's access to the objects of its cluster, whichever that is."""
+    """A node's access to the objects of its cluster, embedded or remote."""
 
     @property
     def store(self) -> ObjectReader: ...
@@ -61,7 +61,7 @@ class ClusterClient:
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """The reporting component. `host` is a node's name; with `series` repetitions are counted as events.k8s.io does."""
+    """The reporting component. `host` is a node's name; with `series`, repetitions are counted as in events.k8s.io."""
 
     component: str
     host: str = ""
@@ -88,7 +88,7 @@ class EventRecorder:
         self._recorded: OrderedDict[tuple[str, EventRecord], ResourcePath] = OrderedDict()
 
     def record(self, regarding: Object, event: EventRecord) -> None:
-        """Writes an event; a write that is refused, as in a namespace that is gone, is dropped."""
+        """Writes an event; a refused write, for example in a deleted namespace, is dropped."""
         metadata = regarding["metadata"]
         key = (str(metadata.get("uid") or metadata["name"]), event)
         try:

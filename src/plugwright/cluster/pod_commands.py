@@ -18,7 +18,7 @@ _DEFAULT = "kubectl.kubernetes.io/default-container"
 
 
 class PodCommands:
-    """Of nodes that run containers as processes."""
+    """Commands for pods of nodes that run containers as processes."""
 
     def __init__(self, store: ObjectReader, nodes: Mapping[str, EmulatedNode]) -> None:
         self._store, self._nodes = store, nodes
@@ -37,7 +37,7 @@ class PodCommands:
         return await self._node(pod).execute(pod, named, streams)
 
     async def attach(self, path: ResourcePath, options: CommandOptions, streams: CommandStreams) -> int:
-        """Connects to the container from now on, until it ends."""
+        """Connects to the container from now until it ends."""
         pod, named = self._named(path, options)
         await self._node(pod).attach(pod, named, streams)
         return 0

@@ -117,6 +117,7 @@ class Document(msgspec.Struct, frozen=True):
         if written:
             plain = plain.replace("got a string", f'got the string "{written}"')
             plain = plain.replace("got an integer", f"got the integer {written}")
+            plain += "" if "got " in plain else f", got {written}"
         wrong = re.match(_WRONG_TYPE, problem)
         hint = f': put it in quotes: "{written}"' if wrong and "str" in wrong["expected"].split(" | ") else ""
         return plain[:1].lower() + plain[1:] + hint

@@ -6,13 +6,14 @@ the remaining ones can be consequences of the removal.
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from plugwright.config import schema
 from plugwright.config.document import Document
 from plugwright.errors import ConfigError
+from plugwright.sdk.device_family import ResourceEntry
 
 __all__ = ["with_others"]
 
@@ -36,10 +37,21 @@ def _mistakes(document: Document) -> list[ConfigError]:
     resources = content.get("resources")
     if not isinstance(resources, list) or not all(isinstance(resource, dict) for resource in resources):
         return errors
+    entries = {}
     for index, resource in enumerate(resources):
         path = f"$.resources[{index}]"
-        errors += _collect(resource, path, partial(schema.resource_entry, document, path, resource))
-    return errors or _contradictions(document, content)
+        of_entry = _collect(resource, path, partial(schema.resource_entry, document, path, resource))
+        errors += of_entry
+        if not of_entry:
+            entries[index] = schema.resource_entry(document, path, resource)
+    try:
+        outline = document.convert(schema.Outline, "$", content)
+    except ConfigError:
+        return errors
+    errors += _contradictions(document, entries, outline)
+    if len(entries) == len(resources):  # every name is known
+        errors += _wrong_cordons(document, list(entries.values()), outline)
+    return errors
 
 
 def _collect(content: dict[str, Any], path: str, check: Callable[[], object]) -> list[ConfigError]:
@@ -82,22 +94,25 @@ def _remove(content: dict[str, Any], inner: str, key: str) -> str:
     return "".join(f".{name}" for name in keys)
 
 
-def _contradictions(document: Document, content: dict[str, Any]) -> list[ConfigError]:
-    """Mistakes of a file whose types are right: settings that cannot be followed, and resources that conflict."""
-    outline = document.convert(schema.Outline)
-    errors = []
-    entries = [
-        schema.resource_entry(document, f"$.resources[{index}]", resource)
-        for index, resource in enumerate(content["resources"])
-    ]
-    file = schema.ConfigFile(entries, outline.host, outline.cordons)
-    for index in range(len(entries)):
+def _contradictions(
+    document: Document, entries: Mapping[int, ResourceEntry[Any]], outline: schema.Outline
+) -> list[ConfigError]:
+    """Mistakes of resources whose types are right: settings that cannot be followed, and conflicts between them."""
+    errors, checked = [], {}
+    for index, entry in entries.items():
+        checked[index] = entry
         try:
-            schema.check_resource(document, "$.resources", file, index)
+            schema.check_resource(document, "$.resources", checked, outline.host)
         except ConfigError as error:
             errors.append(error)
-    try:
-        schema.check_cordons(document, file)
-    except ConfigError as error:
-        errors.append(error)
     return errors
+
+
+def _wrong_cordons(
+    document: Document, entries: Sequence[ResourceEntry[Any]], outline: schema.Outline
+) -> list[ConfigError]:
+    try:
+        schema.check_cordons(document, schema.ConfigFile(entries, outline.host, outline.cordons))
+    except ConfigError as error:
+        return [error]
+    return []

@@ -206,7 +206,7 @@ def resources_at(
     entries = [resource_entry(document, f"{path}[{index}]", content) for index, content in enumerate(contents)]
     file = ConfigFile(entries, host or HostSettings())
     for index in range(len(entries)):
-        check_resource(document, path, file, index)
+        check_resource(document, path, dict(enumerate(entries[: index + 1])), file.host)
     return file
 
 
@@ -355,10 +355,13 @@ def check_cordons(document: Document, file: ConfigFile) -> None:
             raise document.error(f"$.cordons[{index}].resource", problem)
 
 
-def check_resource(document: Document, resources: str, file: ConfigFile, index: int) -> None:
-    """Refuses a resource whose settings have the right types and cannot be followed."""
-    path, entry, earlier = f"{resources}[{index}]", file.resources[index], file.resources[:index]
-    for other, same in enumerate(earlier):
+def check_resource(
+    document: Document, resources: str, entries: Mapping[int, ResourceEntry[Any]], host: HostSettings
+) -> None:
+    """Refuses the last of these resources, given by index, if its settings cannot be followed."""
+    *numbered, (index, entry) = entries.items()
+    path, earlier = f"{resources}[{index}]", [same for _, same in numbered]
+    for other, same in numbered:
         if same.name == entry.name:
             line = document.line(f"{resources}[{other}].name")
             raise document.error(f"{path}.name", f"{entry.name} is a resource already in line {line}")
@@ -374,7 +377,7 @@ def check_resource(document: Document, resources: str, file: ConfigFile, index: 
     except InvalidValue as error:
         raise document.error(f"{path}.name", str(error)) from error
     try:
-        entry.family.plugin(entry, FamilyContext(file.host, HotplugSource(), earlier))
+        entry.family.plugin(entry, FamilyContext(host, HotplugSource(), earlier))
         entry.family.check(entry, [other for other in earlier if other.family is entry.family])
     except (ConfigError, PluginError) as error:
         setting = error.path if isinstance(error, InvalidSetting) else ""

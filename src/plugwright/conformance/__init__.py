@@ -1,4 +1,4 @@
-"""The contract of device plugins: rules, and how any plugin is verified by them.
+"""The contract of device plugins: rules, and the verification of any plugin by them.
 
-Knows nothing of the SDK: a plugin is a program, in any language, that talks to a kubelet over sockets.
+Independent of the SDK: a plugin is a program, in any language, that talks to a kubelet over sockets.
 """

@@ -1,4 +1,4 @@
-"""How rules ask a plugin: calls on connections of their own, and the words of what they find."""
+"""Calls of rules to a plugin on separate connections, and the texts of their findings."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ _WORDS = {
     "cdi": "CDI device in an answer",
     "annotations": "annotation in an answer",
 }
-_MOST_DEVICES = 4096  # that are asked for one by one; of more devices some from everywhere
+_MOST_DEVICES = 4096  # called one by one; of more devices a sample from the whole list
 UNKNOWN_ID = "plugwright-verify-no-such-device"
 
 
@@ -49,13 +49,13 @@ def expect(kept: object, expected: str, seen: str) -> None:
 
 
 def expect_answers(calls: Iterable[Call]) -> None:
-    """The last call of each resource counts: the kubelet repeats one that a program in its start does not answer."""
+    """Checks each resource's last call, because the kubelet repeats calls that a starting program does not answer."""
     failed = [call.outcome for call in {call.resource: call for call in calls}.values() if call.outcome != "OK"]
     expect(not failed, "an answer", failed[0] if failed else "")
 
 
 async def with_devices(verifier: Verifier, count: int = 1) -> list[RegisteredPlugin]:
-    """The plugins that have so many healthy devices; not applicable where there is none."""
+    """The plugins with at least `count` healthy devices; not applicable if there are none."""
     plugins = [plugin for plugin in await verifier.plugins() if len(plugin.ids) >= count]
     if not plugins:
         raise RuleNotApplicable(f"no resource has {count} healthy device{'s' if count > 1 else ''}")
@@ -80,7 +80,7 @@ async def allocate(verifier: Verifier, plugin: RegisteredPlugin, *containers: Se
 
 @dataclass(frozen=True, slots=True)
 class AnsweredDevices:
-    """The answer to Allocate for every healthy device by itself, or the error, by resource and id."""
+    """The answer to Allocate for every healthy device alone, or the error, by resource and id."""
 
     answers: dict[str, dict[str, AllocateResponse]]
     errors: dict[str, dict[str, PlugwrightError]]
@@ -108,9 +108,9 @@ async def answered_devices(verifier: Verifier) -> AnsweredDevices:
 
 
 async def answers(verifier: Verifier, plugin: RegisteredPlugin) -> list[tuple[str, AllocateResponse]]:
-    """The answer for each healthy device by itself, without those that are refused.
+    """The answer for each healthy device alone, without refused ones.
 
-    If all of them are, the first error is raised: it is the finding of the rule about Allocate, not of this one.
+    If all of them are refused, the first error is raised: it is a finding of the rule about Allocate, not of this one.
     """
     known = await verifier.remembered(answered_devices)
     found = known.of(plugin.resource)
@@ -126,7 +126,7 @@ async def answered(
 ) -> None:
     """Raises RuleViolated for the first answer to Allocate with problems in these fields.
 
-    Without anything in them the rule is not applicable.
+    If these fields are always empty, the rule is not applicable.
     """
     for plugin in await with_devices(verifier):
         for device_id, response in await answers(verifier, plugin):
@@ -144,7 +144,7 @@ async def prefer(verifier: Verifier, plugin: RegisteredPlugin, *requests: Prefer
 
 
 async def outcome(call: Awaitable[object]) -> PlugwrightError | None:
-    """The error that a call ends with, or None; a peer that went away is raised."""
+    """The error of a call, or None; raises if the peer disconnected."""
     try:
         await call
     except PeerGone:
@@ -155,7 +155,7 @@ async def outcome(call: Awaitable[object]) -> PlugwrightError | None:
 
 
 async def expect_list(verifier: Verifier, plugin: RegisteredPlugin, which: str) -> None:
-    """Opens a stream, and raises RuleViolated unless it brings a list."""
+    """Opens a stream, and raises RuleViolated unless it sends a list."""
     expected, limit = f"a list for {which}", verifier.limits.call
     try:
         async with (

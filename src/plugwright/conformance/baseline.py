@@ -1,7 +1,7 @@
-"""The baseline: findings that are known, so that only new ones fail a build.
+"""The baseline: known findings, so that only new ones fail a build.
 
-A line is a rule's id, with `@VERSION` if it concerns one kubelet version, `until YYYY-MM-DD` if it is accepted for a
-time only, and the reason after `#`.
+A line is a rule's id, with `@VERSION` if it concerns one kubelet version, `until YYYY-MM-DD` if it is accepted only
+temporarily, and the reason after `#`.
 """
 
 import datetime
@@ -21,7 +21,7 @@ _LINE = re.compile(r"(?P<rule>\S+)(\s+until\s+(?P<until>\S+))?")
 
 @dataclass(frozen=True, slots=True)
 class BaselineEntry:
-    """`name` is a rule, or a rule and a version; on the day after `until` it is no longer accepted."""
+    """`name` is a rule, or a rule and a version; after the day `until` it is no longer accepted."""
 
     name: str
     reason: str = ""
@@ -44,7 +44,7 @@ class Baseline:
         return [details.get(name) or BaselineEntry(name) for name in self.entries]
 
     def report(self, command: str, verdicts: Sequence[Verdict], today: datetime.date | None = None) -> Report:
-        """The verdicts with known findings marked, and the entries that are fixed or have expired."""
+        """The verdicts with known findings marked, and the fixed and expired entries."""
         today = today or datetime.datetime.now(tz=datetime.UTC).date()
         valid = {entry.name: entry for entry in self.known if entry.is_valid(today)}
         marked = tuple(_marked(verdict, valid) for verdict in verdicts)
@@ -100,7 +100,7 @@ def _entry(place: str, line: str) -> BaselineEntry | None:
 def baseline_text(verdicts: Iterable[Verdict], known: Baseline | None = None) -> str:
     """A baseline with every finding; one line for a rule that fails with every version.
 
-    Entries that are `known` already keep their reason and their date.
+    Entries in `known` keep their reason and their date.
     """
     verdicts = list(verdicts)
     before = {entry.name: entry for entry in (known or Baseline()).known}

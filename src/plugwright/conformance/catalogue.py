@@ -1,4 +1,4 @@
-"""The catalogue: every rule in order, by group, and the choice of some."""
+"""The catalogue: every rule in order, by group, and the selection of rules."""
 
 import fnmatch
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ DRIVER_GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
 DRIVER_RULES: tuple[type[Rule], ...] = tuple(rule for rules in DRIVER_GROUPS.values() for rule in rules)
 
 
-# The rule about the call that all rules of a group begin with: an error of this call is the other rule's finding.
+# The rule about the first call of all rules of a group: an error of this call is a finding of that rule.
 _PREREQUISITES = {
     "ALO": "ALO-01",
     "ANS": "ALO-01",
@@ -97,24 +97,24 @@ _PREREQUISITES = {
 }
 
 
-LOST_STREAMS = "FLT-10"  # the rule about the end of streams, which other rules cause as well
+LOST_STREAMS = "FLT-10"  # the rule about the end of streams, which other rules also cause
 
 
 def registration(*, dra: bool) -> type[Rule]:
-    """The rule that is checked first, whichever are selected."""
+    """The rule that is always checked first."""
     return DRIVER_RULES[0] if dra else RULES[0]
 
 
 def prerequisite(rule: type[Rule]) -> str:
-    """The id of the rule that an unexpected error of a call belongs to; empty if there is none."""
+    """The id of the rule to which an unexpected error of a call belongs; empty if there is none."""
     return _PREREQUISITES.get(rule.id.partition("-")[0], "")
 
 
 def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
-    """The rules that an error may belong to.
+    """The rules to which an error can belong.
 
     A restarted driver with other devices cannot prepare earlier claims, and one that remembers a refusal repeats it. A
-    device that has failed once may not be watched any more.
+    device that has failed once can be unwatched afterwards.
     """
     if cause == "HOT-01":
         return (cause, "HOT-10")
@@ -124,14 +124,14 @@ def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
 
 
 def restarts(rule: type[Rule]) -> str:
-    """The id of the rule that a program belongs to which does not register again."""
+    """The id of the rule violated by a program that does not register again."""
     if rule.alone:
         return ""
     return "DRG-10" if rule in DRIVER_RULES else "REG-14"
 
 
 def is_about_crashes(rule: type[Rule]) -> bool:
-    """Whether the end of the program is what the rule looks for, so that it is a failure and not an error."""
+    """Whether the rule tests for the end of the program, so that it is a failure and not an error."""
     return rule in faults.RULES
 
 
@@ -152,8 +152,8 @@ def select(
 ) -> list[type[Rule]]:
     """The rules that match any of the patterns, such as `REG-01`, `LST` or `ANS-*`; without patterns all but notes.
 
-    Those for DRA drivers, or those for device plugins. An id or a pattern selects notes too, a group does not, unless
-    `notes` are asked for.
+    Those for DRA drivers, or those for device plugins. An id or a pattern also selects notes, a group only with
+    `notes`.
     """
     rules = DRIVER_RULES if dra else RULES
     patterns, exclude = (_separated(given) for given in (patterns, exclude))
@@ -167,7 +167,7 @@ def select(
 
 
 def _separated(patterns: Sequence[str]) -> list[str]:
-    """`ALO,END` is two patterns."""
+    """Splits patterns at commas: `ALO,END` is two."""
     return [word for pattern in patterns for word in pattern.split(",")]
 
 

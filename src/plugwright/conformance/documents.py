@@ -29,7 +29,7 @@ def as_json(report: Report) -> str:
 
 
 def as_junit(report: Report) -> str:
-    """A test suite for each kubelet version; a warning is a test that passed and has output."""
+    """A test suite for each kubelet version; a warning is a passed test with output."""
     suites = ElementTree.Element("testsuites", name="plugwright verify")
     for version in dict.fromkeys(verdict.version for verdict in report.verdicts):
         verdicts = [verdict for verdict in report.verdicts if verdict.version == version]
@@ -79,14 +79,14 @@ def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
 
 
 def _xml(text: str) -> str:
-    """Without the characters that XML has no way to write."""
+    """Replaces characters that XML cannot represent."""
     return "".join(
         character if character >= " " or character in "\t\n" else "\N{REPLACEMENT CHARACTER}" for character in text
     )
 
 
 def why_skipped(verdict: Verdict) -> str:
-    """Why a rule has no verdict that counts, in a few words."""
+    """Why a rule has no verdict that counts, briefly."""
     if verdict.known:
         return f"known: {verdict.reason or 'no reason given'}; seen {verdict.seen}"
     if verdict.depends_on:
@@ -122,7 +122,7 @@ def _row(verdict: Verdict) -> str:
 
 
 def as_annotations(report: Report) -> str:
-    """A workflow command of GitHub for each finding that is not known."""
+    """A workflow command of GitHub for each unknown finding."""
     shown = [verdict for verdict in report.verdicts if verdict.status.is_finding and not verdict.known]
     return "\n".join(_annotation(verdict) for verdict in shown)
 

@@ -1,4 +1,4 @@
-"""Connections and frames that no HTTP/2 library would send; what the peer answers is read and thrown away."""
+"""Connections and frames that no HTTP/2 library would send; the peer's responses are read and discarded."""
 
 import asyncio
 import struct
@@ -15,7 +15,7 @@ __all__ = ["HOSTILE", "PREFACE", "SETTINGS", "call", "cancelled_calls", "opened"
 
 SETTINGS = frame(FrameKind.SETTINGS, 0, 0)
 _PING = frame(FrameKind.PING, 0, 0, b"12345678")
-_CLOSE_LIMIT = 0.25  # seconds for the peer to take note
+_CLOSE_LIMIT = 0.25  # seconds for the peer to notice
 
 
 def _headers(path: str, stream: int) -> bytes:
@@ -35,17 +35,17 @@ def _call(path: str, stream: int, message: bytes) -> bytes:
 
 
 def unread_call(path: str) -> bytes:
-    """A call whose answer may not be sent: the window for it is empty."""
+    """A call whose response cannot be sent, because its window is empty."""
     return PREFACE + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + _call(path, 1, b"")
 
 
 def call(path: str, message: bytes) -> bytes:
-    """One call on a connection of its own."""
+    """One call on a separate connection."""
     return PREFACE + SETTINGS + _call(path, 1, message)
 
 
 def cancelled_calls(path: str, count: int, message: bytes = b"") -> bytes:
-    """Calls that are cancelled as soon as they are made, on one connection, which is cut."""
+    """Calls that are cancelled immediately, on one connection, which is then cut."""
     calls = (
         _call(path, stream, message) + frame(FrameKind.RST_STREAM, 0, stream, struct.pack(">I", ErrorCode.CANCEL))
         for stream in range(1, 2 * count, 2)
@@ -57,7 +57,7 @@ HOSTILE = (
     frame(FrameKind.DATA, END_STREAM, 1, b"data of a stream that was never opened"),
     frames.window_update(0, 0),
     frame(FrameKind.CONTINUATION, END_HEADERS, 1, b""),
-    frame(FrameKind.HEADERS, END_HEADERS, 2, b"\x80"),  # an even stream, and an index that does not exist
+    frame(FrameKind.HEADERS, END_HEADERS, 2, b"\x80"),  # an even stream, and a nonexistent index
     frame(FrameKind.PUSH_PROMISE, END_HEADERS, 1, struct.pack(">I", 2)),
     frame(FrameKind.SETTINGS, 0, 0, b"\0\0\0"),
     frames.HEAD.pack(0xFFFF, 0xFF, FrameKind.DATA, 0, 1) + b"the first bytes of 16 MiB",
@@ -67,7 +67,7 @@ HOSTILE = (
 
 
 async def send(socket: Path, data: bytes) -> None:
-    """Sends the bytes on a connection of their own; cuts it when the peer closes it or answers a PING after them."""
+    """Sends the bytes on a separate connection, which is cut when the peer closes it or answers a subsequent PING."""
     ping_frame = _PING if data.startswith(PREFACE) else b""
     async with opened(socket, data + ping_frame) as reader:
         with suppress(TimeoutError, OSError):
@@ -76,7 +76,7 @@ async def send(socket: Path, data: bytes) -> None:
 
 
 async def ping(socket: Path, limit: float) -> None:
-    """Returns when the peer has answered a PING: it has read its connections meanwhile."""
+    """Returns when the peer has answered a PING, and so has read its connections."""
     async with opened(socket, PREFACE + SETTINGS + _PING) as reader:
         with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(limit):
@@ -88,7 +88,7 @@ async def ping(socket: Path, limit: float) -> None:
 
 @asynccontextmanager
 async def opened(socket: Path, data: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    """A connection on which the bytes were sent; it is cut in the end."""
+    """A connection on which the bytes were sent; it is cut at the end."""
     try:
         reader, writer = await asyncio.open_unix_connection(str(sockets.check_path(socket)))
     except OSError as error:
@@ -103,7 +103,7 @@ async def opened(socket: Path, data: bytes) -> AsyncIterator[asyncio.StreamReade
 
 
 async def _until_answered(reader: asyncio.StreamReader) -> None:
-    """Until the peer has closed the connection, or has sent a frame other than its settings."""
+    """Waits until the peer has closed the connection, or has sent a frame other than its settings."""
     with suppress(asyncio.IncompleteReadError):
         while True:
             kind, _ = await _read_frame(reader)

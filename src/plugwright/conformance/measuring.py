@@ -1,4 +1,4 @@
-"""What a program uses, and whether calls leave some of it behind."""
+"""A program's resource usage, and whether calls leak some of it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -8,8 +8,8 @@ from pathlib import Path
 __all__ = ["Growth", "Usage", "growth", "usage"]
 
 _ROUNDS = 4
-_PART_OF_CALLS = 0.05  # that may leave a descriptor or a thread behind
-_MEMORY_PER_CALL = 1024  # bytes; a call that keeps less needs months to matter
+_PART_OF_CALLS = 0.05  # share of calls that can leave a descriptor or a thread behind
+_MEMORY_PER_CALL = 1024  # bytes; a call that leaks less needs months to matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Usage:
 
 
 def usage(pids: Sequence[int]) -> Usage:
-    """Of all these processes together; those that ended meanwhile count as nothing."""
+    """The sum over all these processes; ended ones count as zero."""
     descriptors = threads = memory = 0
     for process in (Path(f"/proc/{pid}") for pid in pids):
         with suppress(OSError):
@@ -36,7 +36,7 @@ def usage(pids: Sequence[int]) -> Usage:
 
 
 def _zombies(process: Path) -> int:
-    """Children that have ended and that the process does not wait for: each keeps an entry in the process table."""
+    """Ended children for which the process does not wait: each keeps an entry in the process table."""
     children = [pid for path in process.glob("task/*/children") for pid in path.read_text().split()]
     states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
     return states.count("Z")
@@ -49,7 +49,7 @@ def _private_memory(status: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What equal rounds of calls have added, round by round; `calls` is the number of calls of each."""
+    """The growth by equal rounds of calls, round by round; `calls` is the number of calls of each."""
 
     calls: int
     rounds: tuple[Usage, ...]
@@ -76,16 +76,16 @@ class Growth:
 
     @property
     def leaks_memory(self) -> bool:
-        """Whether every round has added some for each call: caches and heaps reach their size, leaks do not."""
+        """Whether every round has added memory for each call: caches and heaps reach a limit, leaks do not."""
         return all(one.memory > self.calls * _MEMORY_PER_CALL for one in self.rounds)
 
 
 async def growth(
     pids: Callable[[], Sequence[int]], make_calls: Callable[[int], Awaitable[None]], calls: int, many_calls: int
 ) -> Growth:
-    """Makes rounds of calls after one that does not count; larger ones, if the last round has added memory.
+    """Makes rounds of calls after one that does not count; larger ones if the last round has added memory.
 
-    A heap with a garbage collector grows over many calls before it reaches its size, so few calls prove no leak.
+    A heap with a garbage collector grows over many calls before it reaches its limit, so few calls prove no leak.
     """
     await make_calls(calls)
     found = await _rounds(pids, make_calls, calls)

@@ -1,8 +1,8 @@
 """The mount namespace of a program under test, in which the node's directories are those of the test.
 
-`/var/lib/kubelet`, `/etc/cdi`, `/var/run/cdi` and what the user binds are replaced there, so that a program with
-built-in paths works and leaves nothing on the host. A path that does not exist is added without touching the host: its
-nearest existing parent becomes a directory in memory with links to the former entries.
+`/var/lib/kubelet`, `/etc/cdi`, `/var/run/cdi` and the user's binds are replaced there, so that a program with built-in
+paths works and leaves nothing on the host. A missing path is added without changing the host: its nearest existing
+parent becomes a directory in memory with links to the former entries.
 """
 
 import functools
@@ -31,7 +31,7 @@ class Mount:
 
     @property
     def covered(self) -> Path:
-        """The directory whose entries the mount hides or replaces: the first parent that exists on this machine."""
+        """The directory whose entries the mount hides or replaces: the first existing parent on this machine."""
         place = self.destination
         return place if place.exists() else next(parent for parent in place.parents if parent.is_dir())
 
@@ -65,13 +65,13 @@ def enter() -> tuple[str, ...] | None:
 
 
 def is_free() -> bool:
-    """Whether a namespace changes nothing else: without the rights for it the program would be root of a user's."""
+    """Whether a namespace has no other effect: without rights the program would be root of a user namespace."""
     command = enter()
     return command is not None and "--map-root-user" not in command
 
 
 def command_in(work: Path, mounts: Sequence[Mount], command: Sequence[str]) -> list[str]:
-    """The command as it is started in a namespace; `work` is a directory for the former entries."""
+    """The command for starting the command in a namespace; `work` is a directory for the former entries."""
     enters = enter()
     assert enters is not None, "Target.check allows nothing else"
     places = [str(path) for mount in mounts for path in (mount.source, mount.destination)]
@@ -79,7 +79,7 @@ def command_in(work: Path, mounts: Sequence[Mount], command: Sequence[str]) -> l
 
 
 def translate(path: Path, mounts: Sequence[Mount]) -> Path:
-    """The path on the host of what the program calls `path`; the last mount wins, as in the namespace."""
+    """The host path of the program's `path`; the last mount wins, as in the namespace."""
     for mount in reversed(mounts):
         if path.is_relative_to(mount.destination):
             return mount.source / path.relative_to(mount.destination)

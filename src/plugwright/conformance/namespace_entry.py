@@ -1,9 +1,9 @@
 """Runs inside a new mount namespace: `namespace_entry.py WORK [SRC DST]... -- CMD...` mounts, then becomes the command.
 
-It is a program by itself and imports nothing of plugwright, since each start of a program under test waits for it.
+It is a separate program and imports nothing of plugwright, because each start of a program under test waits for it.
 """
 
-# pathlib would take longer to load than all of this takes.
+# pathlib would take longer to load than everything else.
 # ruff: noqa: PTH102, PTH103, PTH109, PTH110, PTH114, PTH115, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211, S606
 
 import ctypes
@@ -43,7 +43,7 @@ def _place(source: str, destination: str, former: str) -> None:
 
 
 def _cover(directory: str, former: str) -> None:
-    """Makes the directory one in memory, with links to its former entries: more can be added without a trace."""
+    """Replaces the directory by one in memory, with links to its former entries: more can be added without a trace."""
     os.makedirs(former, exist_ok=True)
     _mount(directory, former, "none", _BIND | _RECURSIVE)
     _mount("tmpfs", directory, "tmpfs", 0)
@@ -52,7 +52,7 @@ def _cover(directory: str, former: str) -> None:
 
 
 def _replace_root(place: str) -> None:
-    """Makes a directory in memory, with the entries of the former root, the root: a mount on / has no effect."""
+    """Makes a directory in memory the root, with the entries of the former root, because a mount on / has no effect."""
     os.makedirs(place, exist_ok=True)
     _mount("tmpfs", place, "tmpfs", 0)
     for name in os.listdir("/"):

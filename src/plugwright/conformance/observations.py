@@ -1,6 +1,6 @@
-"""What several rules look at together: the end of a program and its next start, refused registrations, idleness.
+"""Observations shared by several rules: a program's end and next start, refused registrations, idleness.
 
-Each is made once for a verifier, and remembered.
+Each is made once per verifier, and remembered.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 _FOREIGN = ("foreign.sock", "notes.txt")
-_REFUSED = 8  # registrations, at most
+_REFUSED = 8  # maximum number of registrations
 _ASKED = 16  # devices of a resource
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLife:
-    """A program that was registered, got SIGTERM and was started again; `again` is why it did not register then."""
+    """A program that was registered, got SIGTERM and was restarted; `again` is why it did not register then."""
 
     ended: bool
     returncode: int | None
@@ -51,8 +51,8 @@ class ProgramLife:
     ids: dict[str, set[str]]
     again: str
     ids_again: dict[str, set[str]]
-    dropped: tuple[str, ...]  # devices that a list after SIGTERM does not have
-    paths_gone: tuple[str, ...]  # of answers to Allocate, after the end or after the next start
+    dropped: tuple[str, ...]  # devices missing in a list after SIGTERM
+    paths_gone: tuple[str, ...]  # of answers to Allocate, missing after the end or the next start
 
 
 async def program_life(verifier: Verifier) -> ProgramLife:
@@ -92,7 +92,7 @@ async def program_life(verifier: Verifier) -> ProgramLife:
 
 
 async def _answered_paths(verifier: Verifier, session: Session) -> list[str]:
-    """Paths and CDI names of answers that a stored answer needs, those that exist."""
+    """Existing paths and CDI names on which stored answers depend."""
     found: list[str] = []
     for plugin in session.plugins():
         for device_id in plugin.ids[:_ASKED]:
@@ -136,7 +136,7 @@ class KubeletView:
 
 @dataclass(frozen=True, slots=True)
 class FirstRestart:
-    """What a program has told before and after its first restart of the kubelet."""
+    """A program's state before and after its first restart of the kubelet."""
 
     before: KubeletView
     after: KubeletView
@@ -164,7 +164,7 @@ async def newly_started(verifier: Verifier) -> AsyncIterator[Session]:
 async def _restarted(verifier: Verifier, session: Session) -> FirstRestart:
     before = _listing(session)
     await restart_kubelet(session)
-    with suppress(PeerGone):  # some check their devices again at first
+    with suppress(PeerGone):  # some check their devices again first
         await session.kubelet.until(lambda: _listing(session).healthy >= before.healthy, verifier.limits.prompt, "")
     return FirstRestart(before, _listing(session))
 
@@ -189,7 +189,7 @@ async def refusals(verifier: Verifier) -> Refusals:
     async with verifier.fresh() as session:
 
         def refuse(number: int) -> str:
-            # Not for long: a plugin that waits ten seconds after each refusal must not wait five times.
+            # Time-limited: a plugin that waits ten seconds after each refusal must not wait five times.
             waited = session.registrations[-1].at - session.registrations[0].at
             refused = number <= _REFUSED and waited < verifier.limits.quick
             return "not now, says plugwright verify" if refused else ""
@@ -206,12 +206,12 @@ async def refusals(verifier: Verifier) -> Refusals:
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """What happened while nothing was to do: rates in a second."""
+    """Activity of an idle program, as rates per second."""
 
     seconds: float
     lists: dict[str, int]
     wake_ups: float
-    cpu: float  # cores, as many as it asks for
+    cpu: float  # requested cores
 
 
 async def idleness(verifier: Verifier) -> Idleness:

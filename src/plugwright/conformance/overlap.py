@@ -1,8 +1,8 @@
 """Overlapping checks: several instances of the program prove rules at the same time.
 
 Each instance has its own emulated kubelet and directory, so the waits of one rule do not delay the others. An instance
-can disturb another one through a port, a lock or a file outside of these directories. Therefore this module only
-reports rules that are kept or not applicable. The caller checks all other rules again with a single instance.
+can disturb another one through a port, a lock or a file outside these directories. Therefore this module only reports
+rules that are kept or not applicable. The caller checks all other rules again with a single instance.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def groups(rules: Sequence[type[Rule]]) -> list[Group]:
 async def proofs(verifier: Verifier, rules: Sequence[type[Rule]]) -> AsyncGenerator[Verdict, None]:
     """Yields the verdicts of kept and not applicable rules, in the order of the rules.
 
-    The verifier's program is registered already; further instances are started beside it.
+    The verifier's program is already registered; further instances are started beside it.
     """
     found: Proofs = {rule: asyncio.get_running_loop().create_future() for rule in rules}
     working = asyncio.ensure_future(_work_together(verifier, groups(rules), found))

@@ -1,4 +1,4 @@
-"""How long many calls at once take, known before the slowest of them has ended."""
+"""The duration of many simultaneous calls, known before the slowest of them has ended."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 
 __all__ = ["PODS", "WINDOW", "pace"]
 
-PODS = 12  # that start at once, as after a boot
+PODS = 12  # that start simultaneously, as after a boot
 WINDOW = 45.0  # seconds; a kubelet's limit for the claims of a pod (11.11)
 _ENOUGH = 3  # calls that show whether they wait for each other
 
@@ -14,7 +14,8 @@ _ENOUGH = 3  # calls that show whether they wait for each other
 async def pace(calls: Sequence[Coroutine[object, object, object]], limit: float) -> float:
     """The seconds until all calls have ended, or an estimate once it is beyond the limit.
 
-    Calls that wait for each other end at intervals, from which the end of the last is known. Raises what a call raises.
+    Calls that wait for each other end at intervals, from which the end of the last one follows. Raises exceptions of
+    calls.
     """
     began = time.monotonic()
     tasks = [asyncio.ensure_future(call) for call in calls]
@@ -40,7 +41,7 @@ async def pace(calls: Sequence[Coroutine[object, object, object]], limit: float)
 
 
 def estimate(ends: Sequence[float], calls: int) -> float:
-    """When the last of the calls ends, if they go on ending at the intervals of the first."""
+    """When the last call ends, if calls continue to end at the intervals of the first ones."""
     if len(ends) < 2:
         return 0.0
     return ends[0] + (ends[-1] - ends[0]) / (len(ends) - 1) * (calls - 1)

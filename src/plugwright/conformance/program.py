@@ -1,8 +1,8 @@
-"""The program under test: how its command is filled in, started, watched and ended with all that it started.
+"""The program under test: its command is filled in, started, watched, and ended with all its descendants.
 
-Its output is kept up to a limit, its files may not grow without one, and every process that descends from it has a
-variable of its own in the environment, by which those are found that left its process group. Which directories the
-program sees in place of the host's is `namespace`'s.
+Its output is kept up to a limit, the size of its files is limited, and each of its descendants has a variable in its
+environment, by which those that left its process group are found. `namespace` decides which directories the program
+sees in place of the host's.
 """
 
 import asyncio
@@ -26,30 +26,30 @@ from plugwright.system.latest import Latest
 
 __all__ = ["Ending", "Program", "Surroundings", "Target", "fill_in", "processor_demand", "start"]
 
-_KEPT = 64 * 1024  # bytes of output, the last ones
-_DRAIN = 0.2  # seconds for the last output of a program that has ended
-_GONE, _GONE_LOOK = 5.0, 0.01  # seconds for processes that were killed, and between two looks at them
-_LOOK, _SETTLED = 0.5, 0.1  # seconds between two looks at a program; the part of them that one may run that waits
+_KEPT = 64 * 1024  # last bytes of output
+_DRAIN = 0.2  # seconds for the last output of an ended program
+_GONE, _GONE_LOOK = 5.0, 0.01  # seconds for killed processes to end, and between two checks of them
+_LOOK, _SETTLED = 0.5, 0.1  # seconds between two checks of a program, of which a waiting program can run this part
 _LARGEST_FILE = 1 << 30
 _VARIABLE = "PLUGWRIGHT_VERIFY"
 _PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
-_DIRECTORIES = (*_PLACEHOLDERS, "{registry}")  # a command with one of them says where the kubelet is
+_DIRECTORIES = (*_PLACEHOLDERS, "{registry}")  # a command with one of them determines where the kubelet is
 _SHOWN = 400  # characters of a command or of output in a message
 _COVERED = ".covered"  # in the kubelet's root: former entries of directories that the namespace replaces
-_LAST_LINES = 20  # of the output of a program that ended
-# What Go, Rust, C++ and the C library write when a program crashes.
+_LAST_LINES = 20  # of the output of an ended program
+# Crash messages of Go, Rust, C++ and the C library.
 _PANIC = re.compile(r"^(panic:|fatal error:|thread '.*' panicked at|terminate called|.*Segmentation fault)")
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")  # the end of a traceback of Python
-_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # in a message that is otherwise the same each time
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")  # the end of a Python traceback
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # in a message that is otherwise always the same
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is verified: a command with placeholders, or with an empty command a program that runs already.
+    """The program to verify: a command with placeholders, or with an empty command a running program.
 
     `{dir}` is the device-plugins directory, `{root}` the kubelet's, `{socket}` its registration socket. Without any of
-    them the program needs a mount namespace; `directory_flag` appends a flag with the directory instead. `binds` are
-    further mounts in the namespace.
+    them the program needs a mount namespace; alternatively `directory_flag` appends a flag with the directory. `binds`
+    are additional mounts in the namespace.
     """
 
     command: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Target:
 
 
 def fill_in(text: str, paths: KubeletPaths, more: Mapping[str, str] | None = None) -> str:
-    """`more` are further placeholders, and win over those of a device plugin."""
+    """The text with placeholders filled in; `more` are additional ones, which override those of a device plugin."""
     for name, value in (more or {}).items():
         text = text.replace(name, value)
     for name, path in zip(_PLACEHOLDERS, (paths.device_plugins, paths.root, paths.kubelet_socket), strict=True):
@@ -110,13 +110,13 @@ class Ending:
 
 
 class Program(asyncio.SubprocessProtocol):
-    """A running program; `output` is the end of what it has written, both streams together."""
+    """A running program; `output` is the end of its output on both streams."""
 
     def __init__(self, command: Sequence[str], token: str) -> None:
         self.command = tuple(command)
         self.pid = 0
         self.stopping = False
-        self.crashed = False  # it ended without being told to
+        self.crashed = False  # it ended without a request
         self._token = token
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
@@ -140,7 +140,7 @@ class Program(asyncio.SubprocessProtocol):
         await self._ended.until(bool)
 
     async def stop(self, limit: float, number: signal.Signals = signal.SIGTERM) -> bool:
-        """Sends the signal to the first process; whether the program ended within `limit` seconds."""
+        """Sends the signal to the first process; returns whether the program ended within `limit` seconds."""
         self.stopping = True
         if self.running:
             with suppress(ProcessLookupError):
@@ -151,11 +151,11 @@ class Program(asyncio.SubprocessProtocol):
         return not self.running
 
     def forgive(self) -> None:
-        """Takes an end that nobody asked for as a deliberate one."""
+        """Treats an unrequested end as deliberate."""
         self.crashed = False
 
     async def settles(self, limit: float) -> None:
-        """Returns when the program has ended, or waits for something, as far as can be seen, or after `limit`."""
+        """Returns when the program has ended, apparently waits for something, or after `limit`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 before, now = -1.0, processor_demand(self.processes())
@@ -167,14 +167,14 @@ class Program(asyncio.SubprocessProtocol):
                     now = processor_demand(self.processes())
 
     async def end(self) -> None:
-        """Kills the program and everything that it started, and waits until it is gone."""
+        """Kills the program and all its descendants, and waits until they are gone."""
         self.stopping = True
         self.kill_all()
         await self.ends()
-        with suppress(TimeoutError):  # what another user runs stays
+        with suppress(TimeoutError):  # processes of another user stay
             async with asyncio.timeout(_GONE):
                 while self.processes():
-                    self.kill_all()  # what was forked meanwhile
+                    self.kill_all()  # forked in the meantime
                     await asyncio.sleep(_GONE_LOOK)
 
     def kill_all(self) -> None:
@@ -183,13 +183,13 @@ class Program(asyncio.SubprocessProtocol):
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[int]:
-        """Every process of the program, those that left its process group and its first process included."""
+        """Every process of the program, including its first process and those that left its process group."""
         found = {pid for pid in _processes() if _has_variable(pid, self._token)}
         return sorted(found | ({self.pid} if self.running else set()))
 
     @property
     def ending(self) -> str:
-        """How it ended, with the line that says why: that of a panic, or the last one."""
+        """How it ended, with the line of the cause: that of a panic, or the last one."""
         code = self.returncode
         if code is None:
             how = "it runs"
@@ -230,7 +230,7 @@ class Program(asyncio.SubprocessProtocol):
         self.crashed |= not self.stopping
         if self._drained:
             self._finish()
-        else:  # not until the pipe's end: a child may hold it for ever
+        else:  # not until the pipe's end, because a child can hold it open indefinitely
             asyncio.get_running_loop().call_later(_DRAIN, self._finish)
 
     def _finish(self) -> None:
@@ -241,7 +241,7 @@ class Program(asyncio.SubprocessProtocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a session gives to its programs: further placeholders, default variables, and mounts in their namespace."""
+    """A session's settings for its programs: further placeholders, default variables, and mounts in their namespace."""
 
     placeholders: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -249,7 +249,7 @@ class Surroundings:
 
 
 async def start(target: Target, paths: KubeletPaths, surroundings: Surroundings | None = None) -> Program:
-    """The target's own variables win over those of the surroundings."""
+    """Starts the program; the target's own variables override those of the surroundings."""
     around = surroundings or Surroundings()
     token = secrets.token_hex(8)
     command = [fill_in(argument, paths, around.placeholders) for argument in target.arguments]
@@ -275,7 +275,7 @@ async def start(target: Target, paths: KubeletPaths, surroundings: Surroundings 
 
 
 def processor_demand(pids: Sequence[int]) -> float:
-    """Seconds that these processes have run, or waited for a processor: on a busy machine they run for less."""
+    """Seconds for which these processes ran or waited for a processor: on a busy machine they run for less."""
     total = 0
     for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
         with suppress(OSError, ValueError):
@@ -291,4 +291,4 @@ def _has_variable(pid: int, token: str) -> bool:
     try:
         return f"{_VARIABLE}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False  # gone, or another user's
+        return False  # ended, or another user's

@@ -1,4 +1,4 @@
-"""Starts of a program after its end, as a DaemonSet makes them."""
+"""Restarts of a program after its end, as by a DaemonSet."""
 
 import asyncio
 import re
@@ -10,9 +10,9 @@ from plugwright.errors import PluginNotRunning
 
 __all__ = ["crashed", "restart_kubelet", "start_after_end", "until_back"]
 
-# Programs name sockets by the second of their start, and no container starts twice within one.
+# Programs name sockets by the second of their start, and no container starts twice in one second.
 _PAUSE = 1.1
-# Texts of the runtimes of Go and Python. A Go program that calls panic() with its own text ends on purpose.
+# Messages of the runtimes of Go and Python. A Go program that calls panic() with its own text ends on purpose.
 _CRASHES = re.compile(
     r"panic: (?:runtime error|close of|send on closed|assignment to entry|interface conversion|sync:|reflect)"
     r"|fatal error:|Traceback \(most recent call last\)|SIGSEGV|core dumped"
@@ -20,7 +20,7 @@ _CRASHES = re.compile(
 
 
 async def start_after_end(session: Session) -> Program:
-    """Starts the program again, in a later second than before."""
+    """Restarts the program, in a later second than before."""
     await asyncio.sleep(_PAUSE)
     return await session.start_program()
 
@@ -40,9 +40,9 @@ async def restart_kubelet(session: Session) -> list[RegisteredPlugin]:
 
 
 async def until_back(session: Session, resources: Collection[str], mark: int, limit: float = 0.0) -> None:
-    """Waits for a registration after `mark`. A program that ends with an error is started once, as its DaemonSet does.
+    """Waits for a registration after `mark`. Restarts a program that ends with an error once, as its DaemonSet does.
 
-    Raises PluginNotRunning if neither leads to one.
+    Raises PluginNotRunning if there is none.
     """
     try:
         await session.until_registered(resources, mark=mark, limit=limit)

@@ -1,7 +1,7 @@
-"""A rule: what a device plugin must do, why it matters on a node, and how to fix a plugin that does not.
+"""A rule: the required behaviour of a device plugin, why it matters on a node, and how to fix a plugin.
 
 A rule is a class with its facts as attributes and one method, `check`, which returns if the program keeps the rule and
-raises `RuleViolated` or `RuleNotApplicable` otherwise. `checker` turns the outcome into a verdict.
+raises `RuleViolated` or `RuleNotApplicable` otherwise. `checker` converts the outcome into a verdict.
 """
 
 import os
@@ -16,18 +16,18 @@ from plugwright.conformance.verifier import Verifier
 
 __all__ = ["REGISTRATION", "Level", "Report", "Rule", "RuleStatus", "Verdict", "documentation_url"]
 
-REGISTRATION = ("REG-01", "DRG-01")  # the rules that every other one depends on
+REGISTRATION = ("REG-01", "DRG-01")  # the rules on which all others depend
 
 
 class Level(StrEnum):
-    """MUST: a node or its pods break. SHOULD: trouble that an operator meets sooner or later."""
+    """MUST: a node or its pods break. SHOULD: a problem that an operator meets sooner or later."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
 
 
 class RuleStatus(StrEnum):
-    """ERROR: the program crashed or stopped listening. NOT_CHECKED: another rule, which failed, is in the way."""
+    """ERROR: the program crashed or stopped listening. NOT_CHECKED: another, failed rule prevents the check."""
 
     PASS = "pass"  # noqa: S105  not a password
     FAIL = "fail"
@@ -42,12 +42,12 @@ class RuleStatus(StrEnum):
 
     @property
     def is_proof(self) -> bool:
-        """Whether the rule was checked to its end, or the program ended in it."""
+        """Whether the rule was checked completely, or the program ended in it."""
         return self is RuleStatus.PASS or self.is_finding
 
 
 class Rule:
-    """`title` says what is expected; `facts` are numbers of docs/kubelet-behaviour.md; `since`, `until` are versions.
+    """`title` is the expectation; `facts` are numbers of docs/kubelet-behaviour.md; `since`, `until` are versions.
 
     A `thorough` rule takes minutes and is only checked on request. A rule that is `alone` starts the program itself.
     A `note` concerns few nodes, or calls that current kubelets do not make: it is only checked if it is named.
@@ -76,7 +76,7 @@ class Rule:
 
     @classmethod
     def group(cls) -> str:
-        """The name of the rules that are checked in sequence with this one; empty for those that do not wait."""
+        """The name of the rules checked in sequence with this one; empty for those that do not wait."""
         return cls.observation or (cls.id if cls.alone or cls.waits else "")
 
     @classmethod
@@ -87,7 +87,7 @@ class Rule:
 
     @classmethod
     def more(cls) -> str:
-        """How to read more about the rule: the command, which works everywhere, and the page."""
+        """The source of more information on the rule: the command, which always works, and the page."""
         page = cls.page()
         return f"plugwright verify --explain {cls.id}{f', {page}' if page else ''}"
 
@@ -107,8 +107,8 @@ class Rule:
 class Verdict:
     """The outcome of one rule with one kubelet version; `calls` are the last ones before it, as lines.
 
-    `depends_on` is the rule whose failure kept this one from being checked, `output` the last lines of a program that
-    ended. `known` is set for a finding that the baseline names, with its `reason`.
+    `depends_on` is the failed rule that prevented the check, `output` the last lines of an ended program. `known` is
+    set for a finding in the baseline, with its `reason`.
     """
 
     rule: type[Rule]
@@ -125,7 +125,7 @@ class Verdict:
 
     @property
     def breaks(self) -> bool:
-        """Whether the exit code is 1 because of it."""
+        """Whether it causes the exit code 1."""
         return self.status in (RuleStatus.FAIL, RuleStatus.ERROR) and not self.known
 
     def facts(self) -> Mapping[str, object]:
@@ -161,7 +161,7 @@ class Report:
     verdicts: tuple[Verdict, ...]
     fixed: tuple[str, ...] = field(default=())  # entries of the baseline that no longer fail
     expired: tuple[str, ...] = field(default=())  # entries of the baseline whose date has passed
-    source: str = ""  # the file of the project that findings are shown at
+    source: str = ""  # the file of the project at which findings are shown
 
     @property
     def failed(self) -> bool:
@@ -169,13 +169,13 @@ class Report:
 
     @property
     def verified(self) -> bool:
-        """Whether anything was proven with some version; known findings that hide all else prove nothing."""
+        """Whether anything was proven with some version; known findings that hide everything else prove nothing."""
         versions = {verdict.version for verdict in self.verdicts}
         return any(_proves([one for one in self.verdicts if one.version == version]) for version in versions)
 
     @property
     def exit_code(self) -> int:
-        """0 if every rule that could be checked is kept, 1 for a finding, 2 if nothing was proven."""
+        """0 if every checkable rule is kept, 1 for a finding, 2 if nothing was proven."""
         return 1 if self.failed else 0 if self.verified else 2
 
     @property
@@ -187,7 +187,7 @@ class Report:
 
 
 def _proves(verdicts: Sequence[Verdict]) -> bool:
-    """Whether a rule passed, or failed without keeping others from being checked."""
+    """Whether a rule passed, or failed without preventing other checks."""
     statuses = {verdict.status for verdict in verdicts}
     if RuleStatus.PASS in statuses:
         return True
@@ -203,7 +203,7 @@ def _number(version: str) -> tuple[int, int]:
 def documentation_url() -> str:
     """The address of a copy of the directory docs, without a slash at its end; empty if there is none.
 
-    PLUGWRIGHT_DOCS_URL names one, such as that of the tag that a CI job uses. Without it the address is that of the
+    PLUGWRIGHT_DOCS_URL can name one, such as that of the tag used by a CI job. Without it the address is that of the
     project: `Documentation` under `[project.urls]`, which a release has.
     """
     address = os.environ.get("PLUGWRIGHT_DOCS_URL") or _project_url("Documentation").removesuffix("index.md")

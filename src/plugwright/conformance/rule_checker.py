@@ -1,8 +1,8 @@
-"""Checks rules on one program and turns each outcome into a verdict, so that one cause gives one finding.
+"""Checks rules on one program and converts outcomes into verdicts, so that one cause gives one finding.
 
-Registration comes first: without it only the rules that explain its failure can say anything. A crash is an error of
-the rule in which it happened. A rule that stumbles over a step which another rule is about is not checked, and names
-that rule. A program that has died is started again before the next rule.
+Registration comes first: without it only the rules that explain its failure are meaningful. A crash is an error of the
+rule in which it happened. A rule that fails at a step covered by another rule is not checked, and names that rule. A
+program that has ended is restarted before the next rule.
 """
 
 import time
@@ -31,9 +31,9 @@ _SHOWN_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of one check; `cause` is the rule about the step that failed, if there may be one.
+    """The outcome of one check; `cause` is the rule about the failed step, if there can be one.
 
-    `violated` if the rule itself found a fault, in contrast to an error on the way to it.
+    `violated` if the rule itself found a fault, and not an error before.
     """
 
     status: RuleStatus
@@ -44,16 +44,17 @@ class _Outcome:
 
 
 class Checker:
-    """The verdicts of one verifier so far, and what they are needed for."""
+    """The verdicts of one verifier so far, and the state that they depend on."""
 
     def __init__(self, verifier: Verifier, proven: Mapping[type[Rule], Verdict] | None = None) -> None:
         self._verifier = verifier
         self._version = verifier.options.version
         self._proven = proven or {}  # verdicts that were reported before
         self._made: dict[type[Rule], Verdict] = {**self._proven}
-        self._crashes: dict[str, str] = {}  # the rule in which a program first ended in a certain way
+        self._crashes: dict[str, str] = {}  # the rule in which a program first ended in this way
         self._rules: Sequence[type[Rule]] = ()
         self._told: set[str] = set()  # causes that were reported
+        self._checking: set[type[Rule]] = set()  # a rule may need the verdict on another, and that one on a third
         self._lost = ""  # the rule from which on the program can no longer be started
 
     async def check(self, rules: Sequence[type[Rule]]) -> AsyncIterator[Verdict]:
@@ -65,7 +66,7 @@ class Checker:
                 yield verdict
             return
         for rule in (rule for rule in rules if rule not in self._proven):
-            # It may have been checked already, as the cause of an earlier one.
+            # It can be checked already, as the cause of an earlier one.
             verdict = self._made.get(rule) or await self._checked(rule)
             for made in self._causes(verdict, rules):
                 yield made
@@ -89,7 +90,7 @@ class Checker:
         return replace(self._verdict(rule, outcome.status), seen=outcome.seen, seconds=time.monotonic() - began)
 
     async def _unregistered(self, rules: Sequence[type[Rule]]) -> list[Verdict]:
-        """Without a registration nothing is proven: only failures count, the first MUST of them is the cause."""
+        """The verdicts without a registration: nothing is proven, only failures count, the first MUST is the cause."""
         registration = catalogue.registration(dra=self._verifier.options.dra)
         session, failure = await self._verifier.started(), self._verifier.failure
         output = session.program.how_ended.lines if session.programs else ()
@@ -119,21 +120,23 @@ class Checker:
             verdict = self._verdict(rule, _failed(rule))
             return replace(verdict, expected=error.expected, seen=error.seen, calls=_lines(self._verifier, 0))
         except (PlugwrightError, TimeoutError, OSError):
-            pass  # it needs what is missing
+            pass  # it needs missing facts
         return self._not_checked(rule, "")
 
     async def _checked(self, rule: type[Rule]) -> Verdict:
         verdict = self._unasked(rule)
         if verdict is None:
             began = time.monotonic()
+            self._checking.add(rule)
             verdict = replace(await self._asked(rule), seconds=time.monotonic() - began)
+            self._checking.discard(rule)
             if rule.holds and verdict.status is RuleStatus.FAIL:
                 await self._verifier.renew()
         self._made[rule] = verdict
         return verdict
 
     def _unasked(self, rule: type[Rule]) -> Verdict | None:
-        """The verdict on a rule that this run does not check at all."""
+        """The verdict on a rule that this run does not check."""
         if not rule.holds_for(self._version):
             return replace(self._verdict(rule, RuleStatus.NOT_APPLICABLE), seen=f"holds {rule.versions()}")
         if rule.thorough and not self._verifier.options.thorough:
@@ -177,9 +180,7 @@ class Checker:
             self._verifier.examined.clear()
             await rule().check(self._verifier)
         except PrerequisiteBroken as error:
-            # Checked alone, the rule has found a fault all the same.
-            selected = catalogue.find(error.rule_id) in self._rules
-            return _Outcome(failed, error.expected, error.seen, error.rule_id if selected else "")
+            return self._broken(rule, error)
         except RuleViolated as error:
             return _Outcome(failed, error.expected, error.seen, violated=True)
         except RuleNotApplicable as error:
@@ -192,17 +193,25 @@ class Checker:
             return _Outcome(failed, rule.title, str(error), catalogue.prerequisite(rule))
         except TimeoutError:
             return _Outcome(failed, rule.title, "no answer in time", catalogue.prerequisite(rule))
-        except OSError as error:  # such as a file that went away
+        except OSError as error:  # such as a removed file
             return _Outcome(failed, rule.title, f"{type(error).__name__}: {error}")
         if missing := self._verifier.nothing_examined():
             return _Outcome(RuleStatus.NOT_APPLICABLE, "", missing)
         return _Outcome(RuleStatus.PASS)
 
+    def _broken(self, rule: type[Rule], error: PrerequisiteBroken) -> _Outcome:
+        """The outcome of a rule that found a step broken: its own fault if it is the rule about that step."""
+        if error.rule_id == rule.id:
+            return _Outcome(_failed(rule), error.expected, error.seen, violated=True)
+        # Checked alone, the rule has still found a fault.
+        selected = catalogue.find(error.rule_id) in self._rules
+        return _Outcome(_failed(rule), error.expected, error.seen, error.rule_id if selected else "")
+
     async def _ended(self, rule: type[Rule], outcome: _Outcome, *, same: bool) -> Ending | None:
         """How the program crashed or stopped listening during the rule."""
         if not rule.alone:
             return await self._verifier.ended(patient=not outcome.violated)
-        # Rules of this kind end programs, and know how they may end; an unexpected error is another matter.
+        # Rules of this kind end programs, and know the possible ends; an unexpected error is different.
         expected = outcome.status in (RuleStatus.PASS, RuleStatus.NOT_APPLICABLE) or same
         return None if expected else self._verifier.last_crash()
 
@@ -210,7 +219,7 @@ class Checker:
         rule = verdict.rule
         earlier = self._crashes.setdefault(ending.signature, rule.id)
         if violated:
-            return replace(verdict, output=ending.lines)  # the rule itself says what is wrong
+            return replace(verdict, output=ending.lines)  # the rule itself reports the fault
         if catalogue.is_about_crashes(rule):
             verdict = replace(verdict, status=_failed(rule), expected=rule.title, seen=ending.text)
             return replace(verdict, output=ending.lines, calls=_lines(self._verifier, 0))
@@ -239,21 +248,21 @@ class Checker:
         return replace(verdict, output=ending.lines if ending else ())
 
     async def _is_lost_stream(self, rule: type[Rule], status: RuleStatus) -> bool:
-        """Whether a rule that restarts kubelets fails on a program that does not survive the end of streams."""
+        """Whether a rule that restarts kubelets fails because the program does not survive the end of streams."""
         cause = catalogue.find(catalogue.LOST_STREAMS)
         concerned = rule.waits and cause in self._rules and status in (RuleStatus.FAIL, RuleStatus.ERROR)
         return bool(concerned) and await self._breaks(rule, cause.id)
 
     async def _breaks(self, rule: type[Rule], cause: str) -> bool:
-        """Whether the rule about the step that failed is broken too; it is checked now if it was not yet."""
+        """Whether the rule about the failed step is violated too; checks it now if necessary."""
         other = catalogue.find(cause)
-        if other is rule:
+        if other in self._checking:  # a rule is never its own cause
             return False
         verdict = self._made.get(other) or await self._checked(other)
         return verdict.status in (RuleStatus.FAIL, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
 
     def _causes(self, verdict: Verdict, rules: Sequence[type[Rule]]) -> list[Verdict]:
-        """The verdict on a rule that was not asked for and keeps this one from being checked, the first time."""
+        """The verdict on an unrequested rule that prevents this check, for the first time."""
         if not verdict.depends_on or verdict.depends_on in self._told:
             return []
         self._told.add(verdict.depends_on)
@@ -279,7 +288,7 @@ def _lines(verifier: Verifier, mark: int) -> tuple[str, ...]:
 
 
 def _line(event: Event) -> str:
-    """The event as `plugwright kubelet` shows it."""
+    """The event as shown by `plugwright kubelet`."""
     if isinstance(event, Call):
         asked = f" [{some(event.asked, 4)}]" if event.asked else ""
         took = f" {event.seconds * 1000:.1f} ms" if event.outcome != "open" else ""

@@ -1,4 +1,4 @@
-"""Runs the checks of a program: for one kubelet version, or for several of them at a time."""
+"""Runs the checks of a program: for one kubelet version, or for several in parallel."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ def run(
     seen: Callable[[Verdict], None],
     jobs: int,
 ) -> list[Verdict] | None:
-    """The verdicts for each of the options, `jobs` at a time; None after a signal. `seen` gets each immediately."""
+    """The verdicts for each of the options, `jobs` in parallel; None after a signal. `seen` gets each immediately."""
     try:
         return asyncio.run(_verify_all(target, rules, options, seen, jobs))
     except asyncio.CancelledError:
@@ -39,7 +39,7 @@ async def _verify_all(
     turn = asyncio.Semaphore(jobs)
     this = asyncio.current_task()
     assert this is not None
-    # Ctrl-C cancels by itself; whatever ends this command must end the programs under test first.
+    # Ctrl-C cancels automatically; every end of this command must end the programs under test first.
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
 
@@ -65,7 +65,7 @@ async def verdicts(
 ) -> AsyncGenerator[Verdict, None]:
     """One verdict for each rule: first the rules that overlapping checks prove, then the others, with one instance.
 
-    A rule that was not asked for has a verdict only if it is the reason why another one could not be checked.
+    An unrequested rule has a verdict only if it is the reason why another one could not be checked.
     """
     kind = DriverVerifier if options.dra else Verifier
     ordered = sorted(rules, key=lambda rule: rule.alone)

@@ -1,7 +1,7 @@
 """The findings as SARIF 2.1.0, in the subset that GitHub's code scanning accepts.
 
-GitHub wants a physical location in the repository for each result, and makes an alert of every result whatever its
-kind: so there are results for findings only, and they point at a file of the project.
+GitHub requires a physical location in the repository for each result, and makes an alert of every result of any kind:
+so there are results only for findings, and they point at a file of the project.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ __all__ = ["as_sarif"]
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Level.MUST: "error", Level.SHOULD: "warning"}
-# A program is verified and not its source, so results point at the file that names the project.
+# The program is verified and not its source, so results point at the file that names the project.
 _PROJECT_FILES = ("go.mod", "pyproject.toml", "Cargo.toml", "CMakeLists.txt", "package.json", "Makefile", "README.md")
 
 
@@ -71,7 +71,7 @@ def _result(verdict: Verdict, number: int, place: str) -> Mapping[str, object]:
         "level": "note" if verdict.known else level,
         "message": {"text": text},
         "locations": [location],
-        # What was seen differs from run to run; the alert is the same.
+        # The observation differs from run to run; the alert is the same.
         "partialFingerprints": {"ruleAndVersion/v1": _digest(f"{verdict.rule.id} {verdict.version}")},
     }
     if verdict.known:

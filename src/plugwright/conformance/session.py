@@ -1,7 +1,7 @@
-"""A session: one emulated kubelet in a directory of its own, with the program under test beside it.
+"""A session: one emulated kubelet in a separate directory, with the program under test.
 
-It waits for registrations and lists, and keeps what could only be seen at the moment of a Register call. Which rule is
-checked in which session is the `verifier`'s choice.
+It waits for registrations and lists, and keeps facts that are only visible at the time of a Register call. `verifier`
+decides which rule is checked in which session.
 """
 
 import asyncio
@@ -30,13 +30,15 @@ __all__ = ["RegisterCall", "RegisteredPlugin", "Session", "TimeLimits", "session
 
 
 _FINAL = ("is invalid", "is not supported by kubelet", "failed to get device plugin options", "RegisterPlugin error")
-_FINAL_REFUSALS = 3  # of one plugin, in a row
+_FINAL_REFUSALS = 3  # of one plugin, consecutive
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """Seconds. `start`: from the start to the list. `register`: from a kubelet's start to the next; `prompt`: what is
-    good for that. `call`: for any call; `quick`: what is good for one. `end`: from SIGTERM. `idle`: to look on.
+    """Limits in seconds.
+
+    `start`: from the start to the list. `register`: from a kubelet's start to the next registration; `prompt`: a good
+    value for that. `call`: for any call; `quick`: a good value for that. `end`: from SIGTERM. `idle`: for observation.
     """
 
     start: float = 30.0
@@ -48,12 +50,12 @@ class TimeLimits:
     idle: float = 1.0
     settle: float = 0.25  # after a list, for further resources of the same program
     republish: float = 90.0  # from the loss of a slice to its return; Go's library takes up to 60
-    wait: float = 10.0  # after which a claim that is not prepared is one that waits: `call` is enough for the others
+    wait: float = 10.0  # after which an unprepared claim counts as waiting: `call` is enough for the others
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterCall:
-    """A Register call, with what was true when it came in."""
+    """A Register call, with the facts at its arrival."""
 
     request: RegisterRequest
     at: float
@@ -63,7 +65,7 @@ class RegisterCall:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlugin:
-    """A resource that is served."""
+    """A served resource."""
 
     resource: str
     socket: Path
@@ -77,7 +79,7 @@ class RegisteredPlugin:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[DevicePluginClient]:
-        """A connection of its own, beside the kubelet's."""
+        """A separate connection besides the kubelet's."""
         async with device_plugin.connect(self.socket) as client:
             yield client
 
@@ -120,7 +122,7 @@ class Session:
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """What the program sees in its namespace in place of the node's directories."""
+        """The program's view of the node's directories in its namespace."""
         return (*self._own_mounts, *self.target.binds)
 
     @property
@@ -131,7 +133,7 @@ class Session:
         return (Mount(root, namespace.KUBELET), *specs)
 
     def on_host(self, path: Path) -> Path:
-        """Where a path that the program names is: it may see other directories than the host's."""
+        """The host location of a program's path: it can see other directories than the host's."""
         if self.target.attached:
             return namespace.translate(path, self._own_mounts[:1])
         return namespace.translate(path, self.mounts) if self.target.is_private else path
@@ -147,7 +149,7 @@ class Session:
         return started
 
     async def until_registered(self, resources: Collection[str] = (), *, mark: int = 0, limit: float = 0.0) -> None:
-        """Waits for a list of each resource, or of any where none is named, after the event number `mark`."""
+        """Waits for a list of each resource, or of any if none is given, after the event number `mark`."""
         limit = limit or self.limits.register
         named = ", ".join(sorted(resources)) or "any resource"
 
@@ -169,7 +171,7 @@ class Session:
             raise PluginNotRunning(f"no list of {named}: {self._reason(mark)}")
 
     def _is_hopeless(self, mark: int) -> bool:
-        """Whether the kubelet refuses the plugin for good, as it says itself."""
+        """Whether the kubelet refuses the plugin permanently, according to its own events."""
         events = self.kubelet.recorded[mark:]
         refused = [call for call in events if isinstance(call, Call) and _is_final(call)]
         cut = [event for event in self.stops(mark) if "larger than max" in event.text]
@@ -211,7 +213,7 @@ class Session:
         ]
 
     def plugins(self) -> list[RegisteredPlugin]:
-        """Every resource that is connected, with its latest list."""
+        """Every connected resource, with its latest list."""
         latest = {event.about: event.devices for event in self.lists()}
         return [plugin for resource in sorted(latest) if (plugin := self._plugin(resource, latest[resource]))]
 
@@ -231,7 +233,7 @@ class Session:
 
     @contextmanager
     def holding_registrations(self) -> Iterator[None]:
-        """Register calls are not answered while inside."""
+        """Keeps Register calls unanswered while inside."""
         self.hold = asyncio.Event()
         try:
             yield
@@ -258,7 +260,7 @@ def _registration(request: RegisterRequest, socket: Path) -> RegisterCall:
 
 
 def visible_parent(target: Target) -> Path | None:
-    """A directory for the session's that no bind of the target hides from the program; None for the usual one."""
+    """A parent directory for the session that no bind of the target hides from the program; None for the default."""
     usual, other = Path("/dev/shm"), Path("/tmp")
     return other if any(usual.is_relative_to(bind.covered) for bind in target.binds) else None
 
@@ -267,7 +269,7 @@ def visible_parent(target: Target) -> Path | None:
 async def session(
     target: Target, version: str, limits: TimeLimits, directory: Path | None = None
 ) -> AsyncIterator[Session]:
-    """A kubelet without a program yet; leaving ends all that was started in it."""
+    """A kubelet without a program yet; leaving ends everything that was started in it."""
     async with AsyncExitStack() as stack:
         root = directory or stack.enter_context(directories.short_directory(visible_parent(target))) / "k"
         made: list[Session] = []

@@ -1,7 +1,7 @@
-"""The verifier: the sessions that rules look at, shared if possible.
+"""The verifier: the sessions that rules examine, shared if possible.
 
-Most rules leave the plugin as it was, so they share one session; a rule that ends the program, or must see its start,
-opens its own. A program that crashed, stopped listening or lost its registration is started again for the next rule.
+Most rules leave the plugin unchanged, so they share one session; a rule that ends the program, or must see its start,
+opens its own. A program that crashed, stopped listening or lost its registration is restarted for the next rule.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from plugwright.system import processes
 __all__ = ["Verifier", "VerifyOptions"]
 
 T = TypeVar("T")
-_TRIES = 2  # starts that may fail in a row before the other rules are given up
-_LOOK = 0.05  # seconds between two looks at a plugin that may come back
+_TRIES = 2  # consecutive starts that can fail before the other rules are abandoned
+_LOOK = 0.05  # seconds between two checks of a plugin that could return
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """`fail` and `recover` are commands that make a device fail and recover; `{id}` and `{resource}` name it.
 
-    `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
-    `host_root`, CDI names in `cdi_dirs`. With `dra` the program is a DRA driver, and `parameters` are the opaque
-    parameters of each claim. `instances` of the program may run at a time.
+    `directory` is the kubelet's root, for a running program. Device nodes and mounts are searched under `host_root`,
+    CDI names in `cdi_dirs`. With `dra` the program is a DRA driver, and `parameters` are the opaque parameters of each
+    claim. Up to `instances` of the program can run at a time.
     """
 
     version: str = DEFAULT_VERSION
@@ -57,15 +57,15 @@ class Verifier:
         self.target = target
         self.options = options
         self.limits = options.limits
-        self.current: Session | None = None  # the session that was used last, for the calls of a verdict
+        self.current: Session | None = None  # the last used session, for the calls of a verdict
         self.failure = ""  # why the last start failed
         self.resources: frozenset[str] = frozenset()
-        self.settled = 0  # how many events there were when the shared session had begun
-        self.examined: Counter[str] = Counter()  # what the rule has looked at so far, by kind
+        self.settled = 0  # number of events when the shared session had started
+        self.examined: Counter[str] = Counter()  # items examined by the rule so far, by kind
         self._remembered: dict[object, object] = {}
         self._stack = AsyncExitStack()
         self._shared: Session | None = None
-        self._watched: list[Program] = []  # programs of the shared sessions whose end nobody has asked about
+        self._watched: list[Program] = []  # programs of the shared sessions whose end was not queried yet
         self._failures = 0
 
     async def __aenter__(self) -> Self:
@@ -97,7 +97,7 @@ class Verifier:
             self._shared = None
 
     async def started(self) -> Session:
-        """The shared session as it began, whether the plugin is registered or not."""
+        """The shared session at its start, whether the plugin is registered or not."""
         if self._shared is None:
             await self._open()
         assert self._shared is not None
@@ -105,7 +105,7 @@ class Verifier:
         return self._shared
 
     async def running(self) -> Session:
-        """The shared session with the plugin registered; raises PluginNotRunning if it cannot be."""
+        """The shared session with the plugin registered; raises PluginNotRunning if that is impossible."""
         shared = await self.started()
         if self.failure or await self._problem(shared):
             await self._recover()
@@ -130,7 +130,7 @@ class Verifier:
         return (await self.running()).plugins()
 
     async def _problem(self, shared: Session) -> str:
-        """What keeps the program from being called, or nothing: it must run, be registered and listen."""
+        """Why the program cannot be called, or empty: it must run, be registered and listen."""
         if not self.target.attached and not shared.program.running:
             return shared.program.ending
         if missing := self.resources - self._connected(shared):
@@ -138,7 +138,7 @@ class Verifier:
         return await self._silence(shared)
 
     async def _silence(self, shared: Session) -> str:
-        """Which plugin does not answer on a connection of its own; an error is an answer."""
+        """The plugins that do not respond on a separate connection; an error is a response."""
         for plugin in shared.plugins():
             try:
                 async with plugin.connect() as client:
@@ -150,7 +150,7 @@ class Verifier:
         return ""
 
     async def _comes_back(self, shared: Session, limit: float) -> bool:
-        """Whether a program that runs is registered and listens within `limit` seconds."""
+        """Whether a running program is registered and listens within `limit` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 while await self._problem(shared):
@@ -166,7 +166,7 @@ class Verifier:
     async def ended(self, *, patient: bool) -> Ending | None:
         """How a shared program crashed or stopped listening since the last call, or None.
 
-        A `patient` caller lets a program that runs register again first.
+        A `patient` caller lets a running program register again first.
         """
         crashed = next((program for program in self._watched if program.crashed), None)
         if crashed is not None:
@@ -178,28 +178,28 @@ class Verifier:
         if patient and await self._comes_back(shared, self.limits.call):
             return None
         if shared.programs and not shared.program.running:
-            await shared.program.ends()  # the status is known before the loop reports the end, and the last output
+            await shared.program.ends()  # the status is known before the loop reports the end and the last output
             return shared.program.how_ended if shared.program.crashed else None
         lines = shared.program.how_ended.lines if shared.programs else ()
         return Ending(f"the program runs, but {await self._problem(shared)}", lines, "stopped listening")
 
     async def _stopped(self, shared: Session) -> bool:
-        """Whether the program has a problem: its listener may still be closing while the first probe is answered."""
+        """Whether the program has a problem: its listener can still be closing when it answers the first probe."""
         return bool(await self._problem(shared) or await self._problem(shared))
 
     def last_crash(self) -> Ending | None:
-        """How a program of the session that was used last ended without being told to."""
+        """How a program of the last used session ended without a request."""
         programs = self.current.programs if self.current else []
         return next((program.how_ended for program in reversed(programs) if program.crashed), None)
 
     def examine(self, items: Iterable[T], what: str) -> list[T]:
-        """The items that a rule looks at; a rule that looked at none of any kind is not applicable."""
+        """The items that a rule examines; a rule that examined none of any kind is not applicable."""
         found = list(items)
         self.examined[what] += len(found)
         return found
 
     def nothing_examined(self) -> str:
-        """Why the rule proves nothing: everything that it counted was empty."""
+        """Why the rule proves nothing: all examined collections were empty."""
         if not self.examined or any(self.examined.values()):
             return ""
         return f"there is no {' and no '.join(self.examined)}"
@@ -222,14 +222,14 @@ class Verifier:
 
     @asynccontextmanager
     async def fresh(self, *, registers: bool = True) -> AsyncIterator[Session]:
-        """A session of its own, in which the program is not started yet; it must be one that `registers`, or any."""
+        """A separate session with the program not started yet, which must be one that `registers`, or any."""
         if self.target.attached:
             raise RuleNotApplicable("an attached program is started and ended by its owner")
         if not self.resources:
             await self.started()
         if registers and not self.resources:
             raise PluginNotRunning(f"the plugin is not registered: {self.failure}")
-        await self._stack.aclose()  # two instances at once might want the same port or lock
+        await self._stack.aclose()  # two instances could need the same port or lock
         self._shared = None
         async with self._session() as own:
             self.current = own
@@ -242,7 +242,7 @@ class Verifier:
             yield opened
 
     async def remembered(self, observe: Callable[["Verifier"], Awaitable[T]]) -> T:
-        """What `observe` returns or raises, made once."""
+        """The result or exception of `observe`, called once."""
         if observe not in self._remembered:
             try:
                 self._remembered[observe] = await observe(self)
@@ -260,13 +260,13 @@ class Verifier:
         return [self.current.on_host(path) for path in self.options.cdi_dirs]
 
     def on_host(self, path: str) -> Path:
-        """The file on this machine that the program means by a path of its node."""
+        """The file on this machine behind a path of the program's node."""
         assert self.current is not None
         seen = self.current.on_host(Path(path))
         return seen if str(seen) != path else self.options.host_root / path.lstrip("/")
 
     async def run_command(self, command: str, device_id: str, resource: str) -> None:
-        """Runs the operator's command for one device; ConfigError where it fails."""
+        """Runs the operator's command for one device; ConfigError if it fails."""
         assert self.current is not None
         text = program.fill_in(command, self.current.paths)
         text = text.replace("{id}", shlex.quote(device_id)).replace("{resource}", shlex.quote(resource))
@@ -276,7 +276,7 @@ class Verifier:
             raise ConfigError(f"`{text:.100}` ended with status {code}: {output.strip()[-100:]}")
 
     async def is_alive(self) -> str:
-        """Empty while the plugin answers, on a connection of its own; else what is wrong."""
+        """Empty if the plugin responds on a separate connection; otherwise the problem."""
         shared = self.current
         assert shared is not None
         if shared.programs and not shared.program.running:

@@ -1,5 +1,7 @@
-"""CDI specs: files that a container runtime refuses, names that it cannot use, and paths that are missing."""
+"""CDI specs: files that a container runtime rejects, unusable names, and missing paths."""
 
+import os
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,22 +44,42 @@ def _read(view: ExaminedNode, directory: Path, path: Path) -> SpecFile:
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             return SpecFile(directory, path, problem=f"it must be a regular file of at most {_LARGEST} bytes")
         return SpecFile(directory, path, cdi.read(view.path(path)))
-    except (OSError, ValueError, InvalidValue) as error:
+    except OSError as error:
+        return SpecFile(directory, path, problem=f"it cannot be read: {error.strerror}")
+    except (ValueError, InvalidValue) as error:
         return SpecFile(directory, path, problem=str(error).removeprefix(f"{view.path(path)}: "))
 
 
 def cdi_specs(view: ExaminedNode) -> DoctorCheck:
-    name, files = "cdi-specs", list(_files(view))
+    """Directories, names and contents that a container runtime does not accept."""
+    name = "cdi-specs"
+    for directory in view.spec_directories:
+        if os.path.lexists(view.path(directory.parent) / directory.name) and not view.path(directory).is_dir():
+            why = "the container runtime finds no spec there, and plugins cannot write theirs"
+            fix = f"rm {directory} && mkdir -m 0755 {directory}; restart the plugins"
+            return found(name, f"{directory} is not a directory", why, fix)
+    if misnamed := [f"{place}/{each}" for place in view.spec_directories for each in _misnamed(view, place)]:
+        return found(
+            name,
+            f"{some(misnamed, _SHOWN)}: the name of a spec must end in .json or .yaml",
+            "the container runtime ignores the file: containers with its devices do not start",
+            "; ".join(shlex.join(["mv", file, f"{file.removesuffix('.yml')}.yaml"]) for file in misnamed[:_SHOWN]),
+        )
+    files = list(_files(view))
     broken = [f"{file.path}: {file.problem}" for file in files if file.spec is None]
     if broken:
         paths = [str(file.path) for file in files if file.spec is None]
         why = "the container runtime ignores the file: containers with its devices do not start"
-        return found(name, "; ".join(broken[:_SHOWN]), why, f"generate again ({_AGAIN}) or rm {' '.join(paths[:8])}")
+        return found(name, "; ".join(broken[:_SHOWN]), why, f"generate again ({_AGAIN}) or rm {shlex.join(paths[:8])}")
     return healthy(name, f"{len(files)} specs in {' and '.join(map(str, view.spec_directories))}")
 
 
+def _misnamed(view: ExaminedNode, directory: Path) -> list[str]:
+    return [name for name in view.names(directory) if name.endswith(".yml")]
+
+
 def cdi_conflicts(view: ExaminedNode) -> DoctorCheck:
-    """A name that two files of one directory define is unusable."""
+    """Names that two files of one directory define, which makes them unusable."""
     name, owners = "cdi-conflicts", dict[tuple[Path, str], list[Path]]()
     for file in _files(view):
         for device in _names(file):
@@ -69,13 +91,13 @@ def cdi_conflicts(view: ExaminedNode) -> DoctorCheck:
             name,
             f"{some(sorted(twice), _SHOWN)} defined several times in {some(files)}",
             "the container runtime uses none of the definitions: containers with these devices do not start",
-            f"keep one file and remove the others: rm {' '.join(files[1:8])}",
+            f"keep one file and remove the others: rm {shlex.join(files[1:8])}",
         )
     return healthy(name, f"{len(owners)} CDI devices, each defined once")
 
 
 def cdi_overrides(view: ExaminedNode) -> DoctorCheck:
-    """A later directory wins, so a spec that was forgotten in another one changes what containers get."""
+    """Names defined in several directories: the later one wins, so a forgotten spec changes what containers get."""
     name, first = "cdi-overrides", dict[str, tuple[SpecFile, cdi.Device]]()
     hidden: dict[str, str] = {}
     for file in _files(view):
@@ -91,7 +113,7 @@ def cdi_overrides(view: ExaminedNode) -> DoctorCheck:
             name,
             f"{some(pairs, _SHOWN)}: same device names, other content",
             "containers get what the later directory says, which may be of an earlier driver",
-            f"remove the file that is out of date: rm {' '.join(sorted(hidden)[:8])}",
+            f"remove the file that is out of date: rm {shlex.join(sorted(hidden)[:8])}",
         )
     return healthy(name, "no spec hides another")
 
@@ -103,7 +125,7 @@ def _is_same(earlier: tuple[SpecFile, cdi.Device], file: SpecFile, device: cdi.D
 
 
 def cdi_paths(view: ExaminedNode) -> DoctorCheck:
-    """Files of the node that specs refer to."""
+    """The node's files named in specs."""
     name, missing, checked = "cdi-paths", dict[str, Path](), 0
     view.need_node()
     for file in _files(view):

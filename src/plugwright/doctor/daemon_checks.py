@@ -1,12 +1,13 @@
-"""The daemon of the node, as it reports itself: registrations, devices, cordons, configuration, DRA drivers."""
+"""The node's daemon according to its own report: registrations, devices, cordons, configuration, DRA drivers."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.examined_node import ExaminedNode
+from plugwright.doctor.examined_node import DAEMON, ExaminedNode
 from plugwright.errors import PlugwrightError
 from plugwright.model import some
-from plugwright.sdk.cordons import CORDONS_FILE
+from plugwright.sdk.cordons import CORDONS_FILE, cordons_problem
 from plugwright.sdk.node_report import DeviceReport, ResourceReport
 from plugwright.sdk.status import PLANNED_CODES
 from plugwright.version import __version__
@@ -27,16 +28,21 @@ __all__ = [
 
 _SERVED = ("registered", "idle")
 _SHOWN = 4
+_GONE = "gone"  # no fault to alert of, since devices may be unplugged, but the answer to where one is
 
 
 def daemon(view: ExaminedNode) -> DoctorCheck:
-    """Whether the daemon answers, and none of its threads hangs."""
+    """Whether the daemon responds, and none of its threads hangs."""
     name, socket = "daemon", view.target.control_socket
     why = "no resource of plugwright is served on this node"
     start = "systemctl start plugwright; in a cluster: kubectl get pods -A -o wide -l app.kubernetes.io/name=plugwright"
     try:
         report = view.report.daemon
     except FileNotFoundError:
+        if pid := next((pid for pid, program in view.programs.items() if program == DAEMON), None):
+            text = f"plugwright (process {pid}) runs, and {socket} does not exist"
+            fix = "restart the daemon; if its socket is elsewhere: plugwright doctor --control-socket PATH"
+            return found(name, text, "no command can reach the daemon: its state is unknown", fix)
         return found(name, f"no daemon: {socket} does not exist", why, start)
     except ConnectionRefusedError:
         return found(name, f"no daemon: no process listens on {socket}", why, start)
@@ -82,15 +88,14 @@ def configuration(view: ExaminedNode) -> DoctorCheck:
 
 
 def cordons(view: ExaminedNode) -> DoctorCheck:
-    name, report = "cordons", view.report
+    name, report, file = "cordons", view.report, view.node_dir / CORDONS_FILE
+    fix = f"repair {file}, or mv {file} {file}.damaged and cordon again"
     if report.cordons_unreadable:
-        file = view.node_dir / CORDONS_FILE
-        return found(
-            name,
-            f"cordons cannot be read: {report.cordons_unreadable}",
-            "every device is Unhealthy, because any of them may be cordoned",
-            f"repair {file}, or mv {file} {file}.damaged and cordon again",
-        )
+        why = "every device is Unhealthy, because any of them may be cordoned"
+        return found(name, f"cordons cannot be read: {report.cordons_unreadable}", why, fix)
+    if problem := cordons_problem(view.path(file)):
+        why = "no cordon can be added or removed, and every device is Unhealthy after the daemon's next start"
+        return found(name, f"the cordons in {file} cannot be read: {problem}", why, fix)
     cordoned = [cordon for cordon in report.cordons if cordon.served]
     names = some([f"{cordon.resource} {cordon.id} ({cordon.reason})" for cordon in cordoned], _SHOWN)
     return healthy(name, f"{len(cordoned)} cordons: {names}" if cordoned else "no device is cordoned")
@@ -110,7 +115,7 @@ def owner(view: ExaminedNode) -> DoctorCheck:
 
 
 def rivals(view: ExaminedNode) -> DoctorCheck:
-    """As the daemon reports it, or as the kubelet's checkpoint shows a list that is not the daemon's (4.31)."""
+    """Rivals reported by the daemon, or shown by a list in the kubelet's checkpoint that is not the daemon's (4.31)."""
     name, seen = "rivals", []
     registered = (view.checkpoint.registered or {}) if view.checkpoint is not None else {}
     for resource in view.report.resources:
@@ -158,18 +163,22 @@ def expected_devices(view: ExaminedNode) -> DoctorCheck:
 
 
 def devices(view: ExaminedNode) -> DoctorCheck:
-    """Devices that cannot be allocated, apart from those that are held or cordoned by plan."""
+    """Devices that have failed or vanished, apart from those that are held, cordoned or left out by plan."""
     name, report = "devices", view.report
-    problems = [text for resource in report.resources for text in _problems(resource)]
+    is_checked = view.exists(view.kubelet.root / "pods")  # whether `held-devices` finds those that are gone and held
+    problems = [text for resource in report.resources for text in _problems(resource, is_checked)]
     if problems:
         why = "pods cannot get these devices"
-        return found(name, some(problems, _SHOWN), why, "plugwright status; docs/health.md explains each code")
-    total = sum(len(resource.devices) for resource in report.resources)
-    usable = sum(device.health == "Healthy" for resource in report.resources for device in resource.devices)
-    return healthy(name, f"{usable} of {total} devices are Healthy, the others are held or cordoned")
+        return found(
+            name, some(problems, _SHOWN), why, "plugwright status; plugwright docs health  # explains each code"
+        )
+    listed = [device for resource in report.resources for device in resource.devices]
+    others = Counter("cordoned" if device.cordoned else device.code for device in listed if device.health != "Healthy")
+    usable = f"{len(listed) - others.total()} of {len(listed)} devices are Healthy"
+    return healthy(name, "; ".join([usable, *(f"{count} {code}" for code, count in sorted(others.items()))]))
 
 
-def _problems(resource: ResourceReport) -> Iterator[str]:
+def _problems(resource: ResourceReport, is_checked: bool) -> Iterator[str]:
     """One text for each reason of a resource."""
     if resource.state == "idle" or resource.owner or resource.shortfall:
         return
@@ -177,16 +186,22 @@ def _problems(resource: ResourceReport) -> Iterator[str]:
         yield f"{resource.name} has no device: {resource.empty or resource.discovery}"
     reasons: dict[tuple[str, str], list[str]] = {}
     for device in resource.devices:
-        if _is_broken(device):
+        is_reported = is_checked and device.code == _GONE and _is_held(device)
+        if _is_broken(device) and not is_reported:
             reasons.setdefault((device.code, device.reason), []).append(device.id)
     for (code, reason), ids in reasons.items():
-        yield f"{resource.name}: {some(ids, _SHOWN)} Unhealthy, {code}: {reason}"
+        yield f"{resource.name}: {some(ids, _SHOWN)} Unhealthy, {code}: {reason.removeprefix(f'{code}: ')}"
     if resource.devices and all(device.cordoned for device in resource.devices):
         yield f"{resource.name}: all {len(resource.devices)} devices are cordoned: {resource.devices[0].cordoned}"
 
 
+def _is_held(device: DeviceReport) -> bool:
+    return any(holder.api == "device-plugin" for holder in device.holders)
+
+
 def _is_broken(device: DeviceReport) -> bool:
-    return device.health != "Healthy" and device.code not in PLANNED_CODES and not device.cordoned
+    is_planned = device.code in PLANNED_CODES and device.code != _GONE
+    return device.health != "Healthy" and not is_planned and not device.cordoned
 
 
 def dra_driver(view: ExaminedNode) -> DoctorCheck:
@@ -200,13 +215,13 @@ def dra_driver(view: ExaminedNode) -> DoctorCheck:
             name,
             some(waiting, _SHOWN),
             "pods with claims for these devices stay in ContainerCreating, or find no devices",
-            "plugwright dra slices; kubectl auth can-i list resourceclaims --as the service account; see docs/dra.md",
+            "plugwright dra slices; kubectl auth can-i list resourceclaims --as system:serviceaccount:NAMESPACE:NAME",
         )
     return healthy(name, f"{len(drivers)} drivers are ready" if drivers else "no resource is served by claims")
 
 
 def holdings(view: ExaminedNode) -> DoctorCheck:
-    """Whether it is known who holds each device."""
+    """Whether the holders of all devices are known."""
     name, unknown = "holdings", view.report.holdings.unknown
     waiting = [f"{resource.name}: {resource.waiting}" for resource in view.report.resources if resource.waiting]
     if unknown or waiting:

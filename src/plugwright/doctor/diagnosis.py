@@ -1,6 +1,6 @@
 """Runs every check on a node and makes the DoctorReport.
 
-A check whose cause another one has found is not run: one fault is one finding. A check that hangs or fails is unknown,
+A check is skipped if another one has found its cause: one fault is one finding. A check that hangs or fails is unknown,
 never healthy.
 """
 
@@ -35,7 +35,7 @@ _LIMIT = 30.0  # seconds for one check
 
 
 class Examination(msgspec.Struct, frozen=True):
-    """A check, and those whose findings explain its own: it is not run after them."""
+    """A check, and the checks whose findings explain its own, in which case it is skipped."""
 
     check: Callable[[ExaminedNode], DoctorCheck]
     after: Collection[str] = ()
@@ -54,7 +54,8 @@ CHECKS: Mapping[str, Examination] = {
     "kubelet-checkpoint": Examination(kubelet_checks.device_checkpoint, ("kubelet-directory",)),
     "kubelet-feature-gates": Examination(kubelet_setting_checks.feature_gates),
     "topology-policy": Examination(kubelet_setting_checks.topology_policy),
-    "runtime-cdi": Examination(runtime_checks.runtime_cdi),
+    "container-runtime": Examination(runtime_checks.container_runtime),
+    "runtime-cdi": Examination(runtime_checks.runtime_cdi, ("container-runtime",)),
     "cdi-specs": Examination(cdi_checks.cdi_specs),
     "cdi-conflicts": Examination(cdi_checks.cdi_conflicts),
     "cdi-overrides": Examination(cdi_checks.cdi_overrides, ("cdi-conflicts",)),
@@ -78,7 +79,7 @@ CHECKS: Mapping[str, Examination] = {
     "owner": Examination(daemon_checks.owner, _DAEMON),
     "registration": Examination(daemon_checks.registration, (*_DAEMON, "kubelet-root", *_SOCKET)),
     "rivals": Examination(daemon_checks.rivals, (*_DAEMON, "kubelet-checkpoint", "registration")),
-    "cordons": Examination(daemon_checks.cordons, _DAEMON),
+    "cordons": Examination(daemon_checks.cordons, (*_DAEMON, "state-directory")),
     "holdings": Examination(
         daemon_checks.holdings, (*_DAEMON, "kubelet-root", *_SOCKET, "pod-resources", "kubelet-checkpoint")
     ),
@@ -94,7 +95,7 @@ CHECKS: Mapping[str, Examination] = {
 
 
 def diagnose(target: DoctorTarget) -> DoctorReport:
-    """The result of all checks. Blocks, with a limit for each of them."""
+    """The result of all checks. Blocks, with a limit for each check."""
     view, checks, causes = ExaminedNode(target), list[DoctorCheck](), set[str]()
     for name, examination in CHECKS.items():
         first = next((cause for cause in examination.after if cause in causes), None)

@@ -1,6 +1,6 @@
 """The DoctorReport: the result of every check on one node, as a versioned document.
 
-Within a version, keys are added and never change their meaning; docs/doctor.md describes them.
+Within a version, keys can be added but never change their meaning; docs/doctor.md describes them.
 """
 
 from datetime import datetime
@@ -20,7 +20,7 @@ class _DoctorPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DoctorCheck(_DoctorPart, frozen=True, kw_only=True):
-    """`found` is what the check saw. `why` and `fix` are set for a finding; for `unknown`, `why` is the obstacle."""
+    """`found` is the observation. `why` and `fix` are set for a finding; for `unknown`, `why` is the obstacle."""
 
     name: str
     state: Literal["ok", "finding", "unknown"]
@@ -30,15 +30,15 @@ class DoctorCheck(_DoctorPart, frozen=True, kw_only=True):
 
 
 class DoctorMetadata(_DoctorPart, frozen=True, kw_only=True):
-    node_name: str = ""  # empty if it is not known
+    node_name: str = ""  # empty if unknown
     version: str  # of the program that checked
-    root: str  # directory that was examined as the root of the node
+    root: str  # directory examined as the root of the node
     in_pod: bool  # only the directories mounted in a pod were visible
     generated_at: datetime
 
 
 class DoctorReport(_DoctorPart, frozen=True, kw_only=True):
-    """`result` is `healthy` if no check found anything and at least one could look, else `findings` or `unknown`."""
+    """`result` is `healthy` if no check found a problem and at least one was possible, else `findings` or `unknown`."""
 
     api_version: Literal["plugwright.dev/v1alpha1"] = "plugwright.dev/v1alpha1"
     kind: Literal["DoctorReport"] = "DoctorReport"

@@ -1,18 +1,19 @@
-"""The node as a doctor sees it: its files below a root directory, each read within a limit.
+"""The node as a doctor sees it: its files below a root directory, each read with limits.
 
 The root is `/` on the node and in a pod, or a directory where the node's file system is mounted. Symbolic links are
-followed inside of that root: `/var/run -> /run` of a mounted node must not lead to this container's own `/run`.
+followed inside that root: `/var/run -> /run` of a mounted node must not lead to this container's own `/run`.
 """
 
 import os
 import stat
 from collections import deque
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from plugwright.errors import NotVisible
+from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
@@ -20,27 +21,30 @@ from plugwright.sdk import cdi
 from plugwright.sdk.node_report import NodeReport
 from plugwright.system import files, json_lines
 
-__all__ = ["ON_THE_NODE", "DoctorTarget", "ExaminedNode"]
+__all__ = ["DAEMON", "KUBELET", "ON_THE_NODE", "DoctorTarget", "ExaminedNode"]
+
+DAEMON, KUBELET = "plugwright", "kubelet"  # names of programs
 
 ON_THE_NODE = "only visible on the node: run this there, or with --root in a pod that mounts the node's root"
 _LARGEST = 2**20  # bytes of a text file
 _LARGEST_CHECKPOINT = 8 * 2**20  # bytes
 _MOST_NAMES = 8192  # entries of a directory
-_MOST_LINKS = 40  # as the kernel has it
-_RESPONSE_LIMIT = 15.0  # seconds for the daemon's report
+_MOST_PROCESSES = 65_536  # with the other entries of /proc
+_MOST_LINKS = 40  # same as the kernel
 
 
 class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look. Paths are those of the node, without `root`."""
+    """Where to examine. Paths are those of the node, without `root`."""
 
     root: Path = Path("/")
     kubelet: KubeletPaths | None = None  # None: as the daemon reports, else the default
     state_dir: Path = Path("/var/lib/plugwright")
-    node_dir: Path | None = None  # None: as in the chart if that is there, else `state_dir`
+    node_dir: Path | None = None  # None: as in the chart if it exists, else `state_dir`
     control_socket: Path = Path("/run/plugwright/control.sock")
-    in_pod: bool = False  # of the node, only mounted directories are visible
+    in_pod: bool = False  # only the node's mounted directories are visible
     node_name: str = ""
-    least_free: int = 16 * 2**20  # bytes that each file system must have left
+    response_limit: float = 15.0  # seconds for the daemon's report
+    least_free: int = 16 * 2**20  # bytes that each file system must have available
 
 
 class ExaminedNode:
@@ -51,12 +55,12 @@ class ExaminedNode:
 
     @cached_property
     def kubelet(self) -> KubeletPaths:
-        """The kubelet's directories: as told, as the daemon uses them, or the default ones."""
+        """The kubelet's directories: as configured, as used by the daemon, or the default ones."""
         if self.target.kubelet is not None:
             return self.target.kubelet
         try:
             used = self.report.kubelet
-        except (OSError, ValueError, NotVisible):
+        except (OSError, ValueError, PlugwrightError):
             return KubeletPaths()
         directory = Path(used.directory)
         if used.registration != "direct" or not directory.is_absolute():
@@ -74,27 +78,53 @@ class ExaminedNode:
         """Directories of CDI specs; a pod has only the dynamic one mounted."""
         return (cdi.DYNAMIC,) if self.target.in_pod else (cdi.STATIC, cdi.DYNAMIC)
 
-    @cached_property
+    @property
     def report(self) -> NodeReport:
-        """The report of the running daemon."""
-        answer = json_lines.ask(self.path(self.target.control_socket), {"do": "report"}, _RESPONSE_LIMIT)
-        return msgspec.convert(answer, NodeReport)
+        """The report of the running daemon, which is asked once: one that hangs takes its time limit each time."""
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    @cached_property
+    def _answer(self) -> NodeReport | Exception:
+        try:
+            answer = json_lines.ask(self.control_socket, {"do": "report"}, self.target.response_limit)
+            return msgspec.convert(answer, NodeReport)
+        except (OSError, ValueError, PlugwrightError) as error:
+            return error
+
+    @cached_property
+    def control_socket(self) -> Path:
+        """The daemon's. The chart keeps it in the container, which the node reaches through the process."""
+        path = self.path(self.target.control_socket)
+        if self.target.in_pod or os.path.lexists(path):
+            return path
+        roots = [self.path("/proc") / pid / "root" for pid, program in self.programs.items() if program == DAEMON]
+        inside = [root / self.target.control_socket.relative_to("/") for root in roots]
+        return next((place for place in inside if os.path.lexists(place)), path)
+
+    @cached_property
+    def programs(self) -> Mapping[str, str]:
+        """The visible daemons and kubelets, by process id."""
+        pids = (name for name in self.names("/proc", _MOST_PROCESSES) if name.isdecimal())
+        found = {pid: _program(self.path("/proc") / pid) for pid in pids}
+        return {pid: program for pid, program in found.items() if program}
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:
-        """The kubelet's device checkpoint; None if there is none yet. CheckpointCorrupt if it is damaged."""
+        """The kubelet's device checkpoint; None if it does not exist yet. CheckpointCorrupt if it is damaged."""
         try:
             return checkpoint.decode(files.read(self.path(self.kubelet.checkpoint), _LARGEST_CHECKPOINT))
         except FileNotFoundError:
             return None
 
     def need_node(self) -> None:
-        """NotVisible in a pod, for facts outside of the mounted directories."""
+        """NotVisible in a pod, for facts outside the mounted directories."""
         if self.target.in_pod:
             raise NotVisible(ON_THE_NODE)
 
     def path(self, path: str | Path) -> Path:
-        """The file of the node at `path`, with links followed inside of the root."""
+        """The file of the node at `path`, with links followed inside the root."""
         root = self.target.root
         if root == Path("/"):
             return Path(path)
@@ -119,7 +149,7 @@ class ExaminedNode:
         return current
 
     def read(self, path: str | Path, limit: int = _LARGEST) -> str:
-        """A small text file; files of /proc and /sys have no size of their own."""
+        """A small text file; files of /proc and /sys report no size."""
         descriptor = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -150,18 +180,31 @@ class ExaminedNode:
         finally:
             os.close(descriptor)
 
-    def names(self, path: str | Path) -> list[str]:
-        """The sorted entries of a directory; none if it does not exist."""
+    def names(self, path: str | Path, most: int = _MOST_NAMES) -> list[str]:
+        """The sorted entries of a directory; empty if it does not exist."""
         found: list[str] = []
         try:
             with os.scandir(self.path(path)) as entries:
                 for entry in entries:
                     found.append(entry.name)
-                    if len(found) > _MOST_NAMES:
-                        raise ValueError(f"{path} must have at most {_MOST_NAMES} entries, got more")
+                    if len(found) > most:
+                        raise ValueError(f"{path} must have at most {most} entries, got more")
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found)
 
     def exists(self, path: str | Path) -> bool:
         return self.path(path).exists()
+
+
+def _program(directory: Path) -> str:
+    """Of a directory of /proc: the daemon or the kubelet; empty for any other process."""
+    try:
+        with (directory / "cmdline").open("rb") as file:
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        return ""
+    names = [word.rpartition(b"/")[2] for word in words[:4]]
+    if names[0] == b"kubelet":
+        return KUBELET
+    return DAEMON if b"plugwright" in names and b"run" in words else ""

@@ -1,4 +1,4 @@
-"""The machine: limits of the kernel, disks, the clock, and denials by SELinux and AppArmor."""
+"""The machine: kernel limits, disks, the clock, and denials by SELinux and AppArmor."""
 
 import os
 import re
@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
+from plugwright.doctor.examined_node import DAEMON, ON_THE_NODE, ExaminedNode
 from plugwright.errors import NotVisible
 from plugwright.model import some
 from plugwright.sdk import cdi
 
 __all__ = ["apparmor", "clock", "disk_space", "inotify_instances", "open_files", "selinux", "state_directory"]
 
+_INOTIFY = "/proc/sys/fs/inotify"
+_FEWEST_FILES = 256  # that a daemon may open
 _MOST_DESCRIPTORS = 500_000  # of all processes
 _NEARLY = 0.95  # of a limit
 _FUTURE = 120.0  # seconds
@@ -27,25 +29,39 @@ _CONCERNED = ("device-plugins", "kubelet.sock", "pod-resources", "plugins_regist
 
 
 def inotify_instances(view: ExaminedNode) -> DoctorCheck:
-    """Used up per user: the kubelet and the plugins no longer see files change."""
+    """Instances used per user: without free ones, the kubelet and the plugins no longer see changes of files."""
     name = "inotify"
     view.need_node()
-    limit = int(view.read("/proc/sys/fs/inotify/max_user_instances"))
-    users = _instances(view)
-    user, most = max(users.items(), key=lambda item: item[1], default=(0, 0))
+    limit = int(view.read(f"{_INOTIFY}/max_user_instances"))
+    watch_limit = int(view.read_if_there(f"{_INOTIFY}/max_user_watches") or 0)
+    instances, watches = _inotify_use(view)
+    user, most = max(instances.items(), key=lambda item: item[1], default=(0, 0))
     if most >= limit * _NEARLY:
         return found(
             name,
             f"user {user} has {most} of {limit} inotify instances",
             "plugins poll instead of waiting; a kubelet or container that starts fails with `too many open files`",
-            "sysctl fs.inotify.max_user_instances=8192, and in /etc/sysctl.d to keep it",
+            _raised("fs.inotify.max_user_instances", max(8192, 2 * limit)),
         )
-    return healthy(name, f"at most {most} of {limit} instances of a user are in use")
+    watcher, watched = max(watches.items(), key=lambda item: item[1], default=(0, 0))
+    if watch_limit and watched >= watch_limit * _NEARLY:
+        return found(
+            name,
+            f"user {watcher} has {watched} of {watch_limit} inotify watches",
+            "plugins poll instead of waiting; a kubelet or container that starts fails with `no space left on device`",
+            _raised("fs.inotify.max_user_watches", max(524_288, 2 * watch_limit)),
+        )
+    return healthy(name, f"at most {most} of {limit} instances of a user are in use, and {watched} watches")
 
 
-def _instances(view: ExaminedNode) -> Counter[int]:
-    """By user."""
-    users, looked = Counter[int](), 0
+def _raised(setting: str, value: int) -> str:
+    """The command that sets a limit of the kernel, now and after the next boot."""
+    return f"sysctl -w {setting}={value} && echo {setting}={value} > /etc/sysctl.d/90-{setting.rpartition('.')[2]}.conf"
+
+
+def _inotify_use(view: ExaminedNode) -> tuple[Counter[int], Counter[int]]:
+    """inotify instances and watches by user."""
+    users, watches, looked = Counter[int](), Counter[int](), 0
     for pid in _pids(view):
         directory = view.path("/proc") / pid / "fd"
         try:
@@ -56,9 +72,18 @@ def _instances(view: ExaminedNode) -> Counter[int]:
                     raise ValueError(f"more than {_MOST_DESCRIPTORS} open files")
                 if str(Path(descriptor.path).readlink()) == "anon_inode:inotify":
                     users[owner] += 1
+                    watches[owner] += _watches(directory.parent / "fdinfo" / descriptor.name)
         except OSError:
             continue  # it has ended
-    return users
+    return users, watches
+
+
+def _watches(information: Path) -> int:
+    try:
+        with information.open("rb") as lines:
+            return sum(line.startswith(b"inotify ") for line in lines)
+    except FileNotFoundError:
+        return 0
 
 
 def _pids(view: ExaminedNode) -> list[str]:
@@ -66,31 +91,25 @@ def _pids(view: ExaminedNode) -> list[str]:
 
 
 def open_files(view: ExaminedNode) -> DoctorCheck:
-    """Of the whole machine, and of the daemon."""
+    """Open files of the whole machine, the daemon and the kubelet."""
     name = "open-files"
     used, _, limit = map(int, view.read("/proc/sys/fs/file-nr").split())
     why = "sockets and device nodes can no longer be opened: registrations and pods fail"
     if used >= limit * _NEARLY:
         fix = f"sysctl fs.file-max={limit * 2}; find the user: lsof -nP | awk '{{print $1}}' | sort | uniq -c | sort -n"
         return found(name, f"the machine has {used} of {limit} open files", why, fix)
-    for pid in _pids(view):
+    for pid, program in view.programs.items():
         directory = view.path("/proc") / pid
-        if not _is_daemon(directory):
+        try:
+            most, own = _open_files_limit(directory), len(list((directory / "fd").iterdir()))
+        except OSError:
+            continue  # it has ended, or this user may not look
+        if most is None:
             continue
-        own, most = len(list((directory / "fd").iterdir())), _open_files_limit(directory)
-        if most is not None and own >= most * _NEARLY:
-            fix = "LimitNOFILE=65536 in the systemd unit, or the container runtime's; then restart the daemon"
-            return found(name, f"plugwright (process {pid}) has {own} of {most} open files", why, fix)
+        if own >= most * _NEARLY or (most < _FEWEST_FILES and program == DAEMON):
+            fix = f"LimitNOFILE=65536 in the systemd unit, or the container runtime's; then restart {program}"
+            return found(name, f"{program} (process {pid}) has {own} of {most} open files", why, fix)
     return healthy(name, f"the machine has {used} of {limit} open files")
-
-
-def _is_daemon(directory: Path) -> bool:
-    try:
-        with (directory / "cmdline").open("rb") as file:
-            words = file.read(4096).split(b"\0")
-    except OSError:
-        return False
-    return any(word.rpartition(b"/")[2] == b"plugwright" for word in words[:4]) and b"run" in words
 
 
 def _open_files_limit(directory: Path) -> int | None:
@@ -99,23 +118,26 @@ def _open_files_limit(directory: Path) -> int | None:
 
 
 def state_directory(view: ExaminedNode) -> DoctorCheck:
-    """Where the daemon remembers cordons, splits and its last good configuration."""
+    """The directory in which the daemon stores cordons, splits and its last valid configuration."""
     name, why = "state-directory", "cordons, splits and the last good configuration are lost at the next restart"
+    there = []
     for directory in _state_directories(view):
-        path = view.path(directory)
+        path, quoted = view.path(directory), shlex.quote(str(directory))
         if not path.exists():
+            if (view.path(directory.parent) / directory.name).is_symlink():
+                fix = f"mkdir -p $(readlink -m {quoted}); restart the daemon"
+                return found(name, f"{directory} is a link to a directory that does not exist", why, fix)
             continue
-        quoted = shlex.quote(str(directory))
+        there.append(str(directory))
         if not path.is_dir():
             return found(name, f"{directory} is not a directory", why, f"mv {quoted} {quoted}.old; restart the daemon")
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             text = f"{directory} is on a read-only file system"
-            return found(
-                name, text, why, f"dmesg | grep -i remount; mount -o remount,rw $(df --output=target {quoted})"
-            )
+            fix = f"dmesg | grep -i remount; mount -o remount,rw $(findmnt -no TARGET -T {quoted})"
+            return found(name, text, why, fix)
         if not os.access(path, os.W_OK | os.X_OK):
             return found(name, f"no permission to write to {directory}", why, f"chown root: {quoted}; run as root")
-    return healthy(name, f"{some(map(str, _state_directories(view)))} can be written")
+    return healthy(name, f"{some(there)} can be written" if there else "none yet")
 
 
 def _state_directories(view: ExaminedNode) -> list[Path]:
@@ -140,7 +162,7 @@ def disk_space(view: ExaminedNode) -> DoctorCheck:
 
 
 def clock(view: ExaminedNode) -> DoctorCheck:
-    """Files of the future: the clock was set back, or is wrong since the last boot."""
+    """Files with future times: the clock was set back, or is wrong since the last boot."""
     name, now = "clock", time.time()
     newest, ahead = "", 0.0
     for path in _written_files(view):
@@ -176,7 +198,8 @@ def selinux(view: ExaminedNode) -> DoctorCheck:
             name,
             f"SELinux denied {len(lines)} times: {lines[-1]}",
             "plugins cannot reach the kubelet, or containers their devices",
-            f"restorecon -R {view.kubelet.root}; chart: --set security.seLinuxType=spc_t; ausearch -m avc -ts recent",
+            f"restorecon -R {view.kubelet.root}; ausearch -m avc -ts recent; "
+            "chart: --set security.seLinuxType=container_device_plugin_t",
         )
     return healthy(name, "enforcing, no denial of devices in the last day")
 
@@ -197,7 +220,7 @@ def apparmor(view: ExaminedNode) -> DoctorCheck:
 
 
 def _denials(view: ExaminedNode, logs: tuple[str, ...], words: str) -> list[str]:
-    """Lines of the last day that concern devices. NotVisible if there is no such log."""
+    """Log lines of the last day about devices. NotVisible if there is no such log."""
     if view.target.in_pod:
         raise NotVisible(ON_THE_NODE)
     there = [log for log in logs if view.exists(log)]
@@ -212,6 +235,6 @@ def _denials(view: ExaminedNode, logs: tuple[str, ...], words: str) -> list[str]
 
 
 def _is_recent(line: str) -> bool:
-    """By the time that the kernel writes: audit(1794936501.551:123)."""
+    """Whether a line is recent, by the kernel's time in it: audit(1794936501.551:123)."""
     stamp = re.search(r"audit\((\d{1,12})(?:\.\d+)?:", line)
     return stamp is not None and time.time() - float(stamp[1]) < _RECENT

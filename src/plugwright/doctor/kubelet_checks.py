@@ -1,7 +1,8 @@
-"""The kubelet's directories and sockets: why no plugin can register, or nothing is known of what pods hold."""
+"""The kubelet's directories and sockets: why no plugin can register, or why holders are unknown."""
 
 import asyncio
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 _ANSWER = 5.0  # seconds
+_UNMAPPED = 65534  # an owner outside of this user namespace
 _RESTART = "systemctl restart kubelet"
 
 
@@ -59,12 +61,30 @@ def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
         return found(name, f"{directory} does not exist", why, fix)
     if not stat.S_ISDIR(status.st_mode):
         return found(name, f"{directory} is not a directory", why, f"rm {directory} && {_RESTART}")
-    if status.st_mode & stat.S_IWOTH:
+    if not status.st_nlink:  # the mount of a container outlives the directory
+        fix = "delete the daemon's pod, whose next container mounts the new one: kubectl delete pod -n NAMESPACE POD"
+        return found(name, f"{directory} was removed on the node, and is still mounted here", why, fix)
+    if (intruder := _other_writer(status)) is not None:
+        writer, command = intruder
         why = "any user of the node can replace a plugin and hand out devices of its own"
-        return found(name, f"every user may write to {directory}", why, f"chmod 0750 {directory}")
+        return found(name, f"{writer} may write to {directory}", why, f"{command} {directory}")
+    if not view.target.in_pod and os.statvfs(view.path(directory)).f_flag & os.ST_RDONLY:
+        fix = f"mount -o remount,rw $(findmnt -no TARGET -T {directory}) && {_RESTART}"
+        return found(name, f"{directory} is on a read-only file system", why, fix)
     if not os.access(view.path(directory), os.R_OK | os.X_OK):
         return found(name, f"no permission to read {directory}", why, "run as root; in a pod: runAsUser: 0")
     return healthy(name, str(directory))
+
+
+def _other_writer(status: os.stat_result) -> tuple[str, str] | None:
+    """Who else may write to a directory of the kubelet, with the command that ends it."""
+    if status.st_mode & stat.S_IWOTH:
+        return "every user", "chmod 0750"
+    if status.st_uid not in (0, os.geteuid(), _UNMAPPED):
+        return f"its owner, user {status.st_uid},", "chown 0:0"
+    if status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid(), _UNMAPPED):
+        return f"group {status.st_gid}", "chmod g-w"
+    return None
 
 
 def kubelet_socket(view: ExaminedNode) -> DoctorCheck:
@@ -73,7 +93,7 @@ def kubelet_socket(view: ExaminedNode) -> DoctorCheck:
 
 
 def _listening(view: ExaminedNode, name: str, socket: Path, why: str) -> DoctorCheck:
-    """Whether a process listens on a socket that the kubelet makes."""
+    """Whether a process listens on one of the kubelet's sockets."""
     path = view.path(socket)
     try:
         status = path.stat()
@@ -96,7 +116,7 @@ def plugin_sockets(view: ExaminedNode) -> DoctorCheck:
 
 
 def registry_sockets(view: ExaminedNode) -> DoctorCheck:
-    """Sockets in plugins_registry: the kubelet tries each again and again."""
+    """Stale sockets in plugins_registry, which the kubelet retries repeatedly."""
     if not view.exists(view.kubelet.plugins_registry):
         raise NotVisible(f"{view.kubelet.plugins_registry} does not exist")
     return _stale(view, "plugins-registry", view.kubelet.plugins_registry, set())
@@ -117,13 +137,13 @@ def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> D
             name,
             f"no process listens on {some(stale)}",
             "the plugin or driver behind the socket has ended without removing it: its devices are not available",
-            f"start that plugin again, or remove its socket: rm {' '.join(stale[:8])}",
+            f"start that plugin again, or remove its socket: rm {shlex.join(stale[:8])}",
         )
     return healthy(name, f"{served} plugin sockets in {directory} are served")
 
 
 def deprecation_file(view: ExaminedNode) -> DoctorCheck:
-    """Plugins made after upstream's sample do not register where this file is (1.19)."""
+    """The file DEPRECATION: plugins made after upstream's sample do not register if it exists (1.19)."""
     name, file = "deprecation-file", view.kubelet.device_plugins / "DEPRECATION"
     if not view.exists(file):
         return healthy(name, "there is none")
@@ -132,7 +152,7 @@ def deprecation_file(view: ExaminedNode) -> DoctorCheck:
 
 
 def pod_resources_socket(view: ExaminedNode) -> DoctorCheck:
-    """Asks for the allocatable devices: List would free the devices of an open Allocate (3.58)."""
+    """Requests the allocatable devices, because List would free the devices of an open Allocate (3.58)."""
     name, socket = "pod-resources", view.kubelet.pod_resources_socket
     why = "without the kubelet's pod-resources service, plugwright cannot know which pod holds which device"
     result = _listening(view, name, socket, why)
@@ -154,7 +174,7 @@ async def _allocatable(socket: Path) -> list[pod_resources.AllocatableDevice]:
 
 
 def device_checkpoint(view: ExaminedNode) -> DoctorCheck:
-    """The kubelet's record of who holds which device."""
+    """The kubelet's record of the holders of devices."""
     name, file = "kubelet-checkpoint", view.kubelet.checkpoint
     why = "a kubelet that cannot read it at its next start forgets which pods hold devices, and gives them out again"
     fix = f"plugwright checkpoint verify {file}; drain the node, then {_RESTART}: the kubelet writes it again"

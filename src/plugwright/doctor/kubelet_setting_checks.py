@@ -1,4 +1,4 @@
-"""The kubelet's settings: feature gates and the topology manager; and what it records against what is served."""
+"""The kubelet's settings: feature gates and the topology manager; and its records compared with the served devices."""
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
@@ -8,7 +8,7 @@ from plugwright.model import some
 
 __all__ = ["feature_gates", "held_devices", "topology_policy"]
 
-_NUMA_LIMIT = 8  # nodes with which a topology manager starts (5.17)
+_NUMA_LIMIT = 8  # maximum number of nodes with which a topology manager starts (5.17)
 _STRICT = ("restricted", "single-numa-node")
 _GATES = {
     "DevicePlugins": "device plugins cannot register",
@@ -43,7 +43,7 @@ def _serves_claims(view: ExaminedNode) -> bool:
 
 
 def topology_policy(view: ExaminedNode) -> DoctorCheck:
-    """Whether the topology manager can place devices where they are."""
+    """Whether the topology manager can align devices with their NUMA nodes."""
     name, configuration = "topology-policy", kubelet_configuration(view)
     policy = configuration.text("topologyManagerPolicy") or "none"
     present = _numa_nodes(view)
@@ -86,7 +86,7 @@ def _devices_elsewhere(view: ExaminedNode, present: set[int]) -> list[str]:
 
 
 def held_devices(view: ExaminedNode) -> DoctorCheck:
-    """Devices that running pods hold under ids which discovery does not find: of an earlier plugin, or lost."""
+    """Devices that running pods hold under ids unknown to discovery: of an earlier plugin, or lost."""
     name = "held-devices"
     if not view.exists(view.kubelet.root / "pods"):
         raise NotVisible(ON_THE_NODE)
@@ -106,7 +106,8 @@ def held_devices(view: ExaminedNode) -> DoctorCheck:
             name,
             f"running pods hold devices that the daemon does not find: {some(sorted(lost))}",
             "their hardware is lost, or an earlier plugin named it differently and it may be given out a second time",
-            f"plugwright checkpoint show; delete the pods with uid {some(sorted(set(lost.values())))}",
+            f"plugwright checkpoint show; delete the pods with uid {some(sorted(set(lost.values())))}; their names: "
+            "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name",
         )
     return healthy(name, "every held device is found")
 

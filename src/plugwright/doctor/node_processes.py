@@ -1,4 +1,4 @@
-"""Processes of the node by name, and the configuration that its kubelet runs with."""
+"""Processes of the node by name, and the configuration of its running kubelet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,7 +30,7 @@ class NodeProcess(msgspec.Struct, frozen=True):
 
 
 class KubeletConfiguration(msgspec.Struct, frozen=True):
-    """Of the kubelet; `sources` are the files and flags that were read."""
+    """The configuration of the kubelet; `sources` are the files and flags that were read."""
 
     settings: Mapping[str, object]
     gates: Mapping[str, bool]
@@ -62,7 +62,7 @@ def _entries(view: ExaminedNode) -> list[str]:
 
 
 def kubelet_configuration(view: ExaminedNode) -> KubeletConfiguration:
-    """Files first, then flags, as the kubelet does. NotVisible if neither a file nor a kubelet can be seen."""
+    """Files first, then flags, as in the kubelet. NotVisible if neither a file nor a kubelet is visible."""
     view.need_node()
     running = processes(view, "kubelet")
     file = (running[0].flag("config") if running else None) or str(view.kubelet.root / "config.yaml")

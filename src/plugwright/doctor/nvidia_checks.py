@@ -1,4 +1,4 @@
-"""NVIDIA GPUs of the node: on the bus, with a driver, with device nodes that containers may open."""
+"""NVIDIA GPUs of the node: on the bus, with a driver, and with device nodes that containers can open."""
 
 import errno
 import os
@@ -16,14 +16,22 @@ __all__ = ["device_access", "device_numbers", "nvidia_gpus", "nvidia_module", "n
 _PCI = "/sys/bus/pci/devices"
 _VENDOR, _DISPLAY = "0x10de", ("0x0300", "0x0302")
 _DRIVER_GPUS = "/proc/driver/nvidia/gpus"
+_PARAMETERS = "/proc/driver/nvidia/params"
+_OTHERS = stat.S_IROTH | stat.S_IWOTH
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+_LIBRARY = "libnvidia-ml.so"
+_ENOUGH = {
+    "nvidia_uvm",
+    "nvidia_vgpu_vfio",
+}  # of these modules beside `nvidia`; hosts of vGPUs have the second one only
+_CONTROL_MINOR = 255
 _NONE = "no NVIDIA GPU on the PCI bus"
-_LOST = b"\xff\xff\xff\xff"  # of a device that does not answer on the bus
+_LOST = b"\xff\xff\xff\xff"  # read from a device that does not respond on the bus
 _MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
 
 
 def _gpus(view: ExaminedNode) -> list[str]:
-    """PCI addresses, without GPUs that are passed to virtual machines."""
+    """PCI addresses, without GPUs passed to virtual machines."""
     found_gpus = []
     for address in view.names(_PCI):
         directory = f"{_PCI}/{address}"
@@ -42,7 +50,7 @@ def _modules(view: ExaminedNode) -> set[str]:
 
 
 def _driver_version(view: ExaminedNode) -> str | None:
-    """Of the loaded kernel module."""
+    """The version of the loaded kernel module."""
     text = view.read_if_there("/proc/driver/nvidia/version")
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text or "")
     return match[1] if match else None
@@ -58,11 +66,15 @@ def nvidia_module(view: ExaminedNode) -> DoctorCheck:
     if not gpus:
         return healthy(name, _NONE)
     modules, version = _modules(view), _driver_version(view)
+    if version is not None and "nvidia" in modules and not modules & _ENOUGH:
+        why = "CUDA fails to initialise in every container (error 999)"
+        fix = "modprobe nvidia-uvm && nvidia-modprobe -c 0 -u; if that fails: dmesg | grep -i nvidia"
+        return found(name, f"NVIDIA's driver {version} is loaded without the module nvidia_uvm", why, fix)
     if version is not None:
         return healthy(name, f"NVIDIA's driver {version} is loaded for {len(gpus)} GPUs")
     why = "nothing on this node can use the GPUs: their resource is idle or 0"
     if "nouveau" in modules:
-        fix = "echo blacklist nouveau > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, modprobe nvidia"
+        fix = "echo blacklist nouveau > /etc/modprobe.d/nouveau.conf; rebuild the initramfs, reboot, modprobe nvidia"
         return found(name, f"{len(gpus)} GPUs, and nouveau is loaded in place of NVIDIA's driver", why, fix)
     if "nvidia" in modules:
         raise NotVisible("the nvidia module is loaded, and /proc/driver/nvidia/version does not name its version")
@@ -71,7 +83,7 @@ def nvidia_module(view: ExaminedNode) -> DoctorCheck:
 
 
 def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
-    """Whether the driver has every GPU that is on the bus, and each still answers there."""
+    """Whether the driver has every GPU on the bus, and each still responds there."""
     name, gpus = "nvidia-gpus", _gpus(view)
     if not gpus:
         return healthy(name, _NONE)
@@ -98,15 +110,14 @@ def _first_bytes(view: ExaminedNode, address: str) -> bytes:
 
 
 def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
-    """Whether the libraries are those of the loaded module."""
+    """Whether the libraries match the loaded module."""
     name = "nvidia-versions"
     if not _gpus(view):
         return healthy(name, _NONE)
     view.need_node()
     _need_driver(view)
     module = _driver_version(view)
-    pattern = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
-    names = [match[1] for path in _libraries() for each in view.names(path) if (match := pattern.fullmatch(each))]
+    names = [version for path in _libraries() for version in _library_versions(view, path)]
     if not names:
         raise NotVisible(f"no libnvidia-ml.so.VERSION in {some(_libraries())}")
     if module not in names:
@@ -119,18 +130,27 @@ def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
     return healthy(name, f"kernel module and libraries are {module}")
 
 
+def _library_versions(view: ExaminedNode, directory: str) -> list[str]:
+    """The version that programs load; all that are there if no link chooses one of them."""
+    pattern = re.compile(rf"{re.escape(_LIBRARY)}\.(\d+\.\d+(?:\.\d+)?)")
+    link = view.path(directory) / f"{_LIBRARY}.1"
+    chosen = [link.readlink().name] if link.is_symlink() else []
+    versions = [match[1] for each in chosen if (match := pattern.fullmatch(each))]
+    return versions or [match[1] for each in view.names(directory) if (match := pattern.fullmatch(each))]
+
+
 def _libraries() -> Iterator[str]:
     yield from _LIBRARIES
     yield from (f"/run/nvidia/driver{path}" for path in _LIBRARIES)
 
 
 def _device_directory(view: ExaminedNode) -> str:
-    """The driver container of the GPU Operator has device nodes of its own."""
+    """The directory of device nodes: the driver container of the GPU Operator has its own."""
     return next((path for path in ("/dev", "/run/nvidia/driver/dev") if view.exists(f"{path}/nvidiactl")), "/dev")
 
 
 def _nodes(view: ExaminedNode) -> list[str]:
-    """Device nodes that programs need: control, UVM, and one for each GPU of the driver."""
+    """Device nodes needed by programs: control, UVM, and one for each GPU of the driver."""
     minors = []
     for address in view.names(_DRIVER_GPUS):
         match = re.search(r"Device Minor:\s*(\d+)", view.read_if_there(f"{_DRIVER_GPUS}/{address}/information") or "")
@@ -160,7 +180,7 @@ def nvidia_nodes(view: ExaminedNode) -> DoctorCheck:
 
 
 def device_numbers(view: ExaminedNode) -> DoctorCheck:
-    """Whether device nodes have the major numbers of the loaded driver: that of UVM changes with every load."""
+    """Whether device nodes have the numbers of the loaded driver: the major number of UVM changes with every load."""
     name = "device-numbers"
     if not _gpus(view):
         return healthy(name, _NONE)
@@ -173,30 +193,41 @@ def device_numbers(view: ExaminedNode) -> DoctorCheck:
         expected = majors.get("nvidia-uvm" if node.endswith("uvm") else "nvidia", majors.get("nvidia-frontend"))
         if stat.S_ISCHR(status.st_mode) and expected is not None and os.major(status.st_rdev) != expected:
             wrong.append(f"{node} has {os.major(status.st_rdev)}, the driver {expected}")
+        elif (minor := _minor(node)) is not None and os.minor(status.st_rdev) != minor:
+            wrong.append(f"{node} has the minor number {os.minor(status.st_rdev)}, the driver {minor}")
     if wrong:
         paths = " ".join(text.split(" ", 1)[0] for text in wrong)
         return found(
             name,
-            f"device nodes with another driver's major number: {some(wrong)}",
+            f"device nodes with other numbers than the driver's: {some(wrong)}",
             "they lead to no device, or to another one; usual after the driver was loaded again",
-            f"rm {paths} && {_MAKE_NODES}, then restart the pods that have these nodes",
+            f"rm {paths} && {_MAKE_NODES}; then restart the pods that have these nodes",
         )
     return healthy(name, "device nodes have the driver's numbers")
 
 
+def _minor(node: str) -> int | None:
+    """None for nodes of UVM."""
+    name = node.rpartition("/")[2].removeprefix("nvidia")
+    return int(name) if name.isdecimal() else _CONTROL_MINOR if name == "ctl" else None
+
+
 def _majors(view: ExaminedNode) -> dict[str, int]:
-    """Of character devices, by the name of their driver."""
+    """Major numbers of character devices, by the name of their driver."""
     characters = view.read("/proc/devices").partition("Block devices:")[0]
     return {name: int(number) for number, name in re.findall(r"^\s*(\d+)\s+(\S+)$", characters, re.MULTILINE)}
 
 
 def device_access(view: ExaminedNode) -> DoctorCheck:
-    """Whether this process may open the control node: a cgroup's device rules refuse with EPERM."""
+    """Whether this process can open the control node: a cgroup's device rules deny it with EPERM."""
     name, node = "device-access", f"{_device_directory(view)}/nvidiactl"
     if not _gpus(view):
         return healthy(name, _NONE)
     if not view.exists(node) or not view.path(node).is_char_device():
         raise NotVisible(f"{node} is no device node here")
+    if closed := _closed_nodes(view):
+        why = "containers of other users cannot use the GPU: CUDA fails to initialise"
+        return found(name, f"only their owner may open {some(closed)}", why, f"chmod 0666 {' '.join(closed)}")
     try:
         os.close(os.open(view.path(node), os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except PermissionError as error:
@@ -206,8 +237,17 @@ def device_access(view: ExaminedNode) -> DoctorCheck:
     return healthy(name, f"{node} can be opened")
 
 
+def _closed_nodes(view: ExaminedNode) -> list[str]:
+    """Nodes that other users may not open, unless the driver is configured to make them so (DeviceFileMode)."""
+    configured = re.search(r"^DeviceFileMode:\s*(\d+)$", view.read_if_there(_PARAMETERS) or "", re.MULTILINE)
+    if configured and not int(configured[1]) & _OTHERS:
+        return []
+    nodes = [node for node in _nodes(view) if view.path(node).is_char_device()]
+    return [node for node in nodes if not view.path(node).stat().st_mode & _OTHERS]
+
+
 def refusal(node: str, code: int) -> DoctorCheck:
-    """The finding for a device node that may not be opened."""
+    """The finding for a device node that cannot be opened."""
     why = "NVML and CUDA need it: GPUs look lost from here"
     if code == errno.EPERM:
         fix = (

@@ -1,6 +1,6 @@
-"""The container runtime: whether it makes devices of CDI names, and reads the directories that plugwright writes to.
+"""The container runtime: whether it supports CDI names, and reads the directories to which plugwright writes.
 
-It is asked through its CRI socket first; files are read if it does not answer.
+Its CRI socket is used first; files are read if it does not respond.
 """
 
 import asyncio
@@ -23,20 +23,21 @@ from plugwright.protocol import transport, wire_format
 from plugwright.sdk import cdi
 from plugwright.text import clean
 
-__all__ = ["runtime_cdi"]
+__all__ = ["container_runtime", "runtime_cdi"]
 
 _SOCKETS = ("/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/var/run/crio/crio.sock")
 _CONTAINERD_FILE = "/etc/containerd/config.toml"
 _CRIO_FILES = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
 _VERSION, _STATUS = "/runtime.v1.RuntimeService/Version", "/runtime.v1.RuntimeService/Status"
 _CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+_DISABLED = ("cri", *_CRI_PLUGINS)  # in `disabled_plugins`, as containerd's package of Docker has it
 _LIMIT = 5.0  # seconds
-_LARGEST = 4 * 2**20  # bytes of an answer
+_LARGEST = 4 * 2**20  # bytes of a response
 _CDI_SINCE, _CDI_ON_SINCE = (1, 7), (2, 0)  # of containerd
 
 
 class CdiSupport(msgspec.Struct, frozen=True):
-    """None is unknown."""
+    """Support for CDI; None is unknown."""
 
     name: str  # containerd or cri-o
     version: tuple[int, ...] | None = None
@@ -46,6 +47,47 @@ class CdiSupport(msgspec.Struct, frozen=True):
     @property
     def shown(self) -> str:
         return f"{self.name} {'.'.join(map(str, self.version))}" if self.version else self.name
+
+
+def container_runtime(view: ExaminedNode) -> DoctorCheck:
+    """Whether the kubelet's container runtime answers on its CRI socket."""
+    name, why = "container-runtime", "the kubelet cannot start containers, and its node is NotReady"
+    view.need_node()
+    endpoint = _endpoint(view)
+    sockets = [endpoint] if endpoint else [path for path in _SOCKETS if view.path(path).is_socket()]
+    problems = {path: _silence(view, path) for path in sockets}
+    if working := next((path for path, problem in problems.items() if not problem), None):
+        return healthy(name, f"{working} answers")
+    if (not endpoint or "containerd" in endpoint) and (disabled := _disabled_plugin(view)):
+        fix = f"remove {disabled} from disabled_plugins in {_CONTAINERD_FILE}, then systemctl restart containerd"
+        return found(name, f"{disabled} is in disabled_plugins of {_CONTAINERD_FILE}", why, fix)
+    if not problems:
+        if view.exists(_CONTAINERD_FILE):
+            return healthy(name, f"{_CONTAINERD_FILE} has the CRI plugin on; no socket is at the usual places")
+        raise NotVisible(f"no container runtime at {some(_SOCKETS)}")
+    service = "crio" if "crio" in sockets[0] else "containerd"
+    fix = f"systemctl restart {service}; journalctl -u {service} -n 50"
+    if endpoint:
+        fix += "; or correct containerRuntimeEndpoint of the kubelet"
+    return found(name, "; ".join(f"{path} {problem}" for path, problem in problems.items()), why, fix)
+
+
+def _silence(view: ExaminedNode, socket: str) -> str:
+    """Why a CRI socket does not answer; empty if it does."""
+    path = view.path(socket)
+    if not path.exists():
+        return "does not exist"
+    try:
+        asyncio.run(_asked(path))
+    except (OSError, PlugwrightError) as error:
+        return f"does not answer: {error}"
+    return ""
+
+
+def _disabled_plugin(view: ExaminedNode) -> str | None:
+    text = view.read_if_there(_CONTAINERD_FILE)
+    disabled = () if text is None else _texts(_toml(text).get("disabled_plugins")) or ()
+    return next((plugin for plugin in disabled if plugin in _DISABLED), None)
 
 
 def runtime_cdi(view: ExaminedNode) -> DoctorCheck:
@@ -87,7 +129,7 @@ def _reads_dynamic(directories: Sequence[str]) -> bool:
 
 
 def _uses_cdi(view: ExaminedNode) -> bool:
-    """Whether the node has specs, or serves claims, whose devices are CDI names. Without a daemon it is unknown."""
+    """Whether the node has specs, or serves claims, whose devices are CDI names. Unknown without a daemon."""
     if any(name.endswith((".json", ".yaml")) for path in view.spec_directories for name in view.names(path)):
         return True
     return any(resource.driver is not None for resource in view.report.resources)
@@ -116,13 +158,17 @@ def _settings(view: ExaminedNode) -> CdiSupport:
 
 
 def _sockets(view: ExaminedNode) -> Iterator[str]:
-    try:
-        endpoint = kubelet_configuration(view).text("containerRuntimeEndpoint")
-    except (OSError, ValueError, PlugwrightError):
-        endpoint = ""
-    if endpoint:
-        yield endpoint.removeprefix("unix://")
+    if endpoint := _endpoint(view):
+        yield endpoint
     yield from _SOCKETS
+
+
+def _endpoint(view: ExaminedNode) -> str:
+    """The CRI socket in the kubelet's configuration; empty if it names none."""
+    try:
+        return kubelet_configuration(view).text("containerRuntimeEndpoint").removeprefix("unix://")
+    except (OSError, ValueError, PlugwrightError):
+        return ""
 
 
 async def _asked(socket: Path) -> CdiSupport:
@@ -163,7 +209,7 @@ def _from_files(view: ExaminedNode) -> CdiSupport | None:
 
 
 def _containerd(view: ExaminedNode, text: str) -> CdiSupport:
-    """A file of version 3 is of containerd 2; imported files override the importing one."""
+    """The settings of containerd. A file of version 3 is of containerd 2; imported files override the importing one."""
     main = _toml(text)
     settings = CdiSupport("containerd")
     if main.get("version") == 3:

@@ -1,15 +1,15 @@
 """The placement of `serve: dra`: every device belongs to claims.
 
-A node may come from `serve: both` or from the device plugin API while pods hold devices through it. So the kubelet's
-checkpoint is read when the driver starts, and a device in it is published when its pod has ended. While the checkpoint
-cannot be read, no device is published. None of this is on the path of a claim.
+A node can switch to it from `serve: both` or from the device plugin API while pods hold devices through the latter. So
+the kubelet's checkpoint is read when the driver starts, and a device in it is published after its pod has ended. While
+the checkpoint cannot be read, no device is published. None of this is on the path of a claim.
 
 The kubelet does not write its checkpoint when it frees a device (3.60), only after a device list or an Allocate (4.31).
 Pod-resources cannot replace it, because `List` omits the devices of init containers (6.6). So while only the checkpoint
 names the holder of a device, the resource is registered with the device plugin API as well, with all devices Unhealthy.
 
-During a rolling update the daemon before may still place devices. Until it ends, this one publishes the devices that
-the split file of the other gives to claims; then the file is removed, because it would be outdated from then on.
+During a rolling update the previous daemon can still place devices. Until it ends, this one publishes the devices that
+the other's split file assigns to claims; then the file is removed, because it would be outdated from then on.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ __all__ = ["ClaimsOnly"]
 logger = logging.getLogger(__name__)
 
 _DISK_LIMIT = 5.0  # seconds
-_INTERVAL = 2.0  # seconds between two readings while a pod holds a device
-_LONGEST_INTERVAL = 30.0  # seconds, while the checkpoint is written again for each reading
+_INTERVAL = 2.0  # seconds between two reads while a pod holds a device
+_LONGEST_INTERVAL = 30.0  # seconds, while each read makes the kubelet write its checkpoint
 _STORED = "a pod that the kubelet's checkpoint has"
 _UNREAD = "it is not known yet which devices pods hold through the device plugin API"
 
@@ -56,8 +56,8 @@ class ClaimsOnly:
         self._interval = min(_INTERVAL, runtime.settings.timeouts.holders)
         self._rewrites = Backoff(self._interval, _LONGEST_INTERVAL)
         self._is_unlisted = Latest(False)  # whether only the checkpoint names the holder of a device
-        self._held: Mapping[str, str] | None = None  # the pod of each device; None while that is not known
-        self._followed: Mapping[str, DeviceState] = {}  # as another process places devices
+        self._held: Mapping[str, str] | None = None  # the pod of each device; None while unknown
+        self._followed: Mapping[str, DeviceState] = {}  # the placements of another process
         self._problems = LogOnce(logger)
 
     def in_slices(self, devices: Mapping[str, Device]) -> Collection[str] | None:
@@ -69,14 +69,14 @@ class ClaimsOnly:
         return [key for key in devices if self._held.keys().isdisjoint(units[key])]
 
     def taints(self) -> Mapping[str, Mapping[str, str]]:
-        """Those that another process has set."""
+        """The taints of another process."""
         return {key: MOVING for key, state in self._followed.items() if state is DeviceState.TAINTED}
 
     def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
-        """Nothing waits for it."""
+        """Does nothing: nothing waits for it."""
 
     async def arriving(self, names: Collection[str]) -> None:
-        """Nothing has to be moved."""
+        """Does nothing: no device has to move."""
 
     def refusal(self, device_id: str) -> str:
         if self._held is not None and not self._held:
@@ -102,7 +102,7 @@ class ClaimsOnly:
         raise ConfigError(f"{text}: devices move if the operator's file has `serve: both`")
 
     async def run(self) -> None:
-        """Runs forever; when no pod holds a device any more, it only keeps the lock."""
+        """Runs forever; once no pod holds a device, it only keeps the lock."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_until_settled())
@@ -117,7 +117,7 @@ class ClaimsOnly:
             await asyncio.sleep(self._rewrites.delay() if self._is_unlisted.value else self._interval)
 
     async def _register_while_unlisted(self) -> None:
-        """Gives the kubelet device lists to write its checkpoint after."""
+        """Sends device lists to the kubelet, after which it writes its checkpoint."""
         while True:
             await self._is_unlisted.until(bool)
             await first(self._runtime.registration.run(), self._until_listed())
@@ -126,7 +126,7 @@ class ClaimsOnly:
         await self._is_unlisted.until(lambda is_unlisted: not is_unlisted)
 
     async def _is_settled(self) -> bool:
-        """Reads again what is not known, and what pods still hold; whether nothing is left to wait for."""
+        """Reads unknown holders and those that pods still have; returns whether nothing is left to wait for."""
         try:
             if not self._lock.is_held and not await self._disk.run(self._take_over):
                 await self._follow()
@@ -143,7 +143,7 @@ class ClaimsOnly:
         return not held
 
     def _take_over(self) -> bool:
-        """In a thread. No process reads the split file of `serve: both` again that this one makes outdated."""
+        """In a thread. Removes the split file of `serve: both`, which would be outdated from now on."""
         if not self._lock.take(shared=True):
             return False
         files.remove(self._split)
@@ -160,7 +160,7 @@ class ClaimsOnly:
             self.changed.notify()
 
     async def _read_held(self) -> dict[str, str]:
-        """At first by the checkpoint, which pod-resources only names: a kubelet that has just started lists no pods."""
+        """At first reads the checkpoint only, with names from pod-resources: a starting kubelet lists no pods."""
         holders = self._runtime.holdings
         stored = await holders.stored()
         if self._held is None:
@@ -177,7 +177,7 @@ class ClaimsOnly:
         return {key: pods.get(key, _STORED) for key in self._held if key in pods or key in stored}
 
     def _placed(self, device_id: str) -> tuple[DeviceState, ServeMode, str]:
-        """The state of the device, where it is to be, and why it is not there; empty if it is."""
+        """The state of the device, its target, and why it is not there; empty if it is."""
         if self._held is None:
             state = self._followed.get(device_id, DeviceState.WITHHELD)
             return state, ServeMode.DRA, "" if state is DeviceState.PUBLISHED else self.problem

@@ -1,4 +1,4 @@
-"""The devices of a resource as claims see them, and the plugin's methods: what preparing a claim needs of the SDK."""
+"""The devices of a resource as claims see them, and the plugin's methods: the SDK's side of preparing a claim."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -14,11 +14,11 @@ from plugwright.sdk.plugin import Plugin
 
 __all__ = ["ClaimAdmission", "PluginDevices"]
 
-_NOT_THERE = ("gone", "held", "holders-unknown")  # codes: no plugin call can make such a device usable
+_NOT_THERE = ("gone", "held", "holders-unknown")  # codes of devices that no plugin call can make usable
 
 
 class ClaimAdmission(Protocol):
-    """Whether claims may have a device; part of `device_placement.DevicePlacement`."""
+    """Whether claims can get a device; part of `device_placement.DevicePlacement`."""
 
     async def arriving(self, names: Collection[str]) -> None: ...
 
@@ -26,18 +26,18 @@ class ClaimAdmission(Protocol):
 
 
 class PluginDevices:
-    """Implements `claim_setup.DeviceAccess`; devices are known by their names in the slices."""
+    """Implements `claim_setup.DeviceAccess`; devices are identified by their names in the slices."""
 
     def __init__(
         self, runtime: ResourceRuntime, placement: ClaimAdmission, taints: TaintController | None = None
     ) -> None:
         self._runtime, self._placement, self._taints = runtime, placement, taints
         self.arriving = placement.arriving
-        self._snapshot: Snapshot | None = None  # that `_by_name` was made of
+        self._snapshot: Snapshot | None = None  # from which `_by_name` was made
         self._by_name: dict[str, Device] = {}
 
     def device(self, name: str) -> Device | None:
-        """As it is without a cordon: that is a taint, which claims that have the device already do not mind."""
+        """The device without its cordon, which is a taint that does not affect claims that already have the device."""
         snapshot = self._runtime.inventory.latest.value
         if snapshot is None:
             return None
@@ -56,18 +56,18 @@ class PluginDevices:
         found = [taint for taint in (published or {}).get(device.id, ()) if taint["key"] != CORDONED]
         if found:
             return found
-        # It has just failed: a taint will be published soon.
+        # It has just failed: its taint will be published soon.
         return ({"key": UNHEALTHY, "value": device.code, "effect": usual_effect(self._runtime.serve.taints)},)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        """Also calls pre_start(): a kubelet does not call a DRA driver before it starts a container.
+        """Also calls pre_start(), because the kubelet does not call a DRA driver before it starts a container.
 
-        Admin access looks at devices that others may hold: by default, nothing is done to them.
+        Admin access monitors devices that others can hold: by default, the plugin does not change them.
         """
         plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
         owned = [device for device in devices if not device.admin_access]
         await self._confirm([device.id for device in owned])
-        # What a pod of the device plugin API had is given back first: its end may not have been noticed there yet.
+        # Releases devices of ended device plugin pods first, because their end can still be unnoticed.
         await self._runtime.released_devices.release([device.id for device in owned])
         allocation: object = await self._runtime.calls.call("allocate", plugin.allocate, devices, limit=limits.allocate)
         if not isinstance(allocation, Allocation):
@@ -78,7 +78,7 @@ class PluginDevices:
         return allocation
 
     async def _confirm(self, device_ids: Sequence[str]) -> None:
-        """The claim is recorded by now: nobody else is given the hardware, unless somebody has it already."""
+        """Checks for other holders. The claim is already recorded, so nothing else gets the hardware from now on."""
         resource = self._runtime.resource
         for device_id, reason in (await self._runtime.ledger.confirm(resource, device_ids)).items():
             raise PluginError(f"device {device_id} of {resource} cannot be given to a claim: {reason}")

@@ -1,7 +1,7 @@
-"""Which API offers each device of a resource: the states of a device, and what a driver asks of a placement.
+"""Which API offers each device of a resource: the states of a device, and a driver's interface to the placement.
 
-`serve: dra` is `claims_only`, in which every device belongs to claims. `serve: both` is the package `both`, which
-nothing else loads.
+`claims_only` implements `serve: dra`, in which every device belongs to claims. The package `both`, loaded by nothing
+else, implements `serve: both`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,14 +19,14 @@ MOVING = {"key": "plugwright.dev/moving", "value": "device-plugin", "effect": "N
 
 
 class DeviceState(StrEnum):
-    """Which API offers a device; `both.states` has the transitions."""
+    """Which API offers a device; `both.states` defines the transitions."""
 
     LISTED = "listed"  # Healthy in the kubelet's list
     WITHHELD = "withheld"  # Unhealthy in the kubelet's list: held by a pod, or not known to be free
     PUBLISHED = "published"  # in a ResourceSlice
-    TAINTED = "tainted"  # in a ResourceSlice with the taint of a move: claims that have it keep it
+    TAINTED = "tainted"  # in a ResourceSlice with the taint of a move: claims that hold it keep it
     WITHDRAWN = "withdrawn"  # removed from the ResourceSlices, which the API server has yet to confirm
-    DISPUTED = "disputed"  # held through both APIs, or it is not known by whom
+    DISPUTED = "disputed"  # held through both APIs, or by an unknown holder
 
     @property
     def offered_by(self) -> ServeMode | None:
@@ -38,12 +38,12 @@ class DeviceState(StrEnum):
 
 
 class DevicePlacement(Protocol):
-    """Decides which devices claims may have; `changed` is notified when `in_slices` or `taints` are others."""
+    """Decides which devices claims can get; `changed` is notified when `in_slices` or `taints` change."""
 
     changed: Signal
 
     def in_slices(self, devices: Mapping[str, Device]) -> Collection[str] | None:
-        """Those of the devices that are to be published; None while that is not known."""
+        """The devices to publish; None while they are not known."""
         ...
 
     def taints(self) -> Mapping[str, Mapping[str, str]]:
@@ -51,18 +51,18 @@ class DevicePlacement(Protocol):
         ...
 
     def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
-        """The names of the devices in the slices of the API server, and whether with the taint of a move.
+        """Receives the names of the devices in the API server's slices, and whether each has the taint of a move.
 
-        `taints_dropped`: the server keeps no taints.
+        `taints_dropped`: the server drops taints.
         """
         ...
 
     async def arriving(self, names: Collection[str]) -> None:
-        """A claim that is not prepared yet names these devices: they may have to be moved to claims first."""
+        """An unprepared claim names these devices: they could have to move to claims first."""
         ...
 
     def refusal(self, device_id: str) -> str:
-        """Why no claim can be prepared with the device now; empty if one can."""
+        """Why no claim can be prepared with the device now; empty if it is possible."""
         ...
 
     def status(self) -> dict[str, object]:
@@ -70,7 +70,7 @@ class DevicePlacement(Protocol):
         ...
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        """An operator's command; `ConfigError` if it cannot be followed."""
+        """Runs an operator's command; `ConfigError` if it is impossible."""
         ...
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class DevicePlacement(Protocol):
 def device_status(
     device_id: str, state: DeviceState, target: ServeMode, waits: str, claims: Iterable[str]
 ) -> dict[str, object]:
-    """One device in the driver's status; `waits` is why it is not where it is to be."""
+    """One device in the driver's status; `waits` is why it is not on its target side."""
     return {
         "name": device_name(device_id),
         "api": state.offered_by or "",
@@ -93,9 +93,9 @@ def device_status(
 
 
 def hardware_units(devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:
-    """By device id, the sorted ids of all devices that are the same hardware or draw on the same counters.
+    """By device id, the sorted ids of all devices that are the same hardware or use the same counters.
 
-    Such devices, as a GPU and its partitions, are offered by one API together.
+    One API offers all such devices, as a GPU and its partitions.
     """
     devices = sorted(devices, key=lambda device: natural_order(device.id))
     names = {name for device in devices for name in device.physical}
@@ -118,7 +118,7 @@ def hardware_units(devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:
 
 
 def _hardware(device: Device, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Two parts of one device are different hardware, unless the device itself is listed too."""
+    """The names of a device's hardware. Two parts of one device differ, unless the device itself is listed too."""
     for consumption in device.consumes:
         yield "counters", consumption.of.name
     for name in device.physical:

@@ -1,10 +1,10 @@
-"""The DRA driver of one resource: its parts made, joined and run together.
+"""The DRA driver of one resource: creates, connects and runs its parts.
 
     inventory → placement, taints → the content of the pool → publisher → ResourceSlices
     kubelet → registration → preparation → plugin, checkpoint, CDI files
 
-A driver that cannot begin, because it does not know its node or its API server, says so in one line and tries again;
-other resources go on without it.
+A driver that cannot start, because it does not know its node or its API server, logs that in one line and retries;
+other resources continue without it.
 """
 
 import asyncio
@@ -61,11 +61,11 @@ logger = logging.getLogger(__name__)
 
 _TAINTS = "taints.json"
 _CONNECT_LIMIT = 10.0  # seconds to read a kubeconfig or the files of a service account
-_RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
+_RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot start
 
 
 def find_api_server(settings: Settings) -> ResourceClient:
-    """That of the settings' kubeconfig, else of the pod, else of KUBECONFIG."""
+    """The API server of the settings' kubeconfig, otherwise of the pod, otherwise of KUBECONFIG."""
     if settings.kubeconfig is not None:
         return ApiClient.of_kubeconfig(settings.kubeconfig, sizes=SMALL)
     return ApiClient.find(os.environ, sizes=SMALL)
@@ -92,7 +92,7 @@ class Driver:
         connect: Callable[[Settings], ResourceClient] = find_api_server,
         wrap: Callable[[DevicePlacement], DevicePlacement] = lambda placement: placement,
     ) -> None:
-        """`wrap` is for tests that replace what a placement decides."""
+        """`wrap` is for tests that replace the decisions of a placement."""
         self.state = Latest(DriverState(RegistrationState.STARTING.value, since=time.time()))
         self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
         self._runtime, self._connect, self._wrap = runtime, connect, wrap
@@ -100,7 +100,7 @@ class Driver:
         self._unpublishable = ""  # why the devices cannot be in slices
         self._problems = LogOnce(logger)
         self._connections = BlockingCalls("reading the access to the API server", _CONNECT_LIMIT)
-        runtime.inventory.withhold({}, offered=())  # until it is known which API has them
+        runtime.inventory.withhold({}, offered=())  # until it is known which API offers them
 
     async def run(self) -> None:
         retry = Backoff(*_RETRY)
@@ -155,7 +155,7 @@ class Driver:
         return await parts.placement.command(name, arguments)
 
     async def _made(self) -> _DriverParts:
-        """`ConfigError` or OSError where something is missing that the driver cannot do without."""
+        """Makes the parts; `ConfigError` or OSError if something necessary is missing."""
         runtime, settings, serve = self._runtime, self._runtime.settings, self._runtime.serve
         node = _node_name(settings)
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
@@ -186,7 +186,7 @@ class Driver:
         )
 
     def _record_claims(self, prepared: PreparedClaims) -> None:
-        """The ledger keeps back devices of other resources that are the same hardware."""
+        """Passes the claims to the ledger, which keeps back the same hardware in other resources."""
         records = [
             ClaimRecord(
                 self.name,
@@ -206,12 +206,12 @@ class Driver:
     def _placement(self, files: DriverPaths, api: ResourceClient, prepared: PreparedClaims) -> DevicePlacement:
         if self._runtime.serve.api is not ServeMode.BOTH:
             return ClaimsOnly(self._runtime, prepared, files)
-        from plugwright.dra.both.operators import OperatedSplit  # nothing but `serve: both` loads its package
+        from plugwright.dra.both.operators import OperatedSplit  # only `serve: both` loads its package
 
         return OperatedSplit.of(self._runtime, files, prepared, api)
 
     async def _serve(self, parts: _DriverParts) -> None:
-        """For ever: ends by an error of one of the parts."""
+        """Runs the parts until one of them fails."""
         ends = [
             source.subscribe(partial(self._set_state, parts))
             for source in (parts.registration.status, parts.publisher.status)
@@ -231,7 +231,7 @@ class Driver:
                 end()
 
     async def _offer(self, parts: _DriverParts) -> None:
-        """Has those devices published that claims are to be allocated from, whenever they or their taints change."""
+        """Publishes the devices for claims, whenever they or their taints change."""
         inventory, changes = self._runtime.inventory.latest, Signal()
         sources = (inventory, parts.taints.taints, parts.placement.changed)
         ends = [source.subscribe(changes.notify) for source in sources]
@@ -245,10 +245,10 @@ class Driver:
                 end()
 
     def _publish(self, parts: _DriverParts, snapshot: Snapshot, taints: Mapping[str, Sequence[Taint]]) -> None:
-        """Devices that cannot be published leave the slices as they are, and claims are prepared all the same."""
+        """Publishes devices. If that is impossible, the slices stay unchanged, and claims are still prepared."""
         offered = parts.placement.in_slices(snapshot.devices)
         if offered is None and snapshot.devices:
-            return  # what is published stays until it is known which devices belong to claims
+            return  # published devices stay until it is known which devices belong to claims
         self._unpublishable = ""
         try:
             content = pool_content(snapshot, offered or (), taints, parts.placement.taints())
@@ -261,7 +261,7 @@ class Driver:
         self._set_state(parts)
 
     def _confirm(self, parts: _DriverParts) -> None:
-        """Tells the placement which devices the API server has."""
+        """Tells the placement which devices the API server has stored."""
         published = parts.publisher.published.value
         if published is not None and parts.publisher.is_current:
             dropped = "taints" in parts.publisher.status.value.dropped
@@ -282,7 +282,7 @@ class Driver:
             await self._give_back_unclaimed()
 
     async def _give_back_unclaimed(self) -> None:
-        """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
+        """Returns the devices of a device plugin resource without a driver, except those of claims."""
         files = DriverPaths.of(self._runtime.settings, self.name)
         try:
             claims = (await PreparedClaims(files.checkpoint, boot_id()).read()).values()
@@ -303,7 +303,7 @@ def _node_name(settings: Settings) -> str:
 
 
 def _driver_state(registration: RegistrationStatus, slices: PublisherStatus) -> DriverState:
-    """Ready when registered and published; slices stay in an API server that is away, so they count then too."""
+    """Ready when registered and published; slices stay in an unreachable API server, so they count then too."""
     is_published = slices.state is PublisherState.PUBLISHED
     was_published = slices.state is PublisherState.AWAY and slices.slices > 0
     if registration.state is not RegistrationState.REGISTERED:

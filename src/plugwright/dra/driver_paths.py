@@ -1,9 +1,9 @@
-"""The files of a driver on its node, and what they say about claims that may still have devices.
+"""The files of a driver on its node, and the evidence in them of claims that could still have devices.
 
-The directory that the kubelet has for the driver contains its sockets and the checkpoint of prepared claims. The split
-file, which only `serve: both` writes, records which API offers each device; its lock decides which process of a driver
-places devices while an old and a new daemon run side by side. A lock without a split file means that the driver was
-last served by `serve: dra`: every device belonged to claims.
+The kubelet's directory for the driver contains its sockets and the checkpoint of prepared claims. The split file, which
+only `serve: both` writes, records which API offers each device; its lock decides which process of a driver places
+devices while an old and a new daemon run side by side. A lock without a split file means that the driver was last
+served by `serve: dra`: every device belonged to claims.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _RESOURCE = "resource"  # the file with the name of the resource that a driver s
 
 
 class DriverPaths(msgspec.Struct, frozen=True):
-    """`directory` is the kubelet's for this driver; `split` is in the daemon's state directory, if it has one."""
+    """`directory` is the kubelet's for this driver; `split` is in the daemon's state directory, if there is one."""
 
     driver: str
     directory: Path
@@ -47,7 +47,7 @@ class DriverPaths(msgspec.Struct, frozen=True):
 
     @property
     def checkpoint(self) -> Path:
-        """Of prepared claims."""
+        """The checkpoint of prepared claims."""
         return self.directory / "checkpoint.json"
 
     @property
@@ -58,7 +58,7 @@ class DriverPaths(msgspec.Struct, frozen=True):
 class PlacementLock:
     """The lock of the process that places devices: exclusive for `serve: both`, shared for `serve: dra`.
 
-    The methods block: for a thread.
+    The methods block: call them in a thread.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,11 +70,11 @@ class PlacementLock:
         return self._descriptor is not None
 
     def exists(self) -> bool:
-        """Whether a driver has served claims on this node before."""
+        """Whether a driver has served claims on this node."""
         return self._path.exists()
 
     def take(self, *, shared: bool = False) -> bool:
-        """Whether this process places devices from now on, until `close`; False while another one does."""
+        """Takes the lock until `close`; returns False while another process has it."""
         if self._descriptor is None:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
@@ -83,14 +83,14 @@ class PlacementLock:
             except BlockingIOError:
                 os.close(descriptor)
                 return False
-            if not self._is_current(descriptor):  # removed by its last holder meanwhile
+            if not self._is_current(descriptor):  # removed by its last holder in the meantime
                 os.close(descriptor)
                 return False
             self._descriptor = descriptor
         return True
 
     def remove(self) -> None:
-        """Removes the file of a lock that this process holds: no driver serves claims here any more."""
+        """Removes the lock file, which this process holds: no driver serves claims here any more."""
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
             self.close()
@@ -108,10 +108,10 @@ class PlacementLock:
 
 
 def may_have_claims(paths: DriverPaths) -> bool:
-    """Whether claims may have devices of a resource that the device plugin API serves; changes no file.
+    """Whether claims could have devices of a resource that the device plugin API serves; changes no file.
 
-    Also if no claim is prepared: the scheduler may have given a device to a claim that is on its way. A file that
-    cannot be read may contain anything.
+    True even without a prepared claim, because the scheduler could have allocated a device to a claim that is not
+    prepared yet. A file that cannot be read could contain anything.
     """
     claims = _document(paths.checkpoint, line=1)
     states = recorded_states(paths.split)
@@ -123,9 +123,9 @@ def may_have_claims(paths: DriverPaths) -> bool:
 
 
 def record_resource(paths: DriverPaths, resource: str) -> None:
-    """Records whose driver it is: a later configuration may no longer name the driver."""
+    """Records the driver's resource, because a later configuration can omit the driver."""
     path = paths.directory / _RESOURCE
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         if files.read(path).decode() == resource:
             return
     with suppress(OSError):

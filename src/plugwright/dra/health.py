@@ -1,4 +1,4 @@
-"""The health of a resource's devices, for the kubelet: it shows it in the status of pods that have claimed them."""
+"""The health of a resource's devices for the kubelet, which shows it in the status of pods with claims."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -10,8 +10,8 @@ from plugwright.system.latest import Signal
 
 __all__ = ["HealthService", "reported"]
 
-_REPEAT = 10.0  # seconds; the kubelet believes a message for 30
-_MESSAGE_LIMIT = 1024  # bytes that the kubelet shows
+_REPEAT = 10.0  # seconds; the kubelet considers a message valid for 30
+_MESSAGE_LIMIT = 1024  # bytes shown by the kubelet
 
 
 def reported(pool: str, snapshot: Snapshot, unconfirmed: str = "") -> list[ReportedHealth]:
@@ -28,7 +28,7 @@ class HealthService:
         self._inventory, self._pool, self._repeat = inventory, pool, repeat
 
     async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
-        """Nothing before discovery's first list: an empty message would say that there are no devices."""
+        """Yields nothing before discovery's first list: an empty message would mean that there are no devices."""
         latest, unconfirmed, changed = self._inventory.latest, self._inventory.unconfirmed, Signal()
         ends = [latest.subscribe(changed.notify), unconfirmed.subscribe(changed.notify)]
         try:
@@ -43,9 +43,9 @@ class HealthService:
 
 
 def _reported(pool: str, device: Device, cordoned: Device | None, since: int, unconfirmed: str) -> ReportedHealth:
-    """A cordon keeps new pods away; the status of those that have the device says whether it works, and the cordon.
+    """The health of a device. A cordon only keeps new pods away: for holders, health and cordon are both reported.
 
-    An unconfirmed device is not known to be healthy; one that has failed stays Unhealthy.
+    An unconfirmed device is not known to be healthy; a failed one stays Unhealthy.
     """
     actual = cordoned or device
     texts = [f"{actual.reason} ({actual.code})" if not actual.healthy else unconfirmed]

@@ -1,9 +1,9 @@
-"""A DRA driver for a resource that claims are no longer served from: it ends the claims that were prepared before.
+"""A DRA driver for a resource that no longer serves claims: it ends the claims prepared earlier.
 
 A pod with a claim cannot end before its driver has unprepared the claim, and its devices are not free before. So a
-daemon that finds prepared claims keeps their driver registered until the last one is unprepared. Nothing here needs the
-API server, because the pod of such a daemon has no token: recorded claims are prepared again from the record, after a
-reboot for example, and new ones are refused.
+daemon that finds prepared claims keeps their driver registered until the last one is unprepared. This does not need the
+API server, because the pod of such a daemon has no token: recorded claims are prepared again from the record, for
+example after a reboot, and new ones are refused.
 
 The ResourceSlices of the driver would attract new claims. The kubelet deletes them when the driver has been
 unregistered for 30 s, and registering earlier cancels that (11.8). So the driver registers only after this time.
@@ -26,7 +26,7 @@ from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup
 from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
 from plugwright.dra.resource_claims.preparation import Preparation
-from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, State
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, natural_order
 from plugwright.sdk import cdi
@@ -46,11 +46,11 @@ __all__ = ["LeavingDriver"]
 logger = logging.getLogger(__name__)
 
 _DISK_LIMIT = 5.0  # seconds
-_RETRY = 0.5, 10.0  # seconds; the first and the longest wait before files are tried again
+_RETRY = 0.5, 10.0  # seconds; the first and the longest wait before files are read again
 
 
 class LeavingDriver:
-    """Implements `sdk.serve_settings.ResourceDriver`. Ready once the claims are known, because devices are served."""
+    """Implements `sdk.serve_settings.ResourceDriver`. Ready once the claims are known, when devices can be served."""
 
     def __init__(self, runtime: ResourceRuntime, driver: str) -> None:
         self.name = check_driver_name(driver)
@@ -66,7 +66,7 @@ class LeavingDriver:
         self._known = False  # whether the claims have been read
         self._withheld: Mapping[str, str] | None = None
         self._problems = LogOnce(logger)
-        runtime.inventory.withhold({}, offered=())  # until it is known what claims hold
+        runtime.inventory.withhold({}, offered=())  # until the devices held by claims are known
 
     async def run(self) -> None:
         ends = [source.subscribe(self._withhold) for source in (self._prepared.latest, self._runtime.inventory.latest)]
@@ -75,7 +75,7 @@ class LeavingDriver:
             if self._prepared.latest.value:
                 await self._leave()
             await self._finish()
-            await asyncio.Event().wait()  # the supervisor would start a part again that has ended
+            await asyncio.Event().wait()  # the supervisor would restart a part that ends
         finally:
             for end in ends:
                 end()
@@ -118,14 +118,14 @@ class LeavingDriver:
         raise ConfigError(f"{text}: devices move if the operator's file has `serve: both`")
 
     def refusal(self, device_id: str) -> str:
-        """Of a device that a recorded claim gets again, which is the only kind that arrives here."""
+        """Never refuses: only recorded claims arrive here, which get their devices again."""
         return ""
 
     async def arriving(self, names: Collection[str]) -> None:
-        """Nothing has to be moved."""
+        """Does nothing: no device has to move."""
 
     async def _until_known(self) -> None:
-        """Returns when no other process places devices, and the claims are read; offers no device before."""
+        """Returns when no other process places devices and the claims are read; offers no device before."""
         retry = Backoff(*_RETRY)
         while True:
             try:
@@ -158,7 +158,7 @@ class LeavingDriver:
         services = DriverServices(preparation, HealthService(self._runtime.inventory, pool))
         registration = DriverRegistration(self.name, sockets, services, self._runtime.service.metrics)
         self._registration = registration
-        await first(self._serve(registration, preparation, wait), self._until_left())
+        await first(self._serve(registration, preparation, wait), self._undo_ended(), self._until_left())
 
     async def _serve(self, registration: DriverRegistration, preparation: Preparation, wait: float) -> None:
         await asyncio.sleep(wait)
@@ -176,18 +176,36 @@ class LeavingDriver:
         finally:
             end()
 
+    async def _undo_ended(self) -> None:
+        """Runs forever; undoes claims that the kubelet has unprepared already, when their last pod has ended."""
+        setup, retry = self._setup(), Backoff(*_RETRY)
+        while True:
+            await self._prepared.latest.until(lambda claims: any(map(_is_kept_for_pods, claims.values())))
+            await asyncio.sleep(retry.delay())
+            try:
+                active = {(pod.namespace, pod.name) for pod in await self._runtime.ledger.list_pods()}
+                async with self._prepared.transaction() as transaction:
+                    for claim in list(transaction.claims.values()):
+                        if _is_kept_for_pods(claim) and active.isdisjoint(_pods(claim)):
+                            await setup.undo(transaction, claim)
+                            facts = {"claim": str(claim), "uid": claim.uid}
+                            logger.info("unprepared a claim whose last pod has ended", extra=facts)
+            except (OSError, PlugwrightError) as error:
+                facts = {"driver": self.name, "reason": clean(error)}
+                self._problems.warning("ended claims stay", clean(error), extra=facts)
+
     async def _until_left(self) -> None:
         await self._prepared.latest.until(lambda claims: not claims)
 
     async def _finish(self) -> None:
-        """All devices are the device plugin API's; a later start needs no driver."""
+        """Gives all devices to the device plugin API; a later start needs no driver."""
         with suppress(PlugwrightError, OSError):
             await self._disk.run(self._forget)
         logger.info("no claim holds a device any more", extra={"driver": self.name})
         self._set_state("left", "no claim of earlier is left")
 
     def _forget(self) -> None:
-        """In a thread. What `serve: both` or `dra` has recorded is outdated."""
+        """In a thread. Removes the records of `serve: both` or `dra`, which are outdated."""
         self._paths.split.unlink(missing_ok=True)
         self._lock.remove()
 
@@ -197,7 +215,7 @@ class LeavingDriver:
         return ClaimSetup(devices, self._prepared, self._files, Path(root) if root else None)
 
     def _held(self, devices: Mapping[str, Device]) -> dict[str, list[PreparedClaim]]:
-        """The claims that hold each of the devices, or hardware of it."""
+        """The claims that hold each device or the same hardware."""
         by_name = self._prepared.held()
         units = hardware_units(devices.values())
         return {
@@ -219,6 +237,16 @@ class LeavingDriver:
         before = self.state.value
         if (before.state, before.reason, before.ready) != (state, reason, ready):
             self.state.publish(DriverState(state, reason, ready, time.time()))
+
+
+def _is_kept_for_pods(claim: PreparedClaim) -> bool:
+    """Whether it has ended and all pods that may still use it are known."""
+    pods = _pods(claim)
+    return claim.state is State.ENDED and bool(pods) and all(name for _, name in pods)
+
+
+def _pods(claim: PreparedClaim) -> list[tuple[str, str]]:
+    return [(claim.namespace, name) for name in claim.pods or ()]
 
 
 def _reason(claims: Iterable[PreparedClaim]) -> str:

@@ -1,11 +1,12 @@
-"""Registration of a DRA driver with the kubelet: its two sockets, served for as long as the driver runs.
+"""Registration of a DRA driver with the kubelet: serves its two sockets for as long as the driver runs.
 
-The service socket comes first: the kubelet connects to it as soon as it knows of it (11.3). Both have fixed names, so
-that the kubelet goes on with the driver after a restart of either side; what a killed run has left is removed before.
-During a rolling update two instances run side by side, and then each has the uid of its pod in its names.
+The service socket comes first, because the kubelet connects to it as soon as it knows the path (11.3). Both have fixed
+names, so that the kubelet continues with the driver after a restart of either side; sockets left by a killed run are
+removed first. During a rolling update two instances run side by side, and then the names of each contain the uid of its
+pod.
 
-When the driver ends, calls in progress have a moment to finish before the sockets are removed; when the daemon stops,
-it waits for them longer (`finish`).
+When the driver ends, calls in progress get a moment to finish before the sockets are removed; when the daemon stops, it
+waits longer for them (`finish`).
 """
 
 import asyncio
@@ -53,7 +54,7 @@ class DriverSockets(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, paths: KubeletPaths, driver: str, instance: str = "") -> "DriverSockets":
-        """The longest names that fit; `instance` is the uid of a pod beside which another may serve the driver."""
+        """The longest possible names; `instance` is the uid of a pod that can serve the driver beside another."""
         if instance and not _UID.fullmatch(instance):
             raise ConfigError(f"the uid of the pod must be letters, digits and dashes, got {instance!r}")
         short = f"dra-{_digest(f'{driver} {instance}')}"
@@ -70,7 +71,7 @@ class DriverSockets(msgspec.Struct, frozen=True):
         )
 
     def remove_stale(self, driver: str) -> list[str]:
-        """Removes the sockets of this driver that no process listens on any more; returns their names."""
+        """Removes the sockets of this driver that no process listens on; returns their names."""
         uid = r"[A-Za-z0-9][-A-Za-z0-9]*"
         ours = {
             self.registration.parent: re.compile(rf"{re.escape(driver)}(-([0-9a-f]{{8}}|[0-9a-f-]{{36}}))?-reg\.sock"),
@@ -87,25 +88,25 @@ class DriverSockets(msgspec.Struct, frozen=True):
         return removed
 
     def check_free(self) -> None:
-        """Raises `ConfigError` where another process serves one of them."""
+        """Raises `ConfigError` if another process serves one of them."""
         for path in (self.service, self.registration):
             if path.exists() and sockets.is_listening(path):
                 raise ConfigError(
                     f"{path} belongs to another instance of the driver; "
                     "for a rolling update each must know the uid of its pod (POD_UID)"
                 )
-            path.unlink(missing_ok=True)  # younger than `remove_stale` touches, and no process listens
+            path.unlink(missing_ok=True)  # too young for `remove_stale`, but no process listens
 
 
 class DriverServices(msgspec.Struct, frozen=True):
-    """What is served on the service socket."""
+    """The services on the service socket."""
 
     plugin: DRAPluginService
     health: DRAHealthService
 
 
 class RunningCalls:
-    """A driver's service, with its calls counted; once it is closed it takes no more."""
+    """A driver's service with its calls counted; refuses calls once it is closed."""
 
     def __init__(self, service: DRAPluginService, metrics: ResourceMetrics) -> None:
         self._service, self._metrics = service, metrics
@@ -123,7 +124,7 @@ class RunningCalls:
         return await self._counted("NodeUnprepareResources", self._service.unprepare(claims))
 
     async def close(self, limit: float) -> None:
-        """Refuses further calls, and waits until those in progress have ended, for at most `limit` seconds."""
+        """Refuses further calls, and waits up to `limit` seconds for those in progress."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self.finish()
@@ -178,7 +179,7 @@ class DriverRegistration:
                 self._report.set(RegistrationState.STOPPED)
 
     async def announce(self) -> PluginInfo:
-        # A kubelet calls the first version of this list that it knows, not the newest (11.4).
+        # The kubelet uses the first version in this list that it knows, not the newest (11.4).
         versions = (*dra.VERSIONS, *dra_health.VERSIONS)
         return PluginInfo(self._driver, DRA_PLUGIN, str(self.sockets.service), versions)
 
@@ -190,7 +191,7 @@ class DriverRegistration:
         self._report.registered(endpoint=str(self.sockets.service))
 
     async def finish(self) -> None:
-        """Refuses further calls, and returns when those in progress have ended: the daemon stops."""
+        """Called when the daemon stops: refuses further calls, and returns when those in progress have ended."""
         self._is_stopping = True
         if self._calls is not None:
             if self._calls.count:
@@ -199,7 +200,7 @@ class DriverRegistration:
             await self._calls.finish()
 
     async def _run_once(self) -> None:
-        """Serves until one of the sockets is gone, or waits after a failure."""
+        """Serves until one of the sockets is removed, or waits after a failure."""
         try:
             reason = await self._serve()
         except (PlugwrightError, OSError) as error:
@@ -209,7 +210,7 @@ class DriverRegistration:
             self._report.registering_again(reason)
 
     async def _serve(self) -> str:
-        """Why the sockets must be made again."""
+        """Serves the sockets; returns why they must be made again."""
         registry = self._registry
         if not registry.path.is_dir():
             self._report.waiting(f"no directory {registry.path}")
@@ -239,7 +240,7 @@ class DriverRegistration:
         return f"{served.path.name} was removed"
 
     async def _follow(self, connected: Latest[int]) -> str:
-        """Runs for ever: a kubelet that is gone finds the sockets when it comes back."""
+        """Runs forever: a kubelet that has disconnected finds the sockets when it returns."""
         while True:
             await connected.until(lambda count: count > 0)
             await connected.until(lambda count: count == 0)

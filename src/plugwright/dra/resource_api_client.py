@@ -1,6 +1,6 @@
-"""What a driver asks of the API server: objects as plain documents, by their paths.
+"""A driver's interface to the API server: objects as plain documents, identified by their paths.
 
-`kube.api_client.ApiClient` asks over the network; the harness of tests has a server in memory.
+`kube.api_client.ApiClient` implements it over the network; the test harness has a server in memory.
 """
 
 from collections.abc import AsyncGenerator
@@ -12,7 +12,7 @@ __all__ = ["ResourceClient"]
 
 
 class ResourceClient(Protocol):
-    """Raises `PeerGone` where there is no answer, and `PeerRefused` with the reason of a refusal as its code."""
+    """Raises `PeerGone` if there is no response, and `PeerRefused` with the reason of the refusal as its code."""
 
     async def get(self, path: str) -> Document: ...
 

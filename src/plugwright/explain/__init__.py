@@ -1,8 +1,8 @@
-"""Why a pod waits, whether it would run, and what is wrong with a claim.
+"""Explains why a pod waits, whether it would run, and mistakes in claims.
 
 `reading` reads a cluster as a `World` of values; `explanation` is the answer about one pod. `oracle` decides whether a
-node takes a pod, `relaxations` lists single changes, `search` finds those that suffice. A cure is reported only after
-the oracle confirmed it.
+node can run a pod, `relaxations` lists single changes, `search` finds sufficient ones. A cure is reported only after
+the oracle has confirmed it.
 """
 
 from plugwright.explain.claim_answers import explain_claim

@@ -1,4 +1,4 @@
-"""The answer about one claim: what it has, or what keeps the pod that uses it waiting."""
+"""The answer about one claim: its devices, or why the pod that uses it waits."""
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ _MOST_NAMED = 8
 
 
 def explain_claim(world: World, claim: ApiObject) -> Explanation:
-    """Of the pods that use an unallocated claim, the first that waits is explained."""
+    """Explains a claim; for an unallocated one, the first waiting pod that uses it."""
     namespace, name = identity(claim)
     if allocation_of(claim):
         return _allocated(world, claim)

@@ -1,6 +1,6 @@
-"""What is wrong with claims, templates and classes, given the slices of a cluster.
+"""Mistakes in claims, templates and classes, given the slices of a cluster.
 
-A selector that fails on any device stops every pod that uses it, on every node that has the device.
+A selector that fails on any device blocks every pod that uses it, on every node with that device.
 """
 
 import re
@@ -34,7 +34,7 @@ class LintFinding(Struct, frozen=True, rename="camel"):
     """`level` is `error` for objects that cannot work, `warning` for those that match nothing at present.
 
     `code` is `selector-invalid`, `selector-fails`, `selector-matches-nothing`, `unpublished`, `class-missing` or
-    `never-satisfied`. `path` is the field, as in `spec.devices.requests[0].exactly.selectors[0]`.
+    `never-satisfied`. `path` is the field, such as `spec.devices.requests[0].exactly.selectors[0]`.
     """
 
     level: str
@@ -55,7 +55,7 @@ class LintReport(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def lint_objects(world: World, objects: Iterable[ApiObject]) -> LintReport:
-    """`world` has the classes that the objects use, those of the same file included."""
+    """Checks objects; `world` contains the classes that they use, including those of the same file."""
     checker = _Linter(world)
     judged = [entry for entry in objects if entry.get("kind") in _KINDS]
     findings = tuple(found for entry in judged for found in checker.check(entry))
@@ -73,6 +73,7 @@ class _Linter:
         self._slices: list[PublishedSlice] = [one for pool in index.by_pool.values() for one in pool]
         self._devices: list[SliceDevice] = [device for one in self._slices for device in one.devices]
         self._known = _published(self._devices)
+        self._capacities = {name for device in self._devices for name in device.capacity}
 
     def check(self, entry: ApiObject) -> Iterator[LintFinding]:
         spec: Any = entry.get("spec") or {}
@@ -102,13 +103,17 @@ class _Linter:
         if device_class is None:
             yield _finding(entry, "error", "class-missing", where, f"DeviceClass {name} does not exist")
             return
+        for capacity in (request.get("capacity") or {}).get("requests") or {}:
+            if capacity not in self._capacities:
+                text = f"no driver publishes the capacity {capacity}, so the request excludes every device"
+                yield _finding(entry, "error", "unpublished", f"{where}.capacity.requests.{capacity}", text)
         selected, problems = self._of_class(device_class)
         yield from (_finding(entry, "error", "selector-fails", where, f"DeviceClass {name}: {one}") for one in problems)
         if not problems:
             yield from self._selectors(entry, f"{where}.selectors", request.get("selectors"), selected)
 
     def _of_class(self, device_class: ApiObject) -> tuple[list[SliceDevice], list[str]]:
-        """The devices that a class selects, and why its selectors fail."""
+        """The devices selected by a class, and why its selectors fail."""
         selected, problems = self._devices, list[str]()
         for selector in (device_class.get("spec") or {}).get("selectors") or ():
             found, failed, _ = _evaluated(_expression(selector), selected)
@@ -151,14 +156,14 @@ class _Linter:
         except AllocationAborted as error:
             yield _finding(entry, "error", "never-satisfied", f"{prefix}.devices", str(error))
             return
-        if search.base and not search.fitting:
+        if search.base and not any(verdict.fits for verdict in search.base.values()):
             nearest = search.base[min(search.base, key=search.nearness)]
             text = f"{sentence(nearest)}, even if every device were free and untainted"
             yield _finding(entry, "error", "never-satisfied", f"{prefix}.devices", text)
 
 
 def _evaluated(expression: str, devices: Iterable[SliceDevice]) -> tuple[list[SliceDevice], list[str], bool]:
-    """The devices that match, the failures, and whether the expression is invalid for every device."""
+    """The matching devices, the failures, and whether the expression is invalid for every device."""
     try:
         compiled(expression)
     except SelectorError as error:
@@ -188,7 +193,7 @@ def _published(devices: Iterable[SliceDevice]) -> set[tuple[str, str, str]]:
 
 
 def _open(node: ApiObject) -> Mapping[str, Any]:
-    """A node without taints, and with room for a pod."""
+    """A node without taints, with room for a pod."""
     amounts = {"pods": "110"}
     ready = [{"type": "Ready", "status": "True"}]
     return {

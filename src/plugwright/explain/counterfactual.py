@@ -1,4 +1,4 @@
-"""Changes to a pod or its cluster, as values: what a relaxation changes, and how it is applied to plain objects."""
+"""Changes to a pod or its cluster, as values: the effect of a relaxation, and its application to plain objects."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from plugwright.explain.world import ApiObject, ClaimOrigin, ObjectId
 
 __all__ = ["REMOVED", "Edit", "FieldPath", "Relaxation", "Situation", "edited", "relaxed"]
 
-REMOVED = "\0removed"  # the value of an edit that removes a field or an entry of a list
+REMOVED = "\0removed"  # the value of an edit that removes a field or a list entry
 FieldPath = tuple[str | int, ...]
 
 
 class Edit(Struct, frozen=True):
-    """A change of the pod, or of one of its claims (`claim` is its index). `path` begins at the object."""
+    """A change of the pod, or of one of its claims (`claim` is its index). `path` starts at the object."""
 
     path: FieldPath
     value: Any = REMOVED
@@ -22,9 +22,9 @@ class Edit(Struct, frozen=True):
 
 
 class Relaxation(Struct, frozen=True, kw_only=True):
-    """One change that might let the pod run. `cost` orders relaxations by what they cost the user.
+    """One change that could let the pod run. `cost` orders relaxations by their cost for the user.
 
-    Relaxations of the pod and its claims concern every node; the others only `nodes`. `text` continues "runs …".
+    Relaxations of the pod and its claims apply to every node; the others only to `nodes`. `text` continues "runs …".
     """
 
     kind: str
@@ -34,17 +34,19 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     ended: frozenset[ObjectId] = frozenset()  # pods
     freed: frozenset[ObjectId] = frozenset()  # claims
     slices: tuple[ApiObject, ...] = ()  # replace the slices of the same names
+    tainted: tuple[tuple[str, str], ...] = ()  # slice and device that lose their taints
+    classes: tuple[ApiObject, ...] = ()  # replace the DeviceClasses of the same names
     changed_nodes: tuple[ApiObject, ...] = ()  # replace the nodes of the same names
-    reports: tuple[tuple[str, ApiObject], ...] = ()  # node and its NodeReport then
+    reports: tuple[tuple[str, ApiObject], ...] = ()  # node and its NodeReport after the change
     policies: tuple[tuple[str, str], ...] = ()  # node and its Topology Manager policy
-    quotas: frozenset[tuple[str, str, str]] = frozenset()  # quotas and their keys with a value that suffices
+    quotas: frozenset[tuple[str, str, str]] = frozenset()  # quotas and their keys with a sufficient value
     nodes: frozenset[str] | None = None
     commands: tuple[str, ...] = ()
     subject: str = ""  # of equal kinds, only the cheapest for each subject is printed
 
 
 class Situation(Struct, frozen=True):
-    """A pod with its claims, and the relaxations that are assumed."""
+    """A pod with its claims, and the assumed relaxations."""
 
     pod: ApiObject
     sources: tuple[ClaimOrigin, ...] = ()
@@ -56,7 +58,7 @@ class Situation(Struct, frozen=True):
 
 
 def relaxed(situation: Situation, relaxations: Sequence[Relaxation]) -> Situation:
-    """The situation with the relaxations: their edits are made, their other changes are assumed."""
+    """The situation after the relaxations: applies their edits, and assumes their other changes."""
     edits = [edit for relaxation in relaxations for edit in relaxation.edits]
     pod = _edited_all(situation.pod, (edit for edit in edits if edit.claim is None))
     sources = []
@@ -72,7 +74,7 @@ def _edited_source(source: ClaimOrigin, edits: Iterable[Edit]) -> ClaimOrigin:
 
 
 def _edited_all(entry: ApiObject, edits: Iterable[Edit]) -> ApiObject:
-    """Later entries of a list are removed first, so that the paths of the others stay valid."""
+    """Applies edits; removes later entries of a list first, so that the paths of the others stay valid."""
     ordered = sorted(edits, key=lambda edit: tuple((isinstance(part, int), part) for part in edit.path), reverse=True)
     for edit in ordered:
         entry = edited(entry, edit.path, edit.value)

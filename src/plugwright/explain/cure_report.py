@@ -1,4 +1,4 @@
-"""A cure as an answer has it: its text, and the steps that make it, for people and programs."""
+"""A cure in an answer: its text and its steps, for people and programs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -50,6 +50,11 @@ def cure_report(situation: Situation, relaxations: Sequence[Relaxation], cure: C
 def _changes(situation: Situation, relaxation: Relaxation) -> Iterable[CureStep]:
     yield from _edits(situation, relaxation)
     yield from _ends(situation, relaxation)
+    for device_class in relaxation.classes:
+        yield CureStep("edit", "DeviceClass", "", identity(device_class)[1], ("spec",), device_class["spec"])
+    if relaxation.kind == "taint-rule":
+        yield CureStep("delete", "DeviceTaintRule", "", relaxation.subject)
+        return
     for published in relaxation.slices:
         yield CureStep("recover", "ResourceSlice", "", identity(published)[1], ("spec",), published["spec"])
     for node in relaxation.changed_nodes:

@@ -1,4 +1,4 @@
-"""Who holds what: pods with counted resources, claims with devices, and which claims are freed when a pod ends."""
+"""Holders: pods with counted resources, claims with devices, and the claims freed when a pod ends."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ class Holders:
 
     def __init__(self, world: World) -> None:
         self.pods: dict[ObjectId, ApiObject] = {identity(pod): pod for pod in world.pods}
-        self.requests: dict[ObjectId, tuple[str, PodRequest]] = {}  # of bound pods that have not finished
+        self.requests: dict[ObjectId, tuple[str, PodRequest]] = {}  # of bound pods that are still running
         self.on_node: dict[str, list[ObjectId]] = {}
         for key, pod in self.pods.items():
             node = (pod.get("spec") or {}).get("nodeName")
@@ -60,7 +60,7 @@ class Holders:
         return {claim for claim in self.of_device(device) if _has_whole(self.allocations[claim], device)}
 
     def freed_by(self, pods: frozenset[ObjectId]) -> frozenset[ObjectId]:
-        """The claims that no pod uses once these have ended; the claim controller then deallocates them."""
+        """The claims that no pod uses once these have ended, which the claim controller then deallocates."""
         claims = {claim for pod in pods for claim in self.of_pod.get(pod, ())}
         return frozenset(claim for claim in claims if set(self.users[claim]) <= pods and self._only_pods(claim))
 

@@ -1,4 +1,4 @@
-"""The answer about one pod: the first line, the evidence, at most three cures, and what could not be seen.
+"""The answer about one pod: the first line, the evidence, at most three cures, and the facts that could not be seen.
 
 `Explanation` is also the document of `-o json` (docs/explanation.schema.json).
 """
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
-from plugwright.explain.counterfactual import Situation
+from plugwright.explain.counterfactual import Edit, Relaxation, Situation
 from plugwright.explain.cure_report import CureReport, CureStep, cure_report
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
 from plugwright.explain.refusals import REFUSALS, refused_text
@@ -34,7 +34,7 @@ __all__ = [
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
-_NAMES = {  # as messages have them
+_NAMES = {  # as in messages
     "resourceclaimtemplates": "ResourceClaimTemplate ", "resourceclaims": "ResourceClaim ",
     "deviceclasses": "class ", "resourcequotas": "ResourceQuota ",
 }  # fmt: skip
@@ -46,7 +46,7 @@ class NodeEvidence(Struct, frozen=True, rename="camel"):
     reason: str
     text: str
     count: int
-    nodes: tuple[str, ...]  # the first of them
+    nodes: tuple[str, ...]  # the first few
 
 
 class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
@@ -65,7 +65,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     checks: tuple[str, ...] = ()  # kubectl lines
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     unseen: tuple[str, ...] = ()
-    # The cheapest changes that do not suffice.
+    # The cheapest insufficient changes.
     rejected: tuple[CureReport, ...] = ()
 
 
@@ -79,35 +79,42 @@ def explain_pod(world: World, pod: ApiObject) -> Explanation:
 
 
 def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
-    """The same for a pod that need not exist."""
+    """Explains a pod that need not exist."""
     world, pod = oracle.world, situation.pod
     namespace, name = identity(pod)
     search = Search(oracle, situation)
     refused = str((pod.get("status") or {}).get("reason") or "") if is_finished(pod) else ""
     evidence = tuple(_evidence(search))
     unseen = (*world.unseen, *_unjudged(pod, world))
+    gates = _gates(pod)
     if search.fitting:
         state, answer, cures = _fits(world, pod, search.fitting, refused)
+        if gates:
+            opened = search.confirm((gates,), list(search.base))
+            assert opened is not None  # the search knows no gates
+            cures = (cure_report(situation, (gates,), opened),)
         return Explanation(
-            namespace=namespace, pod=name, state=state, answer=answer, reason=refused or "fits", evidence=evidence,
-            cures=cures, unseen=unseen, sources=world.sources, checks=(f"kubectl -n {namespace} describe pod {name}",),
+            namespace=namespace, pod=name, state=state, answer=answer, reason=_reason(pod, state, refused),
+            evidence=evidence, cures=cures, unseen=unseen, sources=world.sources,
+            checks=(f"kubectl -n {namespace} describe pod {name}",),
         )  # fmt: skip
     found = search.cures()
     dominant = _dominant(search, found)
     verb = "refused" if refused else "waits"
-    was = f"{refused_text(pod)}; now " if refused else ""
+    was = f"{refused_text(pod)}; now " if refused else f"{_gates_text(pod)}; without them " if gates else ""
+    needed = (gates,) if gates else ()
     return Explanation(
         namespace=namespace, pod=name, state=verb, answer=f"{verb}: {was}{sentence(dominant)}",
-        reason=refused or reason_name(dominant), evidence=evidence, checks=_checks(pod, dominant),
-        sources=world.sources,
+        reason=refused or ("scheduling-gates" if gates else reason_name(dominant)), evidence=evidence,
+        checks=_checks(pod, dominant), sources=world.sources,
         unseen=unseen if search.is_complete else (*unseen, "not every pair of changes was tried"),
-        cures=tuple(cure_report(situation, cure.relaxations, cure) for cure in _chosen(found)),
+        cures=tuple(cure_report(situation, (*needed, *cure.relaxations), cure) for cure in _chosen(found)),
         rejected=tuple(cure_report(situation, (entry,), None) for entry in search.rejected[:5]),
     )  # fmt: skip
 
 
 def first_line(world: World, pod: ApiObject) -> str:
-    """The answer alone, without a search for cures: for callers that have little time."""
+    """Only the answer, without a search for cures: for callers with little time."""
     return brief(Oracle(world), pod)[1]
 
 
@@ -120,11 +127,17 @@ def brief(oracle: Oracle, pod: ApiObject) -> tuple[str, str, str]:
     refused = str((pod.get("status") or {}).get("reason") or "") if is_finished(pod) else ""
     if search.fitting:
         state, answer, _ = _fits(oracle.world, pod, search.fitting, refused)
-        return state, answer, refused or "fits"
+        return state, answer, _reason(pod, state, refused)
     dominant = _dominant(search, ())
     if refused:
         return "refused", f"refused: {refused_text(pod)}; now {sentence(dominant)}", refused
-    return "waits", f"waits: {sentence(dominant)}", reason_name(dominant)
+    was = f"{_gates_text(pod)}; without them " if _gates(pod) else ""
+    return "waits", f"waits: {was}{sentence(dominant)}", "scheduling-gates" if was else reason_name(dominant)
+
+
+def _reason(pod: ApiObject, state: str, refused: str) -> str:
+    """The machine-readable reason of a pod that a node would take."""
+    return refused or ("fits" if state == "fits" else "scheduling-gates" if _gates(pod) else "volumes")
 
 
 def _settled(pod: ApiObject, world: World) -> tuple[str, str] | None:
@@ -137,14 +150,24 @@ def _settled(pod: ApiObject, world: World) -> tuple[str, str] | None:
         return "ended", f"has ended: {words}"
     if spec.get("nodeName"):
         return "runs", f"is on node {spec['nodeName']} ({_on_node(pod, world)}){_without(pod, world)}"
-    if gates := spec.get("schedulingGates"):
-        names = ", ".join(str(gate.get("name")) for gate in gates)
-        return "waits", f"waits: its scheduling gates are not removed: {names}"
     return None
 
 
+def _gates(pod: ApiObject) -> Relaxation | None:
+    """The scheduling gates of a pod, which the program that has set them removes."""
+    if not (pod.get("spec") or {}).get("schedulingGates"):
+        return None
+    edits = (Edit(("spec", "schedulingGates")),)
+    return Relaxation(kind="scheduling-gates", cost=2, text="if its scheduling gates are removed", edits=edits)
+
+
+def _gates_text(pod: ApiObject) -> str:
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return f"its scheduling gates are not removed: {', '.join(str(gate.get('name')) for gate in gates)}"
+
+
 def _on_node(pod: ApiObject, world: World) -> str:
-    """The phase of a bound pod, and while its containers wait the last warning about it."""
+    """The phase of a bound pod, and while its containers wait, the last warning about it."""
     status = pod.get("status") or {}
     phase = str(status.get("phase") or "Pending")
     waits = any((entry.get("state") or {}).get("waiting") for entry in status.get("containerStatuses") or ())
@@ -156,23 +179,27 @@ def _on_node(pod: ApiObject, world: World) -> str:
 
 
 def _without(pod: ApiObject, world: World) -> str:
-    """Facts of the node that a pod which named it itself has not been checked against."""
+    """Facts of the node that were not checked for a pod with its own nodeName."""
     name = str((pod.get("spec") or {}).get("nodeName"))
     node = world.find("nodes", "", name)
     if node is None:
         return "" if "nodes" in world.hidden else ", which does not exist"
     capacity = (node.get("status") or {}).get("capacity") or {}
     if (pod.get("status") or {}).get("extendedResourceClaimStatus"):
-        return ""  # a claim has its devices
+        return ""  # claims have their devices
     missing = [name for name in PodRequest.of(dict(pod)).requests if is_device_resource(name) and name not in capacity]
-    # A kubelet admits such a pod, without the devices.
+    # A kubelet admits such a pod, but without the devices.
     return f", which offers no {', '.join(missing)}: the pod has none of it" if missing else ""
 
 
 def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
     shown = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more nodes"
+    if not refused and _gates(pod):
+        return "waits", f"waits: {_gates_text(pod)}", ()
     if not refused:
         message = _last_message(world, pod)
+        if "volume" in message.lower() and _has_volume_claims(pod):
+            return "waits", f"waits: {shown} has the devices, but its volumes are not available: {message}", ()
         said = f"; the scheduler last reported: {message}" if message else ""
         return "fits", f"fits now: {shown} can take it{said}", ()
     namespace, name = identity(pod)
@@ -193,13 +220,17 @@ def _last_message(world: World, pod: ApiObject) -> str:
 def _unjudged(pod: ApiObject, world: World) -> list[str]:
     spec = pod.get("spec") or {}
     unjudged: list[str] = []
-    if any(volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()):
+    if _has_volume_claims(pod):
         unjudged.append("volumes are not checked")
     if not any(map(numa.report_policy, world.reports.values())):
         unjudged.append("no NodeReport names a Topology Manager policy: NUMA nodes are not checked")
     if spec.get("schedulerName") not in (None, "", "default-scheduler"):
         unjudged.append(f"the rules of the scheduler {spec['schedulerName']} are unknown")
     return unjudged
+
+
+def _has_volume_claims(pod: ApiObject) -> bool:
+    return any(volume.get("persistentVolumeClaim") for volume in (pod.get("spec") or {}).get("volumes") or ())
 
 
 def _evidence(search: Search) -> Iterable[NodeEvidence]:
@@ -212,10 +243,12 @@ def _evidence(search: Search) -> Iterable[NodeEvidence]:
 
 
 def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
-    """The class of nodes that the first cure concerns, otherwise the nearest to running the pod."""
+    """The class of nodes of the first cure, otherwise the class nearest to running the pod."""
     if not search.base:
         words = "nodes cannot be read" if "nodes" in search.oracle.world.hidden else "the cluster has no nodes"
         return NodeVerdict("", failure=DeviceFailure("error", message=words))
+    if search.stopping:
+        return search.base[search.stopping[0]]
     if cures:
         return search.base[cures[0].nodes[0]]
     return search.base[min(search.base, key=search.nearness)]
@@ -244,7 +277,7 @@ def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
 
 
 def _chosen(cures: Sequence[Cure]) -> list[Cure]:
-    """The cheapest of each kind, at most three."""
+    """The cheapest cure of each kind, at most three."""
     chosen: dict[object, Cure] = {}
     for cure in cures:
         chosen.setdefault(tuple(entry.kind for entry in cure.relaxations), cure)

@@ -1,6 +1,6 @@
-"""Would a pod run now, how often, and where: pods of a file are placed one after the other on the state of a cluster.
+"""Whether, how often and where a pod would run: places a file's pods one after another on the state of a cluster.
 
-Nodes are filled in the order of their names. A scheduler spreads pods, so it may choose other nodes.
+Nodes are filled in the order of their names. A scheduler spreads pods, so it can choose other nodes.
 """
 
 from collections import Counter
@@ -13,10 +13,13 @@ from msgspec.structs import replace
 
 from plugwright.apiserver.kinds import pod_defaults
 from plugwright.cluster.events import MALFORMED
+from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.errors import ConfigError
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.explanation import API_VERSION, Explanation, explain_situation
-from plugwright.explain.oracle import Oracle
+from plugwright.explain.node_classes import selector_expressions
+from plugwright.explain.oracle import NodeVerdict, Oracle
+from plugwright.explain.request_relaxations import subrequests
 from plugwright.explain.world import ApiObject, World, claim_entries, identity
 from plugwright.model import natural_order
 
@@ -31,7 +34,7 @@ _REPLICAS = {"Deployment": "replicas", "ReplicaSet": "replicas", "StatefulSet": 
 
 
 class FitReport(Struct, frozen=True, rename="camel", kw_only=True):
-    """`explanation` says why the next pod does not run; it is absent if all of them would."""
+    """`explanation` is why the next pod does not run; it is absent if all of them would run."""
 
     api_version: str = API_VERSION
     kind: str = "FitReport"
@@ -45,20 +48,20 @@ class FitReport(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def with_objects(world: World, objects: Iterable[ApiObject], namespace: str) -> World:
-    """The world with the claims, templates and classes of a file, which replace those of the same names."""
+    """The world with the claims, templates and classes of a file, which replace those with the same names."""
     for entry in objects:
         kind = str(entry.get("kind"))
         field = _KINDS.get(kind)
         if field is None:
             continue
-        scoped = entry if kind in _CLUSTER_SCOPED else in_namespace(entry, namespace)
+        scoped = in_namespace(entry, namespace)
         others = tuple(known for known in getattr(world, field) if identity(known) != identity(scoped))
         world = replace(world, **{field: (*others, scoped)})
     return world
 
 
 def workloads(objects: Iterable[ApiObject], namespace: str) -> Iterator[tuple[ApiObject, int]]:
-    """The pods of a file, and how many of each."""
+    """The pods of a file, each with its number of replicas."""
     for entry in objects:
         kind, spec = str(entry.get("kind")), entry.get("spec") or {}
         if kind == "Pod":
@@ -77,13 +80,40 @@ def workloads(objects: Iterable[ApiObject], namespace: str) -> Iterator[tuple[Ap
 
 
 def in_namespace(entry: ApiObject, namespace: str) -> ApiObject:
+    """The object with its namespace, which is `namespace` by default; cluster-scoped objects have none."""
+    if entry.get("kind") in _CLUSTER_SCOPED:
+        return entry
     metadata: dict[str, Any] = {**(entry.get("metadata") or {})}
     metadata["namespace"] = metadata.get("namespace") or namespace
     return {**entry, "metadata": metadata}
 
 
+def _may_stop(oracle: Oracle, situation: Situation) -> bool:
+    """Whether a node may have an error that stops the pod on all: a selector that fails, or a pool to take all of."""
+    requests = PodRequest.of(dict(situation.pod)).requests
+    expressions = set(selector_expressions(oracle, situation, [*requests]))
+    devices = [device for pool in oracle.allocator.slices.by_pool.values() for one in pool for device in one.devices]
+    if any(device.matched(expression) is None for expression in expressions for device in devices):
+        return True
+    specs = ((claim.get("spec") or {}).get("devices") or {} for claim in situation.claims)
+    return any(request.get("allocationMode") == "All" for spec in specs for _, _, request in subrequests(spec))
+
+
+def _place(verdicts: Iterable[NodeVerdict], may_stop: bool) -> str | None:
+    """The first node that takes the pod, unless an error of any node stops it."""
+    found = None
+    for verdict in verdicts:
+        if verdict.stops:
+            return None
+        if verdict.fits:
+            found = found or verdict.node
+            if not may_stop:
+                break
+    return found
+
+
 def fit_pod(world: World, pod: ApiObject, replicas: int) -> FitReport:
-    """Places so many pods, and explains the first that does not fit."""
+    """Places the replicas, and explains the first that does not fit."""
     namespace, name = identity(pod)
     if not (pod.get("spec") or {}).get("containers"):
         raise ConfigError(f"pod {name} must have containers")
@@ -96,8 +126,9 @@ def fit_pod(world: World, pod: ApiObject, replicas: int) -> FitReport:
         raise ConfigError(f"pod {name} must be one that an API server accepts, got {error!r}") from error
     nodes: Counter[str] = Counter()
     candidates = sorted(oracle.nodes, key=natural_order)
+    may_stop = _may_stop(oracle, situation)
     while sum(nodes.values()) < replicas:
-        place = next((verdict.node for verdict in oracle.verdicts(situation, candidates) if verdict.fits), None)
+        place = _place(oracle.verdicts(situation, candidates), may_stop)
         if place is None:
             break
         situation = oracle.place(situation, place, sum(nodes.values()))

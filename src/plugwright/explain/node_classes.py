@@ -1,7 +1,7 @@
-"""Nodes that cannot differ in their answers: the search asks one of each class.
+"""Classes of nodes that cannot differ in their answers: the search tests one node of each class.
 
-A node's key has everything that the pod's filters, counts and claims can tell apart, and no names: thousands of nodes
-become as many classes as there are different situations.
+A node's key contains everything that the pod's filters, counts and claims can distinguish, but no names: thousands of
+nodes become as many classes as there are different situations.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from plugwright.explain.request_relaxations import subrequests
 from plugwright.explain.world import ObjectId, is_device_resource
 from plugwright.model import natural_order
 
-__all__ = ["node_classes"]
+__all__ = ["node_classes", "selector_expressions"]
 
 
 def node_classes(oracle: Oracle, situation: Situation) -> list[tuple[str, ...]]:
@@ -37,7 +37,7 @@ class _KeyReader:
         self._request = PodRequest.of(dict(situation.pod))
         self._filters = oracle.filters(situation)
         self._resources = [name for name in self._request.requests if is_device_resource(name)]
-        self._expressions = sorted(set(_expressions(oracle, situation, self._resources)))
+        self._expressions = sorted(set(selector_expressions(oracle, situation, self._resources)))
         self._attributes = sorted(set(_constrained(situation)))
         self._has_claims = bool(situation.sources) or any(name in oracle.backed for name in self._resources)
 
@@ -60,7 +60,7 @@ class _KeyReader:
         return filters, terms, counts, alone, self._holders(name), self._slices(name) if self._has_claims else ()
 
     def _holders(self, name: str) -> object:
-        """How much of each resource every pod of the node has."""
+        """The amount of each resource used by each pod of the node."""
         requests = self._oracle.holders.requests
         amounts = (
             tuple(requests[pod][1].requests.get(resource, 0) for resource in self._resources)
@@ -70,7 +70,7 @@ class _KeyReader:
 
     def _slices(self, name: str) -> object:
         index = self._oracle.allocator.slices
-        numbers: dict[object, int] = {}  # values that matter only by being equal within a node
+        numbers: dict[object, int] = {}  # values that matter only by equality within a node
         local = tuple(self._slice(entry, numbers) for entry in index.on_node.get(name, ()))
         view = NodeView(self._oracle.nodes[name])
         try:
@@ -123,7 +123,8 @@ def _matches(device: SliceDevice, expression: str) -> bool | str:
         return str(error)
 
 
-def _expressions(oracle: Oracle, situation: Situation, resources: list[str]) -> Iterator[str]:
+def selector_expressions(oracle: Oracle, situation: Situation, resources: list[str]) -> Iterator[str]:
+    """Of the pod's claims and their classes; `resources` are its extended resources."""
     classes = oracle.allocator.classes
     names = [oracle.backed[resource] for resource in resources if resource in oracle.backed]
     for claim in situation.claims:

@@ -1,4 +1,4 @@
-"""What a NodeReport adds to a Node object: which devices are not offered, why, and what becomes of it if they are."""
+"""Combines NodeReports with Node objects: which devices are not offered, why, and the report after a recovery."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def reported_devices(report: ApiObject | None, resource: str) -> list[ApiObject]
 
 
 def unusable_devices(report: ApiObject | None, resource: str) -> list[Unusable]:
-    """The devices that the daemon lists as Unhealthy, with the reason that it knows."""
+    """The devices that the daemon lists as Unhealthy, with the reasons."""
     found = []
     for device in reported_devices(report, resource):
         if device.get("health") == "Healthy" and not device.get("closed"):
@@ -40,7 +40,7 @@ def unusable_devices(report: ApiObject | None, resource: str) -> list[Unusable]:
 
 
 def unusable_text(devices: Sequence[Unusable]) -> str:
-    """`1 cordoned (fan), 2 unhealthy (Xid 79)`."""
+    """A summary such as `1 cordoned (fan), 2 unhealthy (Xid 79)`."""
     texts = []
     for kind, words in _WORDS.items():
         reasons = Counter(device.reason for device in devices if device.kind == kind)
@@ -51,7 +51,7 @@ def unusable_text(devices: Sequence[Unusable]) -> str:
 
 
 def recovered_report(report: ApiObject, resource: str, ids: Iterable[str]) -> ApiObject:
-    """The report as it would be if these devices were healthy and not cordoned."""
+    """The report as if these devices were healthy and not cordoned."""
     healthy, wanted = {"health": "Healthy", "cordoned": "", "closed": "", "reason": ""}, set(ids)
 
     def resource_of(entry: ApiObject) -> ApiObject:

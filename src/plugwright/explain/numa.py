@@ -1,7 +1,7 @@
-"""Whether the kubelet's Topology Manager would refuse a container, from the node's NodeReport.
+"""Whether the kubelet's Topology Manager would reject a container, from the node's NodeReport.
 
-The kubelet admits a container under `restricted` if its devices fit the smallest number of NUMA nodes that could ever
-hold them, and under `single-numa-node` only if that number is one. Devices without NUMA nodes are not restricted.
+The kubelet admits a container under `restricted` if its devices fit on the smallest number of NUMA nodes that could
+ever hold them, and under `single-numa-node` only if that number is one. Devices without NUMA nodes are not restricted.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ def report_policy(report: ApiObject | None) -> str:
 def refusal(
     report: ApiObject | None, resource: str, wanted: int, ended: Collection[ObjectId] = (), policy: str | None = None
 ) -> str:
-    """Why the kubelet would refuse so many devices, empty if it would not or if it is unknown."""
+    """Why the kubelet would reject this many devices, empty if it would not or if that is unknown."""
     policy = report_policy(report) if policy is None else policy
     devices = reported_devices(report, resource)
     if policy not in STRICT or not devices or any(not device.get("numa") for device in devices):
@@ -40,7 +40,7 @@ def refusal(
 
 
 def free_by_numa(report: ApiObject | None, resource: str, ended: Collection[ObjectId] = ()) -> Counter[int]:
-    """Devices that the kubelet could give to a container now."""
+    """Devices that the kubelet could allocate to a container now."""
     free: Counter[int] = Counter()
     for device in reported_devices(report, resource):
         holders = [

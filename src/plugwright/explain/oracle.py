@@ -1,7 +1,7 @@
-"""Answers whether a node takes a pod in a situation: the scheduler's filters, counted devices, claims, NUMA nodes.
+"""Decides whether a node can run a pod in a situation: the scheduler's filters, counted devices, claims, NUMA nodes.
 
-Filters and the counts of extended resources are those of `cluster.scheduling`, claims are the allocator's. Nothing of a
-situation is left behind: its changes are applied for the duration of one question.
+`cluster.scheduling` provides filters and the counts of extended resources, the allocator claims. Situations leave no
+trace: their changes are applied only during one question.
 """
 
 import re
@@ -39,13 +39,14 @@ from plugwright.explain.world import (
     allocation_of,
     identity,
     is_device_resource,
+    unusable_claim,
     with_taint_rules,
 )
 
 __all__ = ["DeviceFailure", "NodeVerdict", "Oracle", "hard_taints", "taint_text"]
 
-_NEEDED = {"classes": "DeviceClasses", "slices": "ResourceSlices"}  # to allocate a claim
-MAX_STEPS = 20_000  # of one search for devices: a question is one of thousands
+_NEEDED = {"classes": "DeviceClasses", "slices": "ResourceSlices"}  # required to allocate a claim
+MAX_STEPS = 20_000  # of one search for devices, because an answer needs thousands of searches
 
 
 class DeviceFailure(Struct, frozen=True):
@@ -59,10 +60,11 @@ class DeviceFailure(Struct, frozen=True):
     capacity: int = 0
     reasons: tuple[Reason, ...] = ()
     message: str = ""
+    stops: bool = False  # an error, after which the scheduler tries no other node either
 
     @property
     def has_devices(self) -> bool:
-        """Whether the node has any devices of the kind that the pod asks for."""
+        """Whether the node has any devices of the kind that the pod requests."""
         if self.kind in ("count", "numa"):
             return self.capacity > 0
         return any(reason.device or reason.kind in ("PoolIncomplete", "PoolInvalid") for reason in self.reasons)
@@ -80,9 +82,14 @@ class NodeVerdict(Struct, frozen=True):
     def fits(self) -> bool:
         return not self.filter and self.failure is None
 
+    @property
+    def stops(self) -> bool:
+        """Whether the scheduler finds no node for the pod because of this one."""
+        return not self.filter and self.failure is not None and self.failure.stops
+
 
 class _Question:
-    """A situation, read once for all nodes."""
+    """A situation, evaluated once for all nodes."""
 
     def __init__(self, situation: Situation, request: PodRequest) -> None:
         self.situation, self.request = situation, request
@@ -100,7 +107,7 @@ class _Question:
 
 
 class Oracle:
-    """`verdicts` is pure from outside; the state behind it is changed and restored within each call."""
+    """`verdicts` has no visible side effects; each call changes and restores the internal state."""
 
     def __init__(self, world: World) -> None:
         self.world, self.holders = world, Holders(world)
@@ -137,15 +144,18 @@ class Oracle:
                     yield self._verdict(question, self._infos[name])
 
     def filters(self, situation: Situation) -> dict[str, tuple[str, str]]:
-        """The first failing filter of each node that is not about devices, and its text; both empty if none fails."""
+        """The first failing filter of each node except device filters, and its text; both empty if none fails."""
         question = self._question(situation)
         return {name: self._filter(question, info) for name, info in self._infos.items()}
 
     def _question(self, situation: Situation) -> _Question:
         question = _Question(situation, PodRequest.of(dict(situation.pod)))
         missing = next((source for source in situation.sources if source.claim is None), None)
+        unusable = next(filter(None, (unusable_claim(situation.pod, source) for source in situation.sources)), "")
         if missing is not None:
             question.problem = DeviceFailure("error", message=self._missing(missing))
+        elif unusable:
+            question.problem = DeviceFailure("error", message=unusable)
         elif question.unallocated and (unread := [name for name in _NEEDED if name in self.world.hidden]):
             question.problem = DeviceFailure("error", message=f"cannot be judged: {_NEEDED[unread[0]]} cannot be read")
         elif short := self.quota_shortages(situation):
@@ -166,7 +176,7 @@ class Oracle:
         return question
 
     def _missing(self, source: ClaimOrigin) -> str:
-        """That an object that the pod names does not exist in its namespace, or cannot be read."""
+        """The text for a named object that does not exist in the pod's namespace, or cannot be read."""
         kind = "claims" if source.kind == "ResourceClaim" else "templates"
         if ("own claims" if kind == "claims" else kind) in self.world.hidden:
             return f"{source.kind} {source.name} cannot be read: the account may not list it"
@@ -176,7 +186,7 @@ class Oracle:
         return f"{text}; the one in namespace {others[0]} is only for pods there" if others else text
 
     def quota_shortages(self, situation: Situation) -> list[QuotaShortage]:
-        """Limits of quotas that refuse the pod or the claims that are to be made for it."""
+        """Quota limits that reject the pod or its claims to be created."""
         if not self.world.quotas:
             return []
         lifted = {(quota, key) for entry in situation.assumed for quota, key, _ in entry.quotas}
@@ -205,7 +215,7 @@ class Oracle:
             return "node-selector", "is excluded by the pod's node selector or node affinity"
         if "Insufficient" in text or "Too many" in text:
             return "resources", f"has {text.replace('Insufficient', 'too little')}"
-        return "other", text
+        return "other", _PLAIN.get(text, f"excludes the pod: {text}")
 
     def _devices(self, question: _Question, info: NodeInfo) -> DeviceFailure | None:
         if question.problem is not None:
@@ -229,7 +239,7 @@ class Oracle:
         return self._claims(question, info, [self._backed_claim(question.situation.pod, backed)] if backed else [])
 
     def _backed_claim(self, pod: ApiObject, resources: list[str]) -> ApiObject:
-        """The claim that the scheduler makes for extended resources that a DeviceClass serves."""
+        """The claim that the scheduler creates for extended resources served by a DeviceClass."""
         namespace, name = identity(pod)
         found = extended_claims.requests_of(dict(pod), self.backed, resources)
         metadata = {"namespace": namespace, "name": f"{name}-extended-resources"}
@@ -253,7 +263,7 @@ class Oracle:
         return None if outcome.results else DeviceFailure("claims", reasons=outcome.reasons)
 
     def place(self, situation: Situation, node: str, number: int) -> Situation:
-        """Binds a pod to a node that fits, for questions about the next one; the situation of the next."""
+        """Binds a pod to a fitting node, for questions about the next pod; returns the next situation."""
         question, info = self._question(situation), self._infos[node]
         missing = (name for name in question.devices if name not in self._capacity[node])
         backed = [name for name in missing if name in self.backed]
@@ -301,6 +311,10 @@ class Oracle:
                 for published in entry.slices:
                     self.allocator.slices.put(published)
                     undo.callback(self.allocator.slices.put, self.slices[identity(published)[1]])
+                for device_class in entry.classes:
+                    name = identity(device_class)[1]
+                    undo.callback(self.allocator.classes.__setitem__, name, self.allocator.classes[name])
+                    self.allocator.classes[name] = device_class
                 for node_object in entry.changed_nodes:
                     self._replace(node_object, undo)
             yield
@@ -319,6 +333,13 @@ class Oracle:
         undo.callback(restore)
 
 
+_PLAIN = {
+    "node(s) didn't have free ports for the requested pod ports": "has no free port of those that the pod requests",
+    "node(s) didn't match pod topology spread constraints": "does not match the pod's topology spread constraints",
+    "node(s) didn't match pod affinity rules": "does not match the pod's affinity to other pods",
+    "node(s) didn't match pod anti-affinity rules": "has pods that the pod's anti-affinity excludes",
+    "node(s) didn't satisfy existing pods anti-affinity rules": "has pods whose anti-affinity excludes the pod",
+}
 _MISSING_CLASS = re.compile(r"^(claim .*?): could not retrieve device class (\S+):")
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -339,11 +360,13 @@ def _aborted(error: AllocationAborted) -> DeviceFailure:
     message = f"cannot be judged: {error}" if isinstance(error, FeatureUnsupported) else str(error)
     if missing := _MISSING_CLASS.search(message):
         message = f"DeviceClass {missing[2]} does not exist ({missing[1]})"
-    return DeviceFailure("claims" if error.on_node else "error", reasons=tuple(error.reasons), message=message)
+    stops = not error.on_node and not isinstance(error, FeatureUnsupported)
+    kind = "claims" if error.on_node else "error"
+    return DeviceFailure(kind, reasons=tuple(error.reasons), message=message, stops=stops)
 
 
 def _numbered(claim: ApiObject, number: int) -> ApiObject:
-    """Claims that are made for several pods differ in their uids, and so in the ids of their shares."""
+    """Claims made for several pods differ in their uids, and thus in the ids of their shares."""
     metadata = claim.get("metadata") or {}
     return {**claim, "metadata": {**metadata, "uid": f"{metadata.get('uid', '')}#{number}"}}
 
@@ -359,7 +382,7 @@ def _reaches(claim: ApiObject, info: NodeInfo) -> bool:
 
 
 def _supported(version: str) -> str:
-    """The allocator's version that is nearest to the cluster's."""
+    """The supported allocator version nearest to the cluster's."""
     try:
         features_of(version)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""ResourceQuotas on devices. A claim that a quota refuses is never created, so its pod waits."""
+"""ResourceQuotas on devices. A claim rejected by a quota is never created, so its pod waits."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -12,11 +12,11 @@ __all__ = ["QuotaShortage", "shortages"]
 
 _CLASS_SUFFIX = ".deviceclass.resource.k8s.io/devices"
 _CLAIMS = "count/resourceclaims.resource.k8s.io"
-_MOST = 32  # devices that a claim may have, charged for `allocationMode: All`
+_MOST = 32  # devices that a claim can have, charged for `allocationMode: All`
 
 
 class QuotaShortage(Struct, frozen=True):
-    """A limit of a quota that refuses an object of the pod."""
+    """A quota limit that rejects an object of the pod."""
 
     namespace: str
     quota: str
@@ -34,7 +34,7 @@ class QuotaShortage(Struct, frozen=True):
 def shortages(
     world: World, namespace: str, requests: Mapping[str, int], sources: Sequence[ClaimOrigin]
 ) -> Iterator[QuotaShortage]:
-    """`requests` are those of a pod that is not created yet; claims that exist were admitted before."""
+    """`requests` are those of a pod that is not created yet; existing claims were admitted before."""
     if not world.quotas:
         return
     wanted: dict[str, int] = {}
@@ -64,7 +64,7 @@ def _of_quota(quota: ApiObject, wanted: Mapping[str, int]) -> Iterator[QuotaShor
 
 
 def _devices(claim: ApiObject) -> Mapping[str, int]:
-    """By class; the API server charges the largest alternative of `firstAvailable`."""
+    """Devices by class; the API server charges the largest alternative of `firstAvailable`."""
     charged: dict[str, int] = {}
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
         alternatives: Iterable[ApiObject] = [request["exactly"]] if request.get("exactly") else ()

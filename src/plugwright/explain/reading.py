@@ -1,4 +1,4 @@
-"""Reads a `World` from an API server, and says what could not be read."""
+"""Reads a `World` from an API server, and records what could not be read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -32,7 +32,7 @@ UNREADABLE = {
 
 
 class Lister(Protocol):
-    """`BlockingClient`, or anything that reads like it."""
+    """`BlockingClient`, or a compatible reader."""
 
     def get(self, path: str) -> Mapping[str, object]: ...
 
@@ -42,10 +42,10 @@ class Lister(Protocol):
 def read_world(
     client: Lister, namespace: str, reports: Mapping[str, ApiObject] | None = None, subject: ApiObject | None = None
 ) -> World:
-    """Everything that the account may read; `unseen` names the rest. Objects of `namespace` are read in any case.
+    """Everything that the account can read; `unseen` names the rest. Objects of `namespace` are always read.
 
-    Templates and quotas are those of the namespace; without one, those of all. Events are those of the subject, a pod
-    or claim.
+    Templates and quotas are those of the namespace, or of all without one. Events are those of the subject, a pod or
+    claim.
     """
     unseen: dict[str, str] = {}
     found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in PATHS.items()}
@@ -86,7 +86,7 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[s
 
 
 def _optional(client: Lister, path: str, **query: str) -> tuple[ApiObject, ...]:
-    """Objects that a cluster may not serve, or not show to everyone."""
+    """Objects that a cluster can lack, or not show to everyone."""
     try:
         return tuple(client.list(path, **query))
     except PeerRefused as error:

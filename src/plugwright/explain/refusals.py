@@ -1,4 +1,4 @@
-"""Pods that the kubelet refused: which resource, on which node, and what the kubelet counted."""
+"""Pods that the kubelet rejected: the resource, the node, and the kubelet's counts."""
 
 import re
 
@@ -9,14 +9,14 @@ __all__ = ["REFUSALS", "refused_text"]
 
 REFUSALS = ("UnexpectedAdmissionError", "TopologyAffinityError")
 
-# The device manager: devices of the resource that are healthy and not allocated, when the pod came.
+# The device manager's count: healthy, unallocated devices of the resource when the pod arrived.
 _UNAVAILABLE = re.compile(r"devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)")
 _UNHEALTHY = re.compile(r"no healthy devices present; cannot allocate unhealthy devices (\S+)")
 _CALL = re.compile(r"rpc error: code = (\w+) desc = (.*)")
 
 
 def refused_text(pod: ApiObject) -> str:
-    """The kubelet's reason in words, with the count that it had."""
+    """The kubelet's reason in words, with its count."""
     status = pod.get("status") or {}
     reason, message = str(status.get("reason") or ""), clean(str(status.get("message") or ""), limit=500)
     node = (pod.get("spec") or {}).get("nodeName") or "its node"

@@ -1,6 +1,6 @@
-"""Every single change that might let a pod run: of the pod, its claims, the holders, devices and nodes.
+"""Every single change that could let a pod run: of the pod, its claims, the holders, devices and nodes.
 
-Costs: below 2 nothing is lost (a cordon ends, an unused claim is removed), 2 somebody else's work ends or hardware
+Costs: below 2 nothing is lost (a cordon ends, an unused claim is removed), 2 another user's workload ends or hardware
 recovers, 3 the pod gets less, 4 it gets devices with a defect, 5 its requirements are dropped, 6 a node changes.
 """
 
@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Edit, Relaxation, Situation
-from plugwright.explain.node_reports import Unusable, recovered_report, unusable_devices, unusable_text
+from plugwright.explain.device_relaxations import device_changes, recoveries
 from plugwright.explain.oracle import Oracle, hard_taints, taint_text
-from plugwright.explain.request_relaxations import request_relaxations
+from plugwright.explain.request_relaxations import class_selectors, request_relaxations
 from plugwright.explain.world import ApiObject, ObjectId, identity, is_device_resource
 
 __all__ = ["ending", "of_node", "of_pod"]
@@ -20,13 +20,13 @@ __all__ = ["ending", "of_node", "of_pod"]
 _AFFINITY = ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 _CORDON = "node.kubernetes.io/unschedulable"
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_CORDON_TAINT = "plugwright.dev/cordoned"
 
 
 def of_pod(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Changes of the pod and its claims, which concern every node. `nodes` has one of each kind."""
+    """Changes of the pod and its claims, which apply to every node. `nodes` contains one of each kind."""
     yield from _counts(oracle, situation, nodes)
     yield from request_relaxations(oracle, situation, nodes)
+    yield from class_selectors(oracle, situation, nodes)
     yield from _node_filters(oracle, situation, nodes)
     yield from _references(oracle, situation)
     yield from _names(oracle, situation, nodes)
@@ -42,8 +42,8 @@ def of_pod(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterat
 def of_node(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxation]:
     """Changes of one node, its devices and its holders."""
     yield from _endings(oracle, situation, node)
-    yield from _recoveries(oracle, situation, node)
-    yield from _devices(oracle, node)
+    yield from recoveries(oracle, situation, node)
+    yield from device_changes(oracle, node)
     changed = oracle.nodes[node]
     if (changed.get("spec") or {}).get("unschedulable"):
         yield Relaxation(
@@ -59,7 +59,7 @@ def of_node(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxat
 
 
 def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Fewer devices of an extended resource: as many as a node has free, for the container that asks for most."""
+    """Fewer devices of an extended resource: as many as a node has free, for the container with the largest request."""
     requests, spec = PodRequest.of(dict(situation.pod)).requests, situation.pod.get("spec") or {}
     for resource, wanted in requests.items():
         if not is_device_resource(resource):
@@ -76,7 +76,7 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
         }
         counts = {amount - (wanted - most) for amount in free if 0 < amount < wanted}
         counts |= set(range(1, min(most, 9))) if numa_matters(oracle) or resource in oracle.backed else set()
-        counts |= {count + 1 for count in counts}  # one more than suffices: the change that comes nearest
+        counts |= {count + 1 for count in counts}  # one more than suffices: the nearest insufficient change
         for count in sorted((count for count in counts if 0 < count < most), reverse=True):
             resources = spec[group][number].get("resources") or {}
             edits = tuple(
@@ -84,7 +84,9 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
                 for part in ("limits", "requests")
                 if resource in (resources.get(part) or {})
             )
-            whose = f" in init container {spec[group][number].get('name')}" if group == "initContainers" else ""
+            kind = "init container" if group == "initContainers" else "container"
+            is_only = group == "containers" and sum(map(bool, asked.values())) == 1
+            whose = "" if is_only else f" in {kind} {spec[group][number].get('name')}"
             yield Relaxation(
                 kind="count", cost=3 + (most - count) / most, text=f"with {count} instead of {most} {resource}{whose}",
                 edits=edits, subject=f"{resource}/{group}/{number}",
@@ -92,7 +94,7 @@ def _counts(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Itera
 
 
 def _names(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Other names for extended resources that no node offers: misspelt ones."""
+    """Other names for misspelt extended resources that no node offers."""
     known = {name for node in nodes for name in oracle.info(node).allocatable if is_device_resource(name)}
     known |= oracle.backed.keys()
     for resource in PodRequest.of(dict(situation.pod)).requests:
@@ -151,7 +153,7 @@ def _node_filters(oracle: Oracle, situation: Situation, nodes: Sequence[str]) ->
 
 
 def _references(oracle: Oracle, situation: Situation) -> Iterator[Relaxation]:
-    """Another name for a template or claim that does not exist."""
+    """Another name for a missing template or claim."""
     entries = (situation.pod.get("spec") or {}).get("resourceClaims") or ()
     world = oracle.world
     for number, source in enumerate(situation.sources):
@@ -178,7 +180,7 @@ def _references(oracle: Oracle, situation: Situation) -> Iterator[Relaxation]:
 
 
 def _endings(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxation]:
-    """Pods that end, and allocated claims that no pod uses."""
+    """Ends of pods, and of allocated claims that no pod uses."""
     holders, own = oracle.holders, identity(situation.pod)
     resources = {name for name in PodRequest.of(dict(situation.pod)).requests if is_device_resource(name)}
     pods, claims = _holding(oracle, node, bool(situation.claims) or bool(resources & oracle.backed.keys()))
@@ -202,7 +204,7 @@ def _endings(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxa
 
 
 def ending(oracle: Oracle, namespace: str, pods: frozenset[ObjectId], node: str) -> Relaxation:
-    """Pods of a node that end, with the claims that nothing uses after them."""
+    """The end of pods of a node, with the claims that nothing uses after them."""
     named = [f"{name} ({owner})" for owner, name in sorted(pods)]
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     finished = not any(oracle.holders.is_live(pod) for pod in pods)
@@ -231,92 +233,6 @@ def _holding(oracle: Oracle, node: str, has_claims: bool) -> tuple[set[ObjectId]
                 if not users and not (oracle.holders.claims[claim].get("status") or {}).get("reservedFor"):
                     unused[claim] = None
     return pods, list(unused)
-
-
-def _recoveries(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxation]:
-    """Counted devices that the node has and does not offer: unhealthy or cordoned."""
-    changed = oracle.nodes[node]
-    for resource in PodRequest.of(dict(situation.pod)).requests:
-        capacity, offered = oracle.capacity(node, resource), oracle.info(node).allocatable.get(resource, 0)
-        if not is_device_resource(resource) or capacity <= offered:
-            continue
-        unusable = unusable_devices(oracle.world.reports.get(node), resource)
-        if len(unusable) == capacity - offered:
-            yield from _reported_recoveries(oracle, node, resource, unusable)
-            continue
-        missing = capacity - offered
-        what = f"{missing} unhealthy or cordoned {resource}"
-        text = f"on {node} if its {what} {'recovers' if missing == 1 else 'recover'}"
-        yield Relaxation(
-            kind="recovery", cost=2.5, text=text, changed_nodes=(_offering(changed, resource, capacity),),
-            nodes=frozenset({node}), subject=resource, commands=(f"plugwright status --node {node}",),
-        )  # fmt: skip
-
-
-def _reported_recoveries(
-    oracle: Oracle, node: str, resource: str, unusable: Sequence[Unusable]
-) -> Iterator[Relaxation]:
-    """Cordons that end, devices that recover, or both, as the NodeReport tells them apart."""
-    offered, report = oracle.info(node).allocatable.get(resource, 0), oracle.world.reports[node]
-    cordoned = [device for device in unusable if device.kind == "cordoned"]
-    unhealthy = [device for device in unusable if device.kind == "unhealthy"]
-    both = [*cordoned, *unhealthy] if cordoned and unhealthy else []
-    for kind, cost, devices in (
-        ("uncordon-device", 1.5, cordoned), ("recovery", 2.5, unhealthy), ("recovery", 2.9, both),
-    ):  # fmt: skip
-        if not devices:
-            continue
-        verbs = ("is", "are") if kind == "uncordon-device" else ("recovers", "recover")
-        verb = verbs[len(devices) > 1] + (" uncordoned" if kind == "uncordon-device" else "")
-        commands = [
-            f"plugwright uncordon {resource} {device.id} --node {node}"
-            for device in devices
-            if device.kind == "cordoned"
-        ][:3]
-        commands += [f"plugwright status --node {node}"] if kind == "recovery" else []
-        yield Relaxation(
-            kind=kind, cost=cost, text=f"on {node} if its {unusable_text(devices)} {resource} {verb}",
-            changed_nodes=(_offering(oracle.nodes[node], resource, offered + len(devices)),),
-            reports=((node, recovered_report(report, resource, [device.id for device in devices])),),
-            nodes=frozenset({node}), subject=resource, commands=tuple(commands),
-        )  # fmt: skip
-
-
-def _offering(node: ApiObject, resource: str, count: int) -> ApiObject:
-    status = node.get("status") or {}
-    return {**node, "status": {**status, "allocatable": {**(status.get("allocatable") or {}), resource: str(count)}}}
-
-
-def _devices(oracle: Oracle, node: str) -> Iterator[Relaxation]:
-    """Tainted devices that recover, and pools whose driver publishes the rest."""
-    index = oracle.allocator.slices
-    for known in (*index.on_node.get(node, ()), *index.elsewhere):
-        name, spec = known.name, known.spec
-        devices = list(spec.get("devices") or ())
-        tainted = [place for place, device in enumerate(devices) if device.get("taints")]
-        for place in tainted:
-            taints = [taint_text(taint) for taint in devices[place]["taints"]]
-            cordoned = all(taint.startswith(_CORDON_TAINT) for taint in taints)
-            clean = [*devices[:place], {**devices[place], "taints": []}, *devices[place + 1 :]]
-            device = f"{known.driver}/{known.pool}/{devices[place]['name']}"
-            text = f"on {node} if device {device} loses its taint {', '.join(taints)}"
-            yield Relaxation(
-                kind="uncordon-device" if cordoned else "taint-removed", cost=1.5 if cordoned else 2.5, text=text,
-                slices=(_with(known.published, devices=clean),), nodes=frozenset({node}), subject=device,
-            )  # fmt: skip
-        pool = spec["pool"]
-        present = sum(entry.generation == known.generation for entry in index.by_pool[known.driver, known.pool])
-        if known.count > present:
-            replaced = _with(known.published, pool={**pool, "resourceSliceCount": present})
-            missing = f"{known.count - present} of {known.count} slices"
-            text = f"on {node} if {known.driver} publishes the missing {missing} of pool {known.pool}"
-            yield Relaxation(
-                kind="pool-complete", cost=1.5, text=text, slices=(replaced,), nodes=frozenset({node}), subject=name
-            )
-
-
-def _with(published: ApiObject, **fields: object) -> ApiObject:
-    return {**published, "spec": {**published["spec"], **fields}}
 
 
 def _schedulable(node: ApiObject) -> ApiObject:

@@ -6,14 +6,18 @@ from difflib import get_close_matches
 from typing import Any
 
 from plugwright import quantity
+from plugwright.allocator import largest_request
+from plugwright.allocator.published_slices import SliceDevice
+from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain.counterfactual import Edit, FieldPath, Relaxation, Situation
 from plugwright.explain.oracle import Oracle, taint_text
 from plugwright.explain.world import ApiObject, allocation_of
 
-__all__ = ["request_relaxations", "subrequests"]
+__all__ = ["class_selectors", "request_relaxations", "subrequests"]
 
 _MOST_COUNTS = 32
 _MOST_TAINTS = 12
+_MOST_AMOUNTS = 8
 
 
 def request_relaxations(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
@@ -94,22 +98,63 @@ def _fewer(subject: _Subject, request: ApiObject) -> Iterator[Relaxation]:
 
 
 def _less_capacity(oracle: Oracle, subject: _Subject, request: ApiObject, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """As much of each capacity as some device has left."""
+    """As much of each capacity as some device has left, or the capacity's correct name."""
     for name, text in (((request.get("capacity") or {}).get("requests")) or {}).items():
-        wanted = quantity.zero_if_invalid(text)
-        left: set[Decimal] = set()
+        wanted, left = quantity.zero_if_invalid(text), set[Decimal]()
+        published: set[str] = set()
         for device in _devices(oracle, nodes):
-            known = device.capacity.get(name)
-            if known is not None:
+            published |= device.capacity.keys()
+            if name in device.capacity:
                 used = oracle.allocator.allocated.capacity.get(device.id, {}).get(name, Decimal(0))
-                left.add(known.value.value - used)
-        for amount in sorted((value for value in left if 0 < value < wanted), reverse=True)[:3]:
+                left.add(largest_request(device.capacity[name], used))
+        if name not in published:
+            yield from _other_capacity(subject, name, str(text), sorted(published))
+        for amount in sorted((value for value in left if 0 < value < wanted), reverse=True)[:_MOST_AMOUNTS]:
             written = quantity.written(amount, quantity.suffix_of(str(text)))
             words = f"with {name} {written} instead of {text} in {subject[2]}"
-            yield _one(subject, "capacity", 3.5, words, ("capacity", "requests", name), written)
+            cost = 3.5 + float((wanted - amount) / wanted) / 10
+            yield _one(subject, "capacity", cost, words, ("capacity", "requests", name), written)
 
 
-def _devices(oracle: Oracle, nodes: Iterable[str]) -> Iterator[Any]:
+def _other_capacity(subject: _Subject, name: str, amount: str, published: Sequence[str]) -> Iterator[Relaxation]:
+    """Without a capacity that no device has, or with the one that was meant."""
+    number, path, about = subject
+    removed = Edit((*path, "capacity", "requests", name), claim=number)
+    for other in get_close_matches(name, published, n=3, cutoff=0.5):
+        edits = (removed, Edit((*path, "capacity", "requests", other), amount, number))
+        text = f"with the capacity {other} instead of {name} in {about}"
+        yield Relaxation(kind="capacity-name", cost=1, text=text, edits=edits, subject=f"{number}/{name}")
+    text = f"without the capacity {name}, which no device has, in {about}"
+    yield Relaxation(kind="capacity", cost=5, text=text, edits=(removed,), subject=f"{number}/{name}")
+
+
+def class_selectors(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
+    """Without a selector of a class that fails on a device, or because of which the class has no devices at all."""
+    names = [oracle.backed[name] for name in PodRequest.of(dict(situation.pod)).requests if name in oracle.backed]
+    for claim in situation.claims:
+        requests = subrequests((claim.get("spec") or {}).get("devices") or {})
+        names += [str(request.get("deviceClassName")) for _, _, request in requests]
+    devices = list(_devices(oracle, nodes))
+    for name in dict.fromkeys(names):
+        device_class = oracle.allocator.classes.get(name) or {}
+        spec = device_class.get("spec") or {}
+        selectors = list(spec.get("selectors") or ())
+        expressions = [str((selector.get("cel") or {}).get("expression") or "") for selector in selectors]
+        matches = [[device.matched(expression) for expression in expressions] for device in devices]
+        selects_none = not any(all(results) for results in matches)
+        for place, expression in enumerate(expressions):
+            fails = any(results[place] is None and all(results[:place]) for results in matches)
+            if selects_none or fails:
+                left = [*selectors[:place], *selectors[place + 1 :]]
+                shown = " ".join(expression.split())
+                yield Relaxation(
+                    kind="class-selector", cost=5.5, text=f"without the selector {shown!r} of DeviceClass {name}",
+                    classes=({**device_class, "spec": {**spec, "selectors": left}},), subject=f"{name}/{place}",
+                    commands=(f"kubectl edit deviceclass {name}",),
+                )  # fmt: skip
+
+
+def _devices(oracle: Oracle, nodes: Iterable[str]) -> Iterator[SliceDevice]:
     index = oracle.allocator.slices
     for slices in (*(index.on_node.get(node, ()) for node in nodes), index.elsewhere):
         for published in slices:

@@ -1,22 +1,27 @@
-"""The counterfactual search: which relaxations let a pod run, singles first, then pairs, within a time budget."""
+"""The counterfactual search: relaxations that let a pod run, single ones first, then pairs, within a time budget."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 from msgspec import Struct
 
 from plugwright.explain import relaxations
 from plugwright.explain.counterfactual import Relaxation, Situation, relaxed
+from plugwright.explain.device_relaxations import taints_removed
 from plugwright.explain.node_classes import node_classes
 from plugwright.explain.oracle import NodeVerdict, Oracle
-from plugwright.explain.world import ObjectId, identity
+from plugwright.explain.world import identity
 
 __all__ = ["Cure", "Search"]
+
+T = TypeVar("T")
 
 PAIRS_BUDGET = 5.0  # seconds
 _PAIR_CANDIDATES = 24  # relaxations per node
 _ENDINGS = ("holder-ends", "finished-pod")
+_TAINTED = ("uncordon-device", "taint-removed", "taint-rule")
 _MONOTONE = ("count", "capacity")  # the cheapest that helps is enough
 
 
@@ -33,7 +38,7 @@ class Cure(Struct, frozen=True):
 
 
 class Search:
-    """Asks the oracle about one pod. Every cure was confirmed by it on each of its `nodes`."""
+    """Queries the oracle about one pod, which has confirmed every cure on each of its `nodes`."""
 
     def __init__(self, oracle: Oracle, situation: Situation, clock: Callable[[], float] = time.monotonic) -> None:
         self.oracle, self.situation, self._clock = oracle, situation, clock
@@ -50,18 +55,25 @@ class Search:
             yield verdict, self._first[name]
 
     @property
+    def stopping(self) -> list[str]:
+        """Nodes with an error after which the scheduler tries no other node either."""
+        return [name for name, verdict in self.base.items() if verdict.stops]
+
+    @property
     def fitting(self) -> list[str]:
-        return [name for verdict, names in self.verdicts() if verdict.fits for name in names]
+        """The nodes that take the pod as it is."""
+        return [] if self.stopping else [name for verdict, names in self.verdicts() if verdict.fits for name in names]
 
     def cures(self) -> list[Cure]:
-        """Singles, and pods that must end together unless one is enough; pairs if there are neither."""
+        """Singles, and pods or devices that must change together unless one is enough; pairs if there are neither."""
         found = self.singles()
-        if not any(cure.relaxations[0].kind in _ENDINGS for cure in found):
-            found = sorted([*found, *self.several_endings()], key=_order)
-        return found or self.pairs()
+        kinds = {cure.relaxations[0].kind for cure in found}
+        more = [] if kinds & {*_ENDINGS} else self.several_endings()
+        more += [] if kinds & {*_TAINTED} else self.several_taints()
+        return sorted([*found, *more], key=_order) or self.pairs()
 
     def singles(self) -> list[Cure]:
-        """Every single relaxation that suffices, cheapest first."""
+        """Every sufficient single relaxation, cheapest first."""
         representatives = list(self._first)
         cures: list[Cure] = []
         of_pod = sorted(relaxations.of_pod(self.oracle, self.situation, representatives), key=_by_cost)
@@ -83,29 +95,44 @@ class Search:
                     cures.append(cure)
                 else:
                     self.rejected.append(relaxation)
-        # A pod that ends on one node, or a shared device that recovers, may let the pod run on another node.
+        # The end of a pod on one node, or the recovery of a shared device, can let the pod run on another node.
         made = {_change(cure.relaxations[0]) for cure in cures}
         self.rejected = sorted((entry for entry in self.rejected if _change(entry) not in made), key=_by_cost)
         return sorted(cures, key=_order)
 
     def several_endings(self) -> list[Cure]:
         """A minimal set of pods of one node that must end, for each class of nodes."""
+        namespace = identity(self.situation.pod)[0]
+        return self._several(
+            lambda own: [pod for entry in own if entry.kind in _ENDINGS for pod in entry.ended],
+            lambda pods, node: relaxations.ending(self.oracle, namespace, frozenset(pods), node),
+        )
+
+    def several_taints(self) -> list[Cure]:
+        """A minimal set of devices of one node that must lose their taints, for each class of nodes."""
+        return self._several(
+            lambda own: [device for entry in own for device in entry.tainted],
+            lambda devices, node: taints_removed(self.oracle, node, devices),
+        )
+
+    def _several(
+        self, parts: Callable[[list[Relaxation]], list[T]], made: Callable[[list[T], str], Relaxation]
+    ) -> list[Cure]:
         cures = []
         for node, own in self._of_node.items():
-            pods = [pod for entry in own if entry.kind in _ENDINGS for pod in entry.ended]
-            if len(pods) < 2 or not self._ends(pods, node):
+            kept = list(dict.fromkeys(parts(own)))
+            cure = self.confirm((made(kept, node),), [node]) if len(kept) > 1 else None
+            if cure is None:
                 continue
-            kept = list(dict.fromkeys(pods))
-            for pod in list(kept):
-                fewer = [other for other in kept if other != pod]
-                if self._ends(fewer, node):
-                    kept = fewer
-            if cure := self._ends(kept, node):
-                cures.append(cure)
+            for part in list(kept):
+                fewer = [other for other in kept if other != part]
+                if found := self.confirm((made(fewer, node),), [node]):
+                    kept, cure = fewer, found
+            cures.append(cure)
         return sorted(cures, key=_order)
 
     def pairs(self, budget: float = PAIRS_BUDGET) -> list[Cure]:
-        """Pairs that suffice, of relaxations that do not suffice alone; ends with the first class that has some."""
+        """Sufficient pairs of insufficient relaxations; stops after the first class that has some."""
         end = self._clock() + budget
         cures: list[Cure] = []
         alone = {id(entry) for entry in self.rejected}
@@ -127,15 +154,16 @@ class Search:
     def confirm(self, chosen: Sequence[Relaxation], nodes: Sequence[str]) -> Cure | None:
         """The cure if the pod would run on any of the nodes."""
         situation = relaxed(self.situation, chosen)
-        fitting = [verdict.node for verdict in self.oracle.verdicts(situation, nodes) if verdict.fits]
-        if not fitting:
+        found = list(self.oracle.verdicts(situation, nodes))
+        fitting = [verdict.node for verdict in found if verdict.fits]
+        if not fitting or any(verdict.stops for verdict in found):
+            return None
+        others = self._first if any(entry.nodes is None for entry in chosen) else self.stopping
+        left = [node for node in others if node not in nodes]
+        if any(verdict.stops for verdict in self.oracle.verdicts(situation, left)):
             return None
         like = sum(len(self._first.get(node, (node,))) for node in fitting)
         return Cure(tuple(chosen), tuple(fitting), like)
-
-    def _ends(self, pods: Sequence[ObjectId], node: str) -> Cure | None:
-        namespace = identity(self.situation.pod)[0]
-        return self.confirm((relaxations.ending(self.oracle, namespace, frozenset(pods), node),), [node])
 
     def nearness(self, node: str) -> tuple[bool, bool, int]:
         verdict = self.base[node]
@@ -144,7 +172,7 @@ class Search:
 
 
 def _change(relaxation: Relaxation) -> object:
-    """Equal for relaxations that make the same change and name different nodes."""
+    """Equal for relaxations that make the same change but name different nodes."""
     slices = tuple(identity(entry)[1] for entry in relaxation.slices)
     if not (relaxation.ended or relaxation.freed or slices):
         return id(relaxation)
@@ -160,7 +188,7 @@ def _order(cure: Cure) -> tuple[float, int, str]:
 
 
 def _compatible(pair: tuple[Relaxation, Relaxation]) -> bool:
-    """Two changes of the same field do not make a pair."""
+    """Whether two relaxations can form a pair: not if they change the same field."""
     one, other = pair
     paths = {(edit.claim, edit.path) for edit in one.edits if edit.path[-1] != -1}
     return not paths & {(edit.claim, edit.path) for edit in other.edits}

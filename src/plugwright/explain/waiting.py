@@ -1,4 +1,4 @@
-"""Every pod of a cluster that waits or was refused, each with its first line: the answer of `why` without a name."""
+"""Every waiting or rejected pod of a cluster, each with its first line: the answer of `why` without a name."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ class WaitingList(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def waiting_pods(world: World, namespace: str = "", clock: Callable[[], float] = time.monotonic) -> WaitingList:
-    """The waiting pods of a namespace, or of all; pods without claims that ask for the same are explained once."""
+    """The waiting pods of a namespace, or of all; pods without claims and with equal requests are explained once."""
     found = [pod for pod in world.pods if namespace in ("", identity(pod)[0]) and _waits(pod)]
     found.sort(key=lambda pod: tuple(map(natural_order, identity(pod))))
     if not found:
@@ -51,7 +51,7 @@ def waiting_pods(world: World, namespace: str = "", clock: Callable[[], float] =
 
 
 def first_lines(world: World, pods: Sequence[ApiObject]) -> dict[str, str]:
-    """Why pods wait, by their uid; without those that fit, and those with claims that cannot be judged."""
+    """Why pods wait, by uid; without those that fit, and those whose claims cannot be evaluated."""
     oracle, texts = Oracle(world), {}
     for pod in pods:
         if (pod.get("spec") or {}).get("resourceClaims") and world.hidden & _OF_CLAIMS:
@@ -79,7 +79,7 @@ def _answers(oracle: Oracle, pods: list[ApiObject], clock: Callable[[], float]) 
 
 
 def _key(pod: ApiObject) -> bytes:
-    """Equal for pods with the same answer; empty if a pod has an answer of its own, with names of its claims."""
+    """Equal for pods with the same answer; empty if a pod needs its own answer, with names of its claims."""
     spec, metadata = pod.get("spec") or {}, pod.get("metadata") or {}
     if spec.get("resourceClaims") or is_finished(pod) or (pod.get("status") or {}).get("extendedResourceClaimStatus"):
         return b""

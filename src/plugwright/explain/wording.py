@@ -1,8 +1,10 @@
-"""Why a node does not take a pod, in words: a name for programs, a text for people, a sentence for the first line."""
+"""Why a node cannot run a pod, in words: a name for programs, a text for people, a sentence for the first line."""
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
+from plugwright.allocator import Reason
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict
 
 __all__ = ["device_text", "group_text", "reason_name", "sentence"]
@@ -19,6 +21,12 @@ _EXCLUDED = {
     "FeatureDisabled": "that need a disabled feature",
     "NodeMismatch": "on other nodes",
 }
+_SELECTOR_ERROR = re.compile(
+    r"^(?P<owner>(class|claim) \S+): selector (?P<number>#\d+)( on device \S+)?: "
+    r"CEL (?P<phase>\w+) error: (?P<error>.*)",
+    re.DOTALL,
+)
+_FACTS = {"ConstraintViolated": "constraint ", "Tainted": "taint ", "InsufficientCapacity": ""}
 _FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
 
 
@@ -33,11 +41,11 @@ def reason_name(verdict: NodeVerdict) -> str:
 
 
 def _main_kind(failure: DeviceFailure) -> str:
-    """The kind of reason that excludes most devices, without those that no request of the pod is about."""
+    """The kind of reason that excludes most devices, except devices irrelevant to the pod's requests."""
     kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
-        return pools[0] if pools else "TooFewDevices" if _found(failure) else "NoDevices"
+        return pools[0] if pools else "TooFewDevices" if _found(failure.reasons) else "NoDevices"
     other = Counter({kind: count for kind, count in kinds.items() if kind not in ("SelectorFalse", "NodeMismatch")})
     return (other or kinds).most_common(1)[0][0]
 
@@ -56,17 +64,38 @@ def device_text(failure: DeviceFailure) -> str:
     if failure.kind == "numa":
         return f"{failure.resource}: {failure.message}"
     if failure.message and failure.kind in ("error", "elsewhere"):
-        return failure.message
+        return _SELECTOR_ERROR.sub(_selector_error, failure.message)
     pools = [f"pool {r.pool} is incomplete" for r in failure.reasons if r.kind == "PoolIncomplete"]
     pools += [f"pool {r.pool} is invalid: {r.message}" for r in failure.reasons if r.kind == "PoolInvalid"]
-    devices = {(r.driver, r.pool, r.device): r for r in reversed(failure.reasons) if r.device}
-    counts = Counter(reason.kind for reason in devices.values())
-    words = [f"{count} {_EXCLUDED.get(kind, kind)}" for kind, count in counts.most_common()]
-    found = _found(failure)
-    together = [f"at most {found[1]} of {found[0]} devices together"] if found and found[1] else []
-    # Each device once: one that two requests reject for different reasons has the reason of the first.
-    texts = [*dict.fromkeys(pools), *together, *words]
-    return ", ".join(texts) or "no suitable devices"
+    short = [r for r in failure.reasons if r.kind == "TooFewDevices"]
+    alternatives = [r.request for r in short if "/" in r.request and r.claim == short[0].claim]
+    if len(alternatives) > 1:
+        of_each = [(name, [r for r in failure.reasons if r.request == name]) for name in alternatives]
+        found = [f"{name}: {', '.join(_excluded(reasons)) or 'no suitable devices'}" for name, reasons in of_each]
+        return "; ".join([*dict.fromkeys(pools), *found])
+    return ", ".join([*dict.fromkeys(pools), *_excluded(failure.reasons)]) or "no suitable devices"
+
+
+def _excluded(reasons: Sequence[Reason]) -> list[str]:
+    """Each device once: one that two requests reject for different reasons has the reason of the first."""
+    devices = {(r.driver, r.pool, r.device): r for r in reversed(reasons) if r.device}
+    counts = Counter(map(_exclusion, devices.values()))
+    words = [f"{count} {text}" for text, count in counts.most_common()]
+    found = _found(reasons)
+    return [f"at most {found[1]} of {found[0]} devices together", *words] if found and found[1] else words
+
+
+def _selector_error(match: re.Match[str]) -> str:
+    problem = "does not compile" if match["phase"] == "compile" else "fails"
+    return f"selector {match['number']} of {match['owner']} {problem}: {match['error']}"
+
+
+def _exclusion(reason: Reason) -> str:
+    if reason.kind == "InsufficientCapacity" and reason.message.startswith("no capacity "):
+        return f"without the {reason.message.removeprefix('no ')}"
+    if reason.kind == "InsufficientCapacity" and reason.message.endswith("violates the request policy"):
+        return "whose request policy excludes the amount"
+    return _EXCLUDED.get(reason.kind, reason.kind)
 
 
 def _count_text(failure: DeviceFailure) -> str:
@@ -80,39 +109,44 @@ def _count_text(failure: DeviceFailure) -> str:
     return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
 
 
-def _found(failure: DeviceFailure) -> tuple[int, int] | None:
+def _found(reasons: Iterable[Reason]) -> tuple[int, int] | None:
     """The requested devices and the most that were found together, of the request that failed first."""
-    for reason in failure.reasons:
+    for reason in reasons:
         if reason.kind == "TooFewDevices" and (match := _FOUND.match(reason.message)):
             return int(match[1]), int(match[2])
     return None
 
 
 def sentence(verdict: NodeVerdict) -> str:
-    """Why no node takes the pod, with the facts of one of them."""
+    """Why no node can run the pod, with the facts of one of them."""
     failure, node = verdict.failure, verdict.node
     if failure is None:
         return f"{node} has the devices, but {verdict.filter_text}"
     detail = device_text(failure)
     if failure.kind == "error":
         device = next((f"{each.driver}/{each.pool}/{each.device}" for each in failure.reasons if each.device), "")
-        return f"{detail} (device {device})" if device else detail
+        where = f" (device {device})" if device else ""
+        is_of_a_node = any(reason.pool for reason in failure.reasons)
+        return f"{detail}{where}" + ("; this stops the pod on every node" if failure.stops and is_of_a_node else "")
+    also = f"; it also {verdict.filter_text}" if verdict.filter and failure.has_devices else ""
     if failure.kind == "count":
         if not failure.capacity:
             return f"no node offers {failure.resource}"
-        return f"no node has {failure.wanted} free {failure.resource} ({node} has {detail})"
+        return f"no node has {failure.wanted} free {failure.resource} ({node} has {detail}{also})"
     if failure.kind == "numa":
         where = f"{failure.wanted} free {failure.resource} on one NUMA node"
-        return f"no node has {where} ({node} has {failure.message})"
+        return f"no node has {where} ({node} has {failure.message}{also})"
     if failure.kind == "elsewhere":
         return f"{detail}, and {node} cannot use its devices"
-    return _claim_sentence(failure, f"{node}: {detail}")
+    return _claim_sentence(failure, f"{node}: {detail}", also)
 
 
-def _claim_sentence(failure: DeviceFailure, detail: str) -> str:
+def _claim_sentence(failure: DeviceFailure, detail: str, also: str) -> str:
     short = next((r for r in failure.reasons if r.kind == "TooFewDevices"), None)
-    constraint = next((r.message for r in failure.reasons if r.kind == "ConstraintViolated"), "")
-    detail += f"; constraint {constraint}" if constraint else ""
+    for kind, word in _FACTS.items():
+        fact = next((r.message for r in failure.reasons if r.kind == kind and not r.message.startswith("no ")), "")
+        detail += f"; {word}{fact.replace('=:', ':')}" if fact else ""
+    detail += also
     if short is None:
         return f"no node has the devices of its claims ({detail})"
     claim = short.claim.rpartition("/")[2]

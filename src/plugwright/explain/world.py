@@ -1,9 +1,11 @@
-"""The cluster as values: what `why`, `fit` and `lint` know, and what they could not see."""
+"""The cluster as values: the facts that `why`, `fit` and `lint` know, and those that they could not see."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+
+from plugwright.cluster.scheduling.extended_claims import CLASS_PREFIX
 
 __all__ = [
     "FINISHED",
@@ -17,6 +19,7 @@ __all__ = [
     "identity",
     "is_device_resource",
     "is_finished",
+    "unusable_claim",
     "with_taint_rules",
 ]
 
@@ -28,7 +31,7 @@ _NATIVE = ("kubernetes.io/", "requests.kubernetes.io/")
 
 
 class World(Struct, frozen=True):
-    """Objects of one cluster, as the API server has them. `unseen` says what is missing from them, and why."""
+    """Objects of one cluster, as in the API server. `unseen` lists missing ones, with reasons."""
 
     nodes: tuple[ApiObject, ...] = ()
     pods: tuple[ApiObject, ...] = ()
@@ -57,7 +60,7 @@ class World(Struct, frozen=True):
 class ClaimOrigin(Struct, frozen=True):
     """A claim of a pod and the object that a user edits to change it.
 
-    `claim` is None if neither the claim nor its template exists. `exists` is false while only the template does.
+    `claim` is None if neither the claim nor its template exists. `exists` is false while only the template exists.
     """
 
     entry: str  # name in the pod's `resourceClaims`
@@ -87,7 +90,7 @@ def allocation_of(claim: ApiObject) -> ApiObject | None:
 
 
 def event_time(event: ApiObject) -> str:
-    """When an event was last seen; texts of one form, so that they compare as times."""
+    """When an event was last seen; all in one format, so that they compare as times."""
     series = (event.get("series") or {}).get("lastObservedTime")
     created = (event.get("metadata") or {}).get("creationTimestamp")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")[:19]
@@ -95,11 +98,11 @@ def event_time(event: ApiObject) -> str:
 
 def is_device_resource(name: str) -> bool:
     """Whether a resource name is an extended resource, which device plugins and DRA drivers offer."""
-    return "/" in name and not any(domain in name for domain in _NATIVE)
+    return name.startswith(CLASS_PREFIX) or ("/" in name and not any(domain in name for domain in _NATIVE))
 
 
 def claim_entries(world: World, pod: ApiObject) -> Iterator[ClaimOrigin]:
-    """The claims of a pod: those that exist, and those that would be generated from templates."""
+    """The claims of a pod: existing ones, and those that would be generated from templates."""
     namespace = identity(pod)[0]
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     generated = {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
@@ -123,13 +126,26 @@ def claim_entries(world: World, pod: ApiObject) -> Iterator[ClaimOrigin]:
         yield ClaimOrigin(name, "ResourceClaimTemplate", namespace, template_name, claim)
 
 
+def unusable_claim(pod: ApiObject, source: ClaimOrigin) -> str:
+    """Why the scheduler does not use a claim that exists; empty if it does."""
+    if source.claim is None or not source.exists:
+        return ""
+    metadata, name = source.claim["metadata"], identity(source.claim)[1]
+    if metadata.get("deletionTimestamp"):
+        return f"ResourceClaim {name} is being deleted"
+    owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or ()]
+    if source.kind == "ResourceClaimTemplate" and (pod.get("metadata") or {}).get("uid") not in owners:
+        return f"ResourceClaim {name} of the pod's {source.entry} was not created for this pod"
+    return ""
+
+
 def _from_template(template: ApiObject, namespace: str, name: str) -> ApiObject:
     spec = (template.get("spec") or {}).get("spec") or {}
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
 
 
 def with_taint_rules(slices: Iterable[ApiObject], rules: Iterable[ApiObject]) -> list[ApiObject]:
-    """Slices with the taints that DeviceTaintRules add to their devices."""
+    """Slices with the taints added by DeviceTaintRules."""
     specs = [rule.get("spec") or {} for rule in rules]
     return [_tainted(published, specs) for published in slices] if specs else list(slices)
 

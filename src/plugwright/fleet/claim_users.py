@@ -1,4 +1,4 @@
-"""Who uses the devices of claims: pods and their containers, as the API server knows them."""
+"""The users of claims' devices: pods and their containers, as known to the API server."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,11 +12,11 @@ __all__ = ["ClaimUsers", "FleetHolder", "FleetValue", "text_of"]
 
 
 class FleetValue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of the values of a fleet, whose JSON `-o json` prints."""
+    """Base of the values of a fleet, which `-o json` prints as JSON."""
 
 
 class FleetHolder(FleetValue, frozen=True, kw_only=True):
-    """A container or a claim that holds a device. Empty texts are unknown."""
+    """A container or a claim that holds a device. Empty strings are unknown."""
 
     api: str  # device-plugin or dra
     namespace: str = ""
@@ -35,7 +35,7 @@ class FleetHolder(FleetValue, frozen=True, kw_only=True):
 
 
 class ClaimUsers:
-    """Which pods and containers use each device through claims."""
+    """The pods and containers that use each device through claims."""
 
     def __init__(self, world: World) -> None:
         self._pods = {identity(pod): pod for pod in world.pods}
@@ -49,7 +49,7 @@ class ClaimUsers:
                 self._by_device.setdefault(device, []).append((claim, result))
 
     def of(self, device: tuple[str, str, str]) -> Iterator[tuple[FleetHolder, bool]]:
-        """The holders of a device, and whether each has no more than a share of it."""
+        """The holders of a device, and whether each has only a share of it."""
         for claim, result in self._by_device.get(device, ()):
             (namespace, name), is_share = identity(claim), bool(result.get("shareID"))
             is_admin = bool(result.get("adminAccess"))
@@ -59,10 +59,10 @@ class ClaimUsers:
                 yield replace(known, pod=pod, container=container), is_share
 
     def completed(self, entry: Mapping[str, Any]) -> Iterator[FleetHolder]:
-        """The holders in a NodeReport; a claim's pods are known by the API server.
+        """The holders in a NodeReport, completed with the pods of claims from the API server.
 
-        A holder whose name the kubelet no longer lists, and whose uid no pod of the API server has, is none any more.
-        The objects must have been read after the report.
+        Omits a holder whose name the kubelet no longer lists, and whose uid belongs to no pod in the API server. The
+        objects must have been read after the report.
         """
         known = FleetHolder(
             api=text_of(entry.get("api")),
@@ -75,7 +75,7 @@ class ClaimUsers:
         )
         uid = text_of(entry.get("podUid"))
         if self.has_all_pods and uid and not known.pod and self._with_uid(uid) is None:
-            return  # its pod has ended; the kubelet takes its devices back when it next admits a pod
+            return  # its pod has ended; the kubelet frees its devices when it next admits a pod
         named = self._with_uid(uid) if not known.pod else None
         if named is not None:
             known = replace(known, namespace=named[0], pod=named[1])
@@ -101,7 +101,7 @@ class ClaimUsers:
 
 
 def _containers(pod: ApiObject, claim: str) -> list[str]:
-    """The containers of a pod that use the claim of that name."""
+    """The containers of a pod that use the claim with that name."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     generated = {
         entry.get("name"): entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()
@@ -119,5 +119,5 @@ def _containers(pod: ApiObject, claim: str) -> list[str]:
 
 
 def text_of(value: object) -> str:
-    """A text or number from outside, empty if it is anything else."""
+    """An untrusted text or number; empty for other types."""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

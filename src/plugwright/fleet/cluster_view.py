@@ -1,4 +1,4 @@
-"""Reads a cluster: the API server's objects, and the NodeReport of every daemon that can be reached."""
+"""Reads a cluster: the API server's objects, and the NodeReport of every reachable daemon."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ _REQUEST = {"do": "report"}
 def read_fleet(
     choice: DaemonChoice, namespace: str = "default", environment: Mapping[str, str] = os.environ
 ) -> tuple[Fleet, World]:
-    """The devices of the chosen cluster, or of one of its nodes; and the objects that they were read from."""
+    """The devices of the chosen cluster, or of one of its nodes; and the objects from which they were read."""
     access = cluster_access(choice, environment)
-    sources = read_sources(choice, environment)  # before the pods, so that each holder's pod is among them
+    sources = read_sources(choice, environment)  # before the pods, so that they include the pod of each holder
     with BlockingClient(access) as client:
         world = read_world(client, namespace)
     fleet = make_fleet(world, sources)
@@ -55,7 +55,7 @@ def _sources(daemons: Sequence[ReachableDaemon]) -> Iterator[NodeSource]:
 
 
 def node_source(node: str, via: str, report: object) -> NodeSource:
-    """What a daemon has answered, checked."""
+    """A daemon's answer, checked."""
     try:
         msgspec.convert(report, NodeReport)
     except msgspec.ValidationError as error:

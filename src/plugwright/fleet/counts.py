@@ -1,4 +1,4 @@
-"""The numbers of devices: those that a Node counts without their ids, and the sums that `free` shows."""
+"""Numbers of devices: those that a Node counts without ids, and the sums that `free` shows."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["FreeCount", "UnnamedDevices", "count_unnamed", "device_requests"]
 
 
 class UnnamedDevices(FleetValue, frozen=True, kw_only=True):
-    """The devices of a resource on a node without a NodeReport, as the Node counts them. `requested` null: unknown."""
+    """The devices of a resource on a node without a NodeReport, as counted by the Node. `requested` null: unknown."""
 
     node: str
     resource: str
@@ -22,19 +22,19 @@ class UnnamedDevices(FleetValue, frozen=True, kw_only=True):
 
 
 class FreeCount(FleetValue, frozen=True, kw_only=True):
-    """Devices of a resource, of a node, a model or a NUMA node if the sums are made by one. `unknown` may be free."""
+    """Devices of a resource, grouped by node, model or NUMA node if requested. `unknown` ones could be free."""
 
     resource: str
     by: str = ""
     total: int = 0
     free: int = 0
     held: int = 0
-    unhealthy: int = 0  # cordoned and tainted ones too
+    unhealthy: int = 0  # including cordoned and tainted ones
     unknown: int = 0
 
 
 def count_unnamed(world: World, served: set[tuple[str, str]]) -> Iterator[UnnamedDevices]:
-    """Of resources that no report of `served`, by node and resource, covers."""
+    """The counts of resources without a report in `served`, by node and resource."""
     requested: dict[tuple[str, str], int] = {}
     for pod in world.pods:
         node = text_of((pod.get("spec") or {}).get("nodeName"))
@@ -54,7 +54,7 @@ def count_unnamed(world: World, served: set[tuple[str, str]]) -> Iterator[Unname
 
 
 def device_requests(pod: ApiObject) -> dict[str, int]:
-    """Of extended resources, as the scheduler counts them."""
+    """A pod's requests of extended resources, as counted by the scheduler."""
     spec = pod.get("spec") or {}
     containers = [("main", _limits(container)) for container in spec.get("containers") or ()]
     first = [

@@ -1,8 +1,8 @@
-"""Finds a daemon: that of this machine, of a node of the running `plugwright up`, or of a node of any cluster.
+"""Finds a daemon: of this machine, of a node of the running `plugwright up`, or of a node of any cluster.
 
-Without a node it is the daemon of this machine, and if none listens there, that of the only node of the running
-`plugwright up`. With a node, a kubeconfig that the caller chose decides about the cluster; otherwise the running
-`plugwright up` comes first, so that a command for an emulated node never reaches a real one of the same name.
+Without a node it is the daemon of this machine, or if none listens there, that of the only node of the running
+`plugwright up`. With a node, a kubeconfig chosen by the caller determines the cluster; otherwise the running
+`plugwright up` has precedence, so that a command for an emulated node never reaches a real one of the same name.
 """
 
 import os
@@ -39,7 +39,7 @@ __all__ = [
 
 CONTROL_SOCKET = Path("/run/plugwright/control.sock")
 SELECTOR = "app.kubernetes.io/name=plugwright"
-_AT_ONCE = 16  # daemons that are asked at a time
+_AT_ONCE = 16  # daemons queried at a time
 _ELSEWHERE = "is `plugwright run` running? For the daemon of a cluster's node, give --node NODE"
 
 
@@ -48,16 +48,16 @@ class ReachableDaemon(Protocol):
     def node(self) -> str: ...
 
     def ask(self, request: Mapping[str, object]) -> Any:
-        """The daemon's one answer."""
+        """The daemon's single answer."""
         ...
 
     def follow(self, request: Mapping[str, object]) -> Iterator[Any]:
-        """Answers for as long as the daemon runs."""
+        """Yields answers for as long as the daemon runs."""
         ...
 
 
 class DaemonChoice(msgspec.Struct, frozen=True):
-    """The flags that choose a daemon; None and empty texts were not given."""
+    """The flags that choose a daemon; None and empty strings were not given."""
 
     socket: Path | None = None
     node: str = ""
@@ -99,7 +99,7 @@ class LocalDaemon:
 
 
 def find_daemon(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> ReachableDaemon:
-    """The one daemon that was chosen."""
+    """The chosen daemon."""
     if not choice.node:
         return LocalDaemon(choice.socket) if choice.socket is not None else _daemon_here(choice, environment)
     access, up = _cluster(choice, environment, choice.node)
@@ -125,26 +125,26 @@ def find_all(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) 
 def find_at(
     access: ClusterAccess, choice: DaemonChoice, environment: Mapping[str, str] = os.environ
 ) -> list[ReachableDaemon]:
-    """The daemons of the cluster behind one API server, whichever cluster the other flags would choose."""
+    """The daemons of the cluster of one API server, whichever cluster the other flags would choose."""
     up = next((up for up in _running_clusters(choice, environment) if up["server"] == access.url), None)
     if up is not None:
         return [_node_of(up, node) for node in up["nodes"]]
     return list(_remote_daemons(access, choice))
 
 
-def cluster_access(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> ClusterAccess:
-    """The API server of the chosen cluster."""
-    access, up = _cluster(choice, environment)
+def cluster_access(choice: DaemonChoice, environment: Mapping[str, str] = os.environ, node: str = "") -> ClusterAccess:
+    """The API server of the chosen cluster, which has this node."""
+    access, up = _cluster(choice, environment, node)
     if up is not None:
         access = ClusterAccess.of_kubeconfig(Path(up["kubeconfig"]), None, environment)
-    assert access is not None  # the file was named
+    assert access is not None  # because the file was given
     return access
 
 
 def ask_all(
     daemons: Sequence[ReachableDaemon], request: Mapping[str, object]
 ) -> Iterator[tuple[ReachableDaemon, Any, str]]:
-    """Each daemon with its answer, or with the reason that there is none; in the order of the daemons."""
+    """Each daemon with its answer, or with the reason why there is none; in the order of the daemons."""
 
     def answered(daemon: ReachableDaemon) -> tuple[ReachableDaemon, Any, str]:
         try:
@@ -169,7 +169,7 @@ def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalD
         if sockets.is_listening(CONTROL_SOCKET):
             return LocalDaemon(CONTROL_SOCKET)
     up = next(_running_clusters(choice, environment), None)
-    if up is None or CONTROL_SOCKET.exists():  # it cannot be opened: the error says why
+    if up is None or CONTROL_SOCKET.exists():  # it cannot be opened: the error contains the reason
         return LocalDaemon(CONTROL_SOCKET)
     nodes = list(up["nodes"])
     if len(nodes) > 1:
@@ -181,7 +181,7 @@ def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalD
 def _cluster(
     choice: DaemonChoice, environment: Mapping[str, str], node: str = ""
 ) -> tuple[ClusterAccess | None, Mapping[str, Any] | None]:
-    """The chosen cluster: how to reach it, or the running `plugwright up`."""
+    """The chosen cluster: its API server, or the running `plugwright up`."""
     running = list(_running_clusters(choice, environment))
     if choice.kubeconfig is None and choice.context is None and not environment.get("KUBECONFIG"):
         up = next((up for up in running if not node or node in up["nodes"]), None)
@@ -199,7 +199,7 @@ def _cluster(
 
 
 def _running_clusters(choice: DaemonChoice, environment: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    """The clusters of `plugwright up` whose state directory is known: by its variable, a kubeconfig, or the default."""
+    """The clusters of `plugwright up` with a known state directory: from its variable, a kubeconfig, or the default."""
     found = []
     if environment.get("PLUGWRIGHT_STATE"):
         found.append(state_directory(Path(environment["PLUGWRIGHT_STATE"]), environment))

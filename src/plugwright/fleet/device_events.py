@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["event_text"]
+__all__ = ["event_text", "seconds_of"]
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """`allocated to team-a/train-7`, `Unhealthy: Xid 79 (xid-79)`."""
-    pod = f"{event.get('namespace')}/{event['pod']}" if event.get("pod") else ""
+    """An event such as `allocated to team-a/train-7/main` or `Unhealthy: Xid 79 (xid-79)`."""
+    names = (str(event.get(key) or "") for key in ("namespace", "pod", "container"))
+    pod = "/".join(filter(None, names)) if event.get("pod") else ""
     claim = f"claim {event.get('namespace')}/{event['claim']}" if event.get("claim") else ""
     holder = pod or claim or "a pod that is not known"
     reason = f": {event['reason']}" if event.get("reason") else ""
@@ -23,3 +24,9 @@ def event_text(event: Mapping[str, Any]) -> str:
         case "cordoned":
             return f"cordoned{reason}" + (f" (by {event['by']})" if event.get("by") else "")
     return str(event.get("kind"))
+
+
+def seconds_of(moment: str) -> str:
+    """A time in RFC 3339 without fractions of a second; any other text as it is."""
+    begin, dot, fraction = moment.partition(".")
+    return f"{begin}Z" if dot and fraction.endswith("Z") else moment

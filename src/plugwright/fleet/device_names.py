@@ -1,6 +1,8 @@
-"""Completes what a person writes for a device: its id, the beginning of it, or its index."""
+"""Completes an abbreviated device name: an id, an id prefix, or an index."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -9,8 +11,10 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.model import some
 
-__all__ = ["NamedDevice", "close_ids", "complete_device", "devices_in_status"]
+__all__ = ["NamedDevice", "close_names", "complete_device", "devices_in_status", "short_ids"]
 
+_DIGITS = re.compile(r"\d+")
+_LONG, _SHORTEST = 20, 8  # characters of an id that is shortened, and of its beginning
 _SEPARATORS = "-_.:/"  # after which an id goes on
 
 
@@ -21,10 +25,10 @@ class NamedDevice(msgspec.Struct, frozen=True):
 
 
 def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[NamedDevice]:
-    """The devices of one id that `text` names, in several resources if they share it; none if there is no such device.
+    """The devices with the one id that `text` names, in several resources if they share it; empty if there are none.
 
-    An exact id is before an index, an index before the beginning of an id, and `gpu-1` is `gpu-1-3f` rather than
-    `gpu-10`. ConfigError if several ids begin with it.
+    An exact id has precedence over an index, an index over a prefix, and `gpu-1` is `gpu-1-3f` rather than `gpu-10`.
+    ConfigError if several ids have the prefix.
     """
     found = list(devices)
     exact = [device for device in found if device.id == text]
@@ -41,9 +45,16 @@ def complete_device(text: str, devices: Iterable[NamedDevice]) -> Sequence[Named
     return matches
 
 
-def close_ids(text: str, devices: Iterable[NamedDevice]) -> str:
-    """Words for an error: the id that was probably meant."""
-    close = get_close_matches(text, {device.id for device in devices}, n=1, cutoff=0.6)
+def close_names(text: str, ids: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Words for an error: the id, beginning of an id or other name that was probably meant.
+
+    A beginning has the same digits, since `mock-1` is not a misspelt `mock-2`.
+    """
+    ids = set(ids)
+    beginnings = Counter(id_[:end] for id_ in ids for end in range(len(id_)) if id_[end] in _SEPARATORS)
+    digits = _DIGITS.findall(text)
+    unique = {name for name, count in beginnings.items() if count == 1 and _DIGITS.findall(name) == digits}
+    close = get_close_matches(text, sorted({*ids, *unique, *others}), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -55,3 +66,16 @@ def devices_in_status(status: Mapping[str, Any], resource: str = "") -> list[Nam
         if resource in ("", entry["name"])
         for device in entry["devices"]
     ]
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """For each id the beginning that names it: `GPU-8f3c2e4a`. Commands take it as they take the id."""
+    known = set(ids)
+    return {name: next(_beginnings(name, known), name) for name in known}
+
+
+def _beginnings(name: str, known: set[str]) -> Iterator[str]:
+    ends = [place for place, sign in enumerate(name) if sign in _SEPARATORS and place >= _SHORTEST]
+    for end in ends if len(name) > _LONG else ():
+        if not any(other.startswith(name[:end]) for other in known if other != name):
+            yield name[:end]

@@ -1,19 +1,21 @@
-"""The devices of a cluster with their holders: NodeReports first, and the API server's objects for the rest.
+"""The devices of a cluster with their holders: from NodeReports, and from the API server's objects for the rest.
 
-Where no NodeReport is known, a device of a device plugin has an id only while a pod holds it and its status names it
-(`allocatedResourcesStatus`, Kubernetes 1.36 and newer); the others are numbers. A device without a holder is free only
-if everything that could hold it was seen.
+Without a NodeReport, a device of a device plugin has an id only while a pod holds it and its status names it
+(`allocatedResourcesStatus`, Kubernetes 1.36 and newer); other devices are only counted. A device without a holder is
+free only if all possible holders were seen.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from plugwright.explain.world import World, identity, is_finished, with_taint_rules
 from plugwright.fleet.claim_users import ClaimUsers, FleetHolder, FleetValue, text_of
 from plugwright.fleet.counts import UnnamedDevices, count_unnamed
 from plugwright.model import natural_order
 
-__all__ = ["STATE_LETTERS", "Fleet", "FleetDevice", "NodeSource", "make_fleet"]
+__all__ = ["STATE_LETTERS", "Fleet", "FleetDevice", "NodeSource", "make_fleet", "reading_text"]
 
 STATE_LETTERS = {
     "free": ".", "held": "H", "shared": "S", "unhealthy": "U", "cordoned": "C", "tainted": "T", "unknown": "?",
@@ -49,7 +51,7 @@ class FleetDevice(FleetValue, frozen=True, kw_only=True):
 
 
 class NodeSource(FleetValue, frozen=True, kw_only=True):
-    """Where the devices of a node are known from: a report and how it was read, or the reason that there is none."""
+    """The source of a node's devices: a report and how it was read, or the reason why there is none."""
 
     node: str
     via: str = ""
@@ -64,15 +66,15 @@ class Fleet(FleetValue, frozen=True, kw_only=True):
     unnamed: tuple[UnnamedDevices, ...] = ()
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
     unseen: tuple[str, ...] = ()
-    events: tuple[Mapping[str, Any], ...] = ()  # the last ones of every NodeReport, each with its node
+    events: tuple[Mapping[str, Any], ...] = ()  # the latest ones of every NodeReport, each with its node
 
 
 def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
-    """Every device of the cluster, and what could not be seen."""
+    """Every device of the cluster, and the facts that could not be seen."""
     read = list(sources)
     claims = ClaimUsers(world)
     devices: list[FleetDevice] = []
-    served: set[tuple[str, str]] = set()  # node, and a resource or driver that a report covers
+    served: set[tuple[str, str]] = set()  # node, and a resource or driver covered by a report
     unseen = list(world.unseen)
     for source in read:
         if source.report is None:
@@ -82,16 +84,27 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
             served |= {(source.node, str(resource.get("name")))}
             served |= {(source.node, str((resource.get("driver") or {}).get("name")))}
             devices += _reported(source.node, resource, source.report, claims)
-    devices += _published(world, served, claims)
+    silent = {source.node for source in read if source.report is None}
+    devices += [_unknown_if_silent(device, silent) for device in _published(world, served, claims)]
     devices += _in_pod_statuses(world, served)
     unnamed = tuple(count_unnamed(world, served))
     without = sorted({count.node for count in unnamed}, key=natural_order)
     unseen += [f"{node}: {_NO_REPORT}" for node in without]
-    ordered = sorted(devices, key=lambda device: tuple(map(natural_order, (device.node, device.resource, device.id))))
+    ordered = sorted(devices, key=_place)
     events = [{"node": source.node, **event} for source in read for event in (source.report or {}).get("history") or ()]
     events.sort(key=lambda event: str(event["time"]))
     via = {source.node: source.via for source in read if source.report is not None}
     return Fleet(devices=tuple(ordered), unnamed=unnamed, sources=via, unseen=tuple(unseen), events=tuple(events))
+
+
+def reading_text(via: str) -> str:
+    """How a report was read, in words: no daemon listens on a port, so a pod is reached by exec."""
+    return f"by exec into {via}" if via.startswith("pod ") else f"from {via}"
+
+
+def _place(device: FleetDevice) -> tuple[object, ...]:
+    """GPU 3 is the fourth of its node, whatever its id is."""
+    return tuple(map(natural_order, (device.node, device.resource, device.index, device.id)))
 
 
 def _reported(
@@ -126,7 +139,7 @@ def _reported_state(device: Mapping[str, Any], holders: tuple[FleetHolder, ...],
     if device.get("code") == "holders-unknown":
         return "unknown"
     if device.get("closed"):
-        return "held"  # its hardware is, under another name
+        return "held"  # under another name of its hardware
     if device.get("health") != "Healthy":
         return "unhealthy"
     if any(not holder.admin_access for holder in holders):
@@ -136,7 +149,7 @@ def _reported_state(device: Mapping[str, Any], holders: tuple[FleetHolder, ...],
 
 
 def _published(world: World, served: set[tuple[str, str]], claims: ClaimUsers) -> Iterator[FleetDevice]:
-    """The devices of the current slices whose driver is in no NodeReport."""
+    """The devices of the current slices whose driver is missing in all NodeReports."""
     latest: dict[tuple[str, str], int] = {}
     slices = with_taint_rules(world.slices, world.taint_rules)
     for entry in slices:
@@ -150,6 +163,11 @@ def _published(world: World, served: set[tuple[str, str]], claims: ClaimUsers) -
             continue
         for device in spec.get("devices") or ():
             yield _published_device(node, driver, text_of(pool.get("name")), device, claims)
+
+
+def _unknown_if_silent(device: FleetDevice, silent: set[str]) -> FleetDevice:
+    """A daemon that does not answer may offer the device by the device plugin API too, whose holders it alone knows."""
+    return replace(device, state="unknown") if device.state == "free" and device.node in silent else device
 
 
 def _published_device(node: str, driver: str, pool: str, device: Mapping[str, Any], claims: ClaimUsers) -> FleetDevice:
@@ -177,7 +195,7 @@ def _published_device(node: str, driver: str, pool: str, device: Mapping[str, An
 
 
 def _in_pod_statuses(world: World, served: set[tuple[str, str]]) -> Iterator[FleetDevice]:
-    """Devices of device plugins that a pod's status names; claims' devices are in slices."""
+    """Devices of device plugins named in pod statuses; devices of claims are in slices."""
     for pod in world.pods:
         node, (namespace, name) = text_of((pod.get("spec") or {}).get("nodeName")), identity(pod)
         if not node or is_finished(pod):

@@ -1,4 +1,4 @@
-"""What is free, and who holds what: sums over the devices of a fleet, and the devices that a name means."""
+"""Free devices and holders: sums over the devices of a fleet, and the devices that a name means."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -17,7 +17,7 @@ _COUNTED = {"free": "free", "shared": "free", "held": "held", "unknown": "unknow
 
 
 def count_free(fleet: Fleet, by: Grouping = "resource") -> list[FreeCount]:
-    """A row per resource, and per node, model or NUMA node. A shared device counts as free: parts of it are."""
+    """A row per resource, and per node, model or NUMA node. A shared device counts as free, because parts of it are."""
     rows: dict[tuple[str, str], FreeCount] = {}
     for device in fleet.devices:
         if device.source != "pod-status":  # the Node counts those
@@ -43,7 +43,7 @@ def _group(device: FleetDevice, by: Grouping) -> str:
 
 
 def _added(row: FreeCount, unnamed: UnnamedDevices) -> FreeCount:
-    """Unhealthy devices may be held too: those that are requested beyond the allocatable ones."""
+    """The row plus unnamed devices. Unhealthy ones can be held too: those requested beyond the allocatable number."""
     usable = min(unnamed.allocatable, unnamed.capacity)
     row = replace(row, total=row.total + unnamed.capacity, unhealthy=row.unhealthy + unnamed.capacity - usable)
     if unnamed.requested is None:
@@ -53,9 +53,9 @@ def _added(row: FreeCount, unnamed: UnnamedDevices) -> FreeCount:
 
 
 def select_devices(devices: Iterable[FleetDevice], what: str, namespace: str = "") -> list[FleetDevice]:
-    """The devices that `what` means: a resource's, one device, or those that a pod holds; none if it means nothing.
+    """The devices that `what` means: a resource's, one device, or those held by a pod; empty if it means nothing.
 
-    A pod is `NAMESPACE/NAME`, or a name in `namespace`. For the beginning of an id, all devices with it.
+    A pod is `NAMESPACE/NAME`, or a name in `namespace`. An id prefix means all devices with it.
     """
     every = list(devices)
     if found := [device for device in every if what in (device.resource, device.id, *device.physical)]:
@@ -66,7 +66,7 @@ def select_devices(devices: Iterable[FleetDevice], what: str, namespace: str = "
 
 
 def devices_of(devices: Iterable[FleetDevice], pod: str, namespace: str = "") -> Iterator[FleetDevice]:
-    """The devices that a pod holds, each with that holder alone."""
+    """The devices that a pod holds, each with only that holder."""
     wanted_namespace, _, name = pod.rpartition("/")
     for device in devices:
         own = tuple(

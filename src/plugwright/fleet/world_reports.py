@@ -1,4 +1,4 @@
-"""Adds NodeReports to a world: those of the nodes that matter for a pod, asked of the daemons that run there."""
+"""Adds NodeReports to a world: of the nodes relevant for a pod, requested from their daemons."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from plugwright.text import clean
 
 __all__ = ["with_node_reports"]
 
-MOST_ASKED = 64  # daemons: each is an exec
+MOST_ASKED = 64  # daemons: each request is an exec
 _REQUEST = {"do": "report"}
 
 
@@ -23,9 +23,9 @@ def with_node_reports(
     world: World, access: ClusterAccess, choice: DaemonChoice, pods: Iterable[ApiObject],
     environment: Mapping[str, str] = os.environ,
 ) -> World:  # fmt: skip
-    """The world with the reports of nodes that offer a resource of the pods; reports that it has stay.
+    """The world with the reports of nodes that offer a resource of the pods; existing reports stay.
 
-    `unseen` says which daemons did not answer. Clusters without a daemon are common, so that is no problem to report.
+    `unseen` lists the daemons that did not respond. Clusters without a daemon are common, so that is not reported.
     """
     wanted = _nodes(world, pods) - world.reports.keys()
     if not wanted:
@@ -54,7 +54,7 @@ def with_node_reports(
 
 
 def _nodes(world: World, pods: Iterable[ApiObject]) -> set[str]:
-    """The nodes that have an extended resource of one of the pods. Ones without a heartbeat would not answer."""
+    """The nodes with an extended resource of one of the pods. Nodes without a heartbeat would not respond."""
     resources = {name for pod in pods for name in _resources(pod) if is_device_resource(name)}
     return {
         identity(node)[1]
@@ -66,7 +66,7 @@ def _nodes(world: World, pods: Iterable[ApiObject]) -> set[str]:
 def _resources(pod: ApiObject) -> Iterator[str]:
     spec = pod.get("spec") or {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        for part in ("requests", "limits"):  # a pod of a file has no defaults yet
+        for part in ("requests", "limits"):  # a pod in a file has no defaults yet
             yield from (container.get("resources") or {}).get(part) or ()
 
 

@@ -3,14 +3,18 @@
 import base64
 import os
 import ssl
+import stat
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from plugwright.errors import ConfigError
+from plugwright.system import files
 
 __all__ = ["Credentials", "IssuedCredentials", "Issuer"]
+
+_LARGEST_TOKEN = 2**20  # bytes; those of a service account have about a thousand
 
 
 class IssuedCredentials(msgspec.Struct, frozen=True):
@@ -69,7 +73,7 @@ class Credentials(msgspec.Struct, frozen=True):
             headers.append(("Authorization", f"Basic {base64.b64encode(self.basic.encode()).decode()}"))
         # Read for each request: the kubelet replaces the token of a pod before it expires.
         # Bytes that are no ASCII become characters that are refused below.
-        token = self.token.read_text("latin-1").strip() if isinstance(self.token, Path) else self.token
+        token = _token_in(self.token) if isinstance(self.token, Path) else self.token
         if not token and self.issuer is not None and not self.basic:
             token = self.issuer.issued.token
         if token:
@@ -81,15 +85,18 @@ class Credentials(msgspec.Struct, frozen=True):
 
     def tls_version(self) -> tuple[object, ...]:
         """A value that changes when the TLS context must be made again."""
-        paths = [path for path in (self.authority, self.certificate, self.key) if isinstance(path, Path)]
-        files = tuple((found.st_ino, found.st_mtime_ns, found.st_size) for found in map(os.stat, paths))
-        return (*files, self.issuer.issued.certificate if self.issuer is not None else None)
+        found = map(os.stat, self._paths())
+        versions = tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in found)
+        return (*versions, self.issuer.issued.certificate if self.issuer is not None else None)
 
     def tls_context(self, with_system: bool = False, with_certificate: bool = True) -> ssl.SSLContext:
         """Raises `OSError` or `ValueError` for a file that cannot be read or is not a certificate.
 
         `with_system` trusts the authorities of the system too.
         """
+        for path in self._paths():
+            if not stat.S_ISREG(path.stat().st_mode):  # OpenSSL would wait for the end of a pipe or a device
+                raise ValueError(f"{path} must be a regular file")
         if with_system or self.authority is None:
             context = ssl.create_default_context()
         else:
@@ -109,9 +116,19 @@ class Credentials(msgspec.Struct, frozen=True):
             _load_certificate(context, certificate, key)
         return context
 
+    def _paths(self) -> list[Path]:
+        return [path for path in (self.authority, self.certificate, self.key) if isinstance(path, Path)]
+
+
+def _token_in(path: Path) -> str:
+    try:
+        return files.read(path, _LARGEST_TOKEN).decode("latin-1").strip()
+    except ValueError as error:
+        raise ConfigError(f"cannot read the token in {path}: {error}") from error
+
 
 def _load_certificate(context: ssl.SSLContext, certificate: Path | bytes, key: Path | bytes | None) -> None:
-    parts = [part.read_bytes() if isinstance(part, Path) else part for part in (certificate, key) if part is not None]
+    parts = [files.read(part) if isinstance(part, Path) else part for part in (certificate, key) if part is not None]
     # OpenSSL loads keys only from files; this file is never on a disk.
     descriptor = os.memfd_create("client-certificate", os.MFD_CLOEXEC)
     try:

@@ -16,6 +16,7 @@ import yaml
 from plugwright.errors import ConfigError
 from plugwright.kube.credential_plugin import CredentialPlugin, ExecEntry
 from plugwright.kube.credentials import Credentials
+from plugwright.system import files
 
 __all__ = ["Cluster", "SelectedContext", "User", "find_files", "load", "select_context"]
 
@@ -48,7 +49,7 @@ class Cluster(msgspec.Struct, rename="kebab"):
     def for_plugins(self) -> dict[str, object]:
         """The cluster as credential plugins get it: files as their content, and the extension for plugins."""
         authority = self.authority()
-        content = authority.read_bytes() if isinstance(authority, Path) else authority
+        content = files.read(authority) if isinstance(authority, Path) else authority
         cluster = {
             "server": self.server,
             "tls-server-name": self.tls_server_name,
@@ -179,7 +180,7 @@ def _existing(paths: list[Path]) -> list[Path]:
 
 def _read(path: Path) -> _Document:
     try:
-        document = yaml.safe_load(path.read_text())
+        document = yaml.safe_load(files.read_pipe(path).decode())  # a shell can give a pipe
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read the kubeconfig {path}: {error}") from error
     if not isinstance(document, dict):

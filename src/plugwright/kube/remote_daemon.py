@@ -61,12 +61,14 @@ class RemoteDaemon:
             yield answer.get("ok")
 
 
-def daemon_pods(client: BlockingClient, selector: str, namespace: str | None, node: str = "") -> list[Document]:
-    """The running daemons' pods, of one node or of all; the chart's other pods have other containers."""
+def daemon_pods(
+    client: BlockingClient, selector: str, namespace: str | None, node: str = "", running: bool = True
+) -> list[Document]:
+    """Pods of daemons that do not end, of one node or of all; the chart's other pods have other containers."""
     if node and not DNS_SUBDOMAIN.fullmatch(node):
         raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
     path = f"/api/v1/namespaces/{segment(namespace)}/pods" if namespace else "/api/v1/pods"
-    fields = ["status.phase=Running", *([f"spec.nodeName={node}"] if node else [])]
+    fields = [*(["status.phase=Running"] if running else []), *([f"spec.nodeName={node}"] if node else [])]
     found = client.list(path, labelSelector=selector, fieldSelector=",".join(fields))
     return [pod for pod in found if _is_daemon(pod)]
 

@@ -1,1 +1,1 @@
-"""Events and Node conditions about the devices of a node: what `plugwright node-events` writes to the API server."""
+"""Events and Node conditions about the devices of a node, written to the API server by `plugwright node-events`."""

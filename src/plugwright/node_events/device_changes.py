@@ -1,4 +1,4 @@
-"""What happened to the devices of a node between two of its reports, as notices for Events. Pure."""
+"""Changes of a node's devices between two of its reports, as notices for Events. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
@@ -14,7 +14,7 @@ __all__ = ["REASONS", "DeviceChanges", "Notice", "PodReference", "described_devi
 
 _NAMED = 8  # devices that one message names
 _GONE = "gone"
-_REMEMBERED = 256  # devices of a resource that have left the list
+_REMEMBERED = 256  # devices of a resource removed from the list
 
 
 class PodReference(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A device as the last report had it; one that has left the list is `gone`."""
+    """A device as in the last report; one removed from the list is `gone`."""
 
     problem: str = ""  # the code of a failure, `gone`, or empty
     is_cordoned: bool = False
@@ -42,7 +42,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 class _Change(msgspec.Struct, frozen=True):
     reason: str
-    text: str  # of the device, with why
+    text: str  # of the device, with the reason
     type: Literal["Normal", "Warning"]
     holders: tuple[PodReference, ...]
 
@@ -59,33 +59,33 @@ _WARNINGS = ("DeviceFailed", "DeviceVanished")
 
 
 def is_failed(device: DeviceReport) -> bool:
-    """Whether the device itself is broken; one that is cordoned, held or moving is Unhealthy on purpose."""
+    """Whether the device itself is broken; a cordoned, held or moving device is Unhealthy on purpose."""
     return device.health != "Healthy" and device.code not in PLANNED_CODES
 
 
 def is_gone(device: DeviceReport) -> bool:
-    """Whether discovery no longer finds the device; it is listed because a pod may hold it."""
+    """Whether discovery no longer finds the device; it stays listed because a pod could hold it."""
     return device.health != "Healthy" and device.code == _GONE
 
 
 def described_device(device: DeviceReport) -> str:
-    """`GPU-1c2d: Xid 79 (xid-79)`"""
+    """The device with its problem, such as `GPU-1c2d: Xid 79 (xid-79)`"""
     reason = f": {clean(device.reason)[:200]}" if device.reason else ""
     code = f" ({device.code})" if device.code and device.code not in ("other", _GONE) else ""
     return f"{clean(device.id)}{reason}{code}"
 
 
 class DeviceChanges:
-    """Compares each report of the node with the one before."""
+    """Compares each report of the node with the previous one."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, _Known]] = {}
         self._configuration = ""
 
     def compare(self, report: NodeReport, announced: Iterable[str] = ()) -> list[Notice]:
-        """What is new in `report`.
+        """The changes in `report`.
 
-        For a resource that has not been seen before, every problem is new, unless the resource is in `announced`.
+        For a new resource every problem is a change, unless the resource is in `announced`.
         """
         config = report.daemon.config.sha256 if report.daemon.config is not None else ""
         is_configured, self._configuration = config != self._configuration, config
@@ -105,7 +105,7 @@ class DeviceChanges:
 
 
 def _is_listed(resource: ResourceReport) -> bool:
-    """Whether this daemon serves the resource, and has its first list since it was started."""
+    """Whether this daemon serves the resource, and has had its first list since it started."""
     return not resource.owner and (bool(resource.devices) or resource.state not in ("starting", "stopped"))
 
 
@@ -113,7 +113,7 @@ def _after(before: _Known | None, device: DeviceReport) -> _Known:
     holders = (PodReference(each.namespace, each.pod, each.pod_uid) for each in device.holders if each.pod)
     problem = device.code or "other" if is_failed(device) else _GONE if is_gone(device) else ""
     if device.health != "Healthy" and not problem and before is not None:
-        problem = before.problem  # whether a device that is cordoned, held or moving is broken is not known
+        problem = before.problem  # it is unknown whether a cordoned, held or moving device is broken
     return _Known(problem, bool(device.cordoned), tuple(dict.fromkeys(holders)))
 
 
@@ -128,7 +128,7 @@ def _changes(known: Mapping[str, _Known], resource: ResourceReport, *, is_vanish
             if reason in _WARNINGS:
                 text = described_device(device)
             yield _Change(reason, text, "Warning" if reason in _WARNINGS else "Normal", holders)
-    # A held device stays listed, so nobody holds one that has left the list.
+    # A held device stays listed, so a removed one has no holder.
     for device_id, before in known.items():
         if device_id not in listed and before.problem != _GONE and not is_vanishing_planned:
             yield _Change("DeviceVanished", clean(device_id), "Warning", ())
@@ -142,7 +142,7 @@ def _reasons(before: _Known, after: _Known) -> Iterator[str]:
 
 
 def _notices(resource: str, changes: Iterable[_Change]) -> Iterator[Notice]:
-    """One for the node and one for each holding pod, of all devices to which the same has happened."""
+    """One notice for the node and one for each holding pod, about all devices with the same change."""
     on_node: dict[str, list[_Change]] = {}
     on_pods: dict[tuple[str, PodReference], list[_Change]] = {}
     for change in changes:

@@ -1,6 +1,6 @@
-"""Writes Events within a limit; one that is repeated is counted in the Event object that exists.
+"""Writes Events within a limit; counts repetitions in the existing Event object.
 
-Conditions hold the state, so an Event that is left out by the limit loses no information about the present.
+Conditions hold the state, so an Event omitted because of the limit loses no information about the present.
 """
 
 import logging
@@ -18,12 +18,12 @@ __all__ = ["EventBudget", "NodeEventRecorder"]
 logger = logging.getLogger(__name__)
 
 _COMPONENT = "plugwright"
-_REMEMBERED = 256  # events whose repetition is counted, and objects whose budget is kept
-_REPEATED = 600.0  # seconds: the same event within them is a repetition
+_REMEMBERED = 256  # events whose repetitions are counted, and objects whose budget is kept
+_REPEATED = 600.0  # seconds within which the same event is a repetition
 
 
 class EventBudget:
-    """How many Events may be written: `burst` at once, and one more every `every` seconds."""
+    """The number of Events that can be written: a `burst`, and one more every `every` seconds."""
 
     def __init__(self, burst: float, every: float, now: float) -> None:
         self._burst, self._every = burst, every
@@ -39,10 +39,10 @@ class EventBudget:
 
 
 class NodeEventRecorder:
-    """Events about the node and about pods on it; errors of the API server are the caller's."""
+    """Events about the node and its pods; callers handle errors of the API server."""
 
     def __init__(self, client: ApiClient, node: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.node_uid = ""  # once it is known
+        self.node_uid = ""  # empty until it is known
         self._client, self._node, self._clock = client, node, clock
         self._all = EventBudget(50, 1.0, clock())
         self._budgets: OrderedDict[PodReference | None, EventBudget] = OrderedDict()
@@ -70,14 +70,14 @@ class NodeEventRecorder:
         return budget.take(now) and self._all.take(now)
 
     async def _create(self, notice: Notice) -> str:
-        """The path of the Event."""
+        """Creates the Event; returns its path."""
         namespace = notice.pod.namespace if notice.pod is not None else "default"
         path = f"/api/v1/namespaces/{segment(namespace)}/events"
         made = await self._client.create(path, _event(notice, self._node, self.node_uid))
         return f"{path}/{segment(made['metadata']['name'])}"
 
     async def _counted(self, path: str, count: int) -> bool:
-        """False if the Event has expired."""
+        """Counts a repetition; False if the Event has expired."""
         try:
             await self._client.patch(path, {"count": count, "lastTimestamp": _now()}, "merge-patch")
         except PeerRefused as error:

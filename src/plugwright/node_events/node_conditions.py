@@ -1,10 +1,10 @@
-"""The Node condition of each resource: decided from a report (pure), and written by server-side apply.
+"""The Node condition of each resource: computed from a report (pure), and written by server-side apply.
 
-A condition is True if there is a problem, as those of the kubelet and of node-problem-detector: devices have failed or
-are missing. A cordon is no problem. Unknown if the daemon does not answer.
+A condition is True if there is a problem, as for those of the kubelet and of node-problem-detector: devices have failed
+or are missing. A cordon is not a problem. The condition is Unknown if the daemon does not respond.
 
-The conditions of one release have a field manager of their own. Each write applies all of them, so the API server
-removes those of resources that are no longer served, and other releases on the node keep theirs.
+The conditions of one release have their own field manager. Each write applies all of them, so the API server removes
+those of resources that are no longer served, and other releases on the node keep theirs.
 """
 
 import json
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PREFIX = "plugwright.dev/"  # of the condition types
-_NAMED = 4  # devices that a message names
+_NAMED = 4  # devices named in a message
 
 
 class NodeCondition(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class NodeCondition(msgspec.Struct, frozen=True):
 
 
 def condition_type(resource: str) -> str:
-    """`plugwright.dev/nvidia.com_gpu`; no domain has an underscore, so no two resources have the same type."""
+    """`plugwright.dev/nvidia.com_gpu`; no domain contains an underscore, so types of resources never collide."""
     return PREFIX + resource.replace("/", "_", 1)
 
 
@@ -51,7 +51,7 @@ def field_manager(release: str) -> str:
 
 
 def conditions(report: NodeReport) -> dict[str, NodeCondition]:
-    """By type. A resource that another daemon of the node serves has its condition from that one."""
+    """Conditions by type. A resource served by another daemon of the node gets its condition from that daemon."""
     if report.daemon.stalled:
         reason = f"the daemon is blocked: {clean(report.daemon.stalled)}"
         return unknown(map(condition_type, (each.name for each in report.resources if not each.owner)), reason)
@@ -94,7 +94,7 @@ def _listed(texts: Iterable[str], count: int, what: str) -> str:
 
 
 def managed(node: Document, manager: str) -> dict[str, NodeCondition]:
-    """The conditions of a Node that this field manager has written, by type."""
+    """The conditions of a Node written by this field manager, by type."""
     owned: set[str] = set()
     for entry in node["metadata"].get("managedFields") or ():
         if entry.get("manager") == manager and entry.get("operation") == "Apply":
@@ -114,7 +114,7 @@ def applied(node: str, entries: Sequence[Mapping[str, str]]) -> Document:
 
 
 class NodeConditions:
-    """Writes the conditions of one release to one Node; errors of the API server are the caller's."""
+    """Writes the conditions of one release to one Node; callers handle errors of the API server."""
 
     def __init__(self, client: ApiClient, node: str, release: str) -> None:
         self._client, self._node, self._manager = client, node, field_manager(release)
@@ -123,7 +123,7 @@ class NodeConditions:
         self.written: dict[str, NodeCondition] = {}
 
     async def read(self) -> str:
-        """Takes over what an earlier run has written; returns the Node's uid."""
+        """Loads the conditions written by an earlier run; returns the Node's uid."""
         node = await self._client.get(self._path)
         self.written = managed(node, self._manager)
         found = (node.get("status") or {}).get("conditions") or ()
@@ -131,7 +131,7 @@ class NodeConditions:
         return str(node["metadata"].get("uid") or "")
 
     async def write(self, wanted: Mapping[str, NodeCondition]) -> None:
-        """Applies all conditions; those that are not among them are removed."""
+        """Applies all conditions; others of this field manager are removed."""
         now, entries = _now(), []
         for kind, condition in sorted(wanted.items()):
             before = self.written.get(kind)

@@ -1,7 +1,7 @@
 """`plugwright node-events`: follows the daemon of this node, and writes Events and Node conditions until SIGTERM.
 
-The daemon sends its NodeReport after each change, and is asked for one every minute besides: a daemon that hangs must
-not leave conditions that say its devices are healthy.
+The daemon sends its NodeReport after each change, and additionally every minute on request: a daemon that hangs must
+not leave conditions that show its devices as healthy.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ __all__ = ["NodeEventsSettings", "clear_conditions", "report_node", "run_node_ev
 logger = logging.getLogger(__name__)
 
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 60.0  # seconds
-_MOST_WAITING = 256  # notices, while the API server does not answer
+_MOST_WAITING = 256  # notices, while the API server does not respond
 
 
 class NodeEventsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,15 +51,15 @@ class NodeEventsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     socket: Path
-    release: str = ""  # NAMESPACE/NAME, whose conditions these are
-    pause: float = 1.0  # at least, between two looks at the reports: what flaps is written once
-    patience: float = 30.0  # for a daemon that does not answer; a restart takes less
-    ask: float = 60.0  # between two requests for a report without a change
-    heartbeat: float = 300.0  # between two writes of conditions that have not changed
+    release: str = ""  # NAMESPACE/NAME that owns the conditions
+    pause: float = 1.0  # least time between two reports, so that a flapping device is written only once
+    patience: float = 30.0  # for a daemon that does not respond; a restart takes less
+    ask: float = 60.0  # between two requests for a report without changes
+    heartbeat: float = 300.0  # between two writes of unchanged conditions
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The daemon's latest report, or since when and why there is none."""
+    """The daemon's latest report, or why and since when there is none."""
 
     report: NodeReport | None
     since: float
@@ -86,7 +86,7 @@ async def _until_signal(settings: NodeEventsSettings, client: ApiClient) -> None
 async def report_node(
     settings: NodeEventsSettings, client: ApiClient, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Runs until it is cancelled."""
+    """Runs until cancelled."""
     readings = Latest(Reading(None, clock(), "the daemon has not answered yet"))
     reader = _ReportReader(settings, readings, clock)
     try:
@@ -147,7 +147,7 @@ class _ReportReader:
 
 
 class _ConditionWriter:
-    """Writes after each change. Events that could not be written are tried again with the next write."""
+    """Writes after each change. Events that could not be written are retried with the next write."""
 
     def __init__(
         self, settings: NodeEventsSettings, client: ApiClient, readings: Latest[Reading], clock: Callable[[], float]
@@ -156,7 +156,7 @@ class _ConditionWriter:
         self._conditions = NodeConditions(client, settings.node, settings.release)
         self._recorder = NodeEventRecorder(client, settings.node, clock)
         self._changes = DeviceChanges()
-        self._first: dict[str, NodeCondition] | None = None  # of an earlier run, until the daemon has answered
+        self._first: dict[str, NodeCondition] | None = None  # of an earlier run, until the daemon has responded
         self._waiting: list[Notice] = []
         self._beat = 0.0
 
@@ -178,7 +178,7 @@ class _ConditionWriter:
                     await self._readings.until(lambda latest, seen=reading: latest is not seen)  # type: ignore[misc]
 
     async def _write(self, reading: Reading) -> float:
-        """Returns the seconds until there is something to do without a change."""
+        """Writes what is due; returns the seconds until more is due without a change."""
         if not self._recorder.node_uid:
             self._recorder.node_uid = await self._conditions.read()
             self._first = dict(self._conditions.written)
@@ -187,7 +187,7 @@ class _ConditionWriter:
             notice = self._waiting[0]
             try:
                 await self._recorder.record(notice)
-            except PeerRefused as error:  # such as that the pod's namespace is being deleted
+            except PeerRefused as error:  # for example because the pod's namespace is being deleted
                 logger.warning("event refused", extra={"event": notice.reason, "error": clean(error)})
             del self._waiting[0]
         heartbeat, now = self._settings.heartbeat, self._clock()
@@ -199,7 +199,7 @@ class _ConditionWriter:
         return max(0.0, heartbeat - (now - self._beat))
 
     def _wanted(self, reading: Reading) -> dict[str, NodeCondition] | None:
-        """The conditions to be written; None as long as a daemon that does not answer may come back."""
+        """The conditions to write; None while a daemon that does not respond could still return."""
         report = reading.report
         if report is None:
             if self._clock() - reading.since < self._settings.patience:
@@ -222,7 +222,7 @@ def _is_same(resource: str, before: dict[str, NodeCondition], wanted: dict[str, 
 
 
 def _recovered(before: dict[str, NodeCondition], wanted: dict[str, NodeCondition]) -> list[Notice]:
-    """For problems that ended while this program did not run."""
+    """Notices about problems that ended while this program was stopped."""
     ended = [kind for kind, each in before.items() if each.status == "True" and kind in wanted]
     return [
         Notice("DeviceRecovered", f"{kind}: {wanted[kind].message}") for kind in ended if wanted[kind].status == "False"

@@ -1,1 +1,1 @@
-"""Ready-made plugins, each independent of the others; they see what any author sees."""
+"""Ready-made plugins, each independent of the others; they use only the interfaces available to any author."""

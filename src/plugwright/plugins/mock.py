@@ -1,7 +1,7 @@
-"""Mock devices, which need no hardware: for trials, for tests, and for rehearsing what happens when hardware fails.
+"""Mock devices, which need no hardware: for trials, tests, and rehearsals of hardware failures.
 
-They have what real devices have (model, memory, NUMA nodes, links to each other), and commands make them fail, recover,
-appear and disappear while pods hold them.
+They have the properties of real devices (model, memory, NUMA nodes, links to each other), and commands make them fail,
+recover, appear and disappear while pods hold them.
 """
 
 import json
@@ -36,7 +36,7 @@ __all__ = ["FAMILY", "Links", "Mock", "MockFamily", "MockOptions", "linked"]
 
 _LINK = "NV1"
 _FACTS_LIMIT = 30.0  # seconds
-_NODE = "/dev/null"  # what a mock device node is inside the container
+_NODE = "/dev/null"  # the host file behind a mock device node
 
 
 class Links(StrEnum):
@@ -49,10 +49,10 @@ class Links(StrEnum):
 
 
 class MockOptions(FamilySettings, frozen=True):
-    """Devices that do not exist.
+    """Simulated devices.
 
-    `numa`: over how many NUMA nodes the devices are spread, 0 for none. `facts`: a directory of the host, in which each
-    device gets a file that its containers can read.
+    `numa`: number of NUMA nodes over which the devices are spread, 0 for none. `facts`: a directory of the host in
+    which each device gets a file for its containers to read.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 8
@@ -66,7 +66,7 @@ class MockOptions(FamilySettings, frozen=True):
 
 
 class _MockDevice(msgspec.Struct, frozen=True):
-    """The number of a device, and its fault if it has one."""
+    """The number of a device, and its fault, if any."""
 
     index: int
     fault: str = ""
@@ -87,8 +87,8 @@ class Mock(Plugin):
             if not self._facts.is_absolute():
                 raise ConfigError(f"facts must be an absolute path, got {self._options.facts!r}")
             Mount(str(self._facts))
-        Allocation(env={"MOCK_MODEL": self._options.model})  # refuses a model that no container could get
-        self._device("mock", _MockDevice(0), ())  # and one that no claim could select by
+        Allocation(env={"MOCK_MODEL": self._options.model})  # rejects a model that no container could get
+        self._device("mock", _MockDevice(0), ())  # and one by which no claim could select
         devices = {self._generated_id(index): _MockDevice(index) for index in range(self._options.count)}
         self._devices = Latest(devices)
         self._answers = KeptAllocations()
@@ -126,13 +126,13 @@ class Mock(Plugin):
         )
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
-        """Devices that are linked to each other; without links, those on the fewest NUMA nodes."""
+        """Prefers devices linked to each other; without links, those on the fewest NUMA nodes."""
         if self._options.links is Links.NONE:
             return plugin.fewest_numa_nodes(available, required, size)
         chosen = list(required)
         free = {device.id: device for device in available if device not in chosen}
         while free and len(chosen) < size:
-            # The first device is the one with the most links to those it could be allocated with.
+            # The first device is the one with the most links to possible partners.
             partners = {device.id for device in chosen} or set(free if size > 1 else ())
             best = max(free.values(), key=lambda device: len(partners & _links_of(device)))
             chosen.append(free.pop(best.id))
@@ -166,12 +166,12 @@ class Mock(Plugin):
         return f"{device_id} of {self.resource} {done}"
 
     def _generated_id(self, index: int) -> str:
-        """The same for the same seed, on every start; another seed makes other ids."""
+        """An id that depends only on the seed, and is the same on every start."""
         digest = zlib.crc32(f"{self._options.seed}/{self.resource}/{index}".encode())
         return f"mock-{index}-{digest:08x}"
 
     def _device(self, device_id: str, mock: _MockDevice, links: Iterable[str]) -> Device:
-        # Neighbours share a NUMA node, as they do on real boards; devices added later are on the last one.
+        # Neighbours share a NUMA node, as on real boards; devices added later are on the last one.
         numa, count = self._options.numa, max(1, self._options.count)
         node = min(mock.index * numa // count, numa - 1)
         attributes = {"index": mock.index, "model": self._options.model, "links": dict.fromkeys(links, _LINK)}
@@ -200,7 +200,7 @@ class Mock(Plugin):
             raise PluginError(f"{self.resource} has {device_id!r} already")
         if not device_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or device_id.startswith("."):
             raise PluginError(f"a mock device's id must have letters, digits, '-', '_' and '.' only, got {device_id!r}")
-        Device(device_id)  # refuses ids that no device can have
+        Device(device_id)  # rejects ids that no device can have
 
 
 class MockFamily(DeviceFamily[MockOptions]):
@@ -220,7 +220,7 @@ FAMILY = MockFamily()
 
 
 def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
-    """The devices that each device is linked to; links are symmetric."""
+    """The linked devices of each device; links are symmetric."""
     count = len(ids)
     offsets = {Links.NONE: (), Links.RING: (-1, 1), Links.FULL: range(1, count)}
     by_id = {}
@@ -234,7 +234,7 @@ def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _write_facts(path: Path, device: Device) -> None:
-    """The file stays when the daemon ends: the kubelet mounts it again when a container restarts."""
+    """Writes a device's file, which stays when the daemon ends: the kubelet mounts it again at container restarts."""
     own = {name: value for name, value in device.attributes.items() if name != sysfs.NUMA_ATTRIBUTE}
     capacity = {name: capacity.value for name, capacity in device.capacity.items()}
     facts = {"id": device.id, "numa": list(device.numa), **own, **capacity}

@@ -1,8 +1,9 @@
-"""Which pod got which devices: one log line per allocation, seconds after it.
+"""Logs which pod got which devices: one line per allocation, some seconds after it.
 
-Allocate names no pod; the kubelet's pod-resources API does, once the pod is admitted. So after an allocation the API is
-asked once for all that were made meanwhile, and twice more for those whose pod it does not list yet. While nothing is
-allocated, nothing is asked. Pending allocations have no device in common, so there are never more of them than devices.
+Allocate does not name the pod; the kubelet's pod-resources API does, once the pod is admitted. So after an allocation
+the audit lists pods once for all allocations since then, and twice more for those whose pod is not listed yet. It sends
+no requests while nothing is allocated. Pending allocations have no device in common, so there are never more of them
+than devices.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ __all__ = ["AllocationAudit"]
 
 logger = logging.getLogger(__name__)
 
-_DELAYS = (1, 4, 15)  # before each question, as parts of the first; after the last one, the allocation is given up
-# A pod's containers may have the devices of its init containers, for which the kubelet calls Allocate again.
+_DELAYS = (1, 4, 15)  # before each list, as multiples of the first; after the last one, the allocation is abandoned
+# A pod's containers can get the devices of its init containers, for which the kubelet calls Allocate again.
 _AGAIN = "their devices were allocated again: to the pod's next container, or to another pod"
 _NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
 
@@ -36,24 +37,24 @@ class _PendingAllocation:
 
     def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
         self.resource, self.device_ids = resource, device_ids
-        self.questions = 0  # that were asked in vain
+        self.questions = 0  # lists that did not contain the pod
 
 
 class AllocationAudit:
-    """`add` is called after each allocation; `close` leaves out what is pending."""
+    """`add` is called after each allocation; `close` drops pending ones."""
 
     def __init__(self, ledger: Ledger, delay: float) -> None:
         self._ledger, self._delays = ledger, [delay * part for part in _DELAYS]
         self._pending: dict[tuple[str, str], _PendingAllocation] = {}  # by resource and device id
         self._asking: asyncio.Task[None] | None = None
-        self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
-        self._failure = ""  # why the kubelet could not be asked
+        self._repeated: Counter[str] = Counter()  # by resource: allocations replaced by a later one
+        self._failure = ""  # why the kubelet's pods could not be listed
         self._problems = LogOnce(logger)
 
     def add(self, resource: str, device_ids: Sequence[str]) -> None:
-        """While the kubelet waits for its next answer, perhaps: logs nothing."""
+        """On the hot path: must not log."""
         if not logger.isEnabledFor(logging.INFO):
-            return  # nobody would see what the kubelet is asked for
+            return  # the result would not be logged
         allocation = _PendingAllocation(resource, device_ids)
         for device_id in device_ids:
             earlier = self._pending.get((resource, device_id))
@@ -86,7 +87,7 @@ class AllocationAudit:
             self._asking = None
 
     async def _held(self) -> HeldDevices:
-        """Nothing if the kubelet does not answer; that is logged once for each reason."""
+        """The held devices by pods; empty if the kubelet does not answer, which is logged once for each reason."""
         try:
             pods = await self._ledger.list_pods()
         except HoldersUnknown as error:

@@ -1,11 +1,11 @@
 """The daemon's control socket: its requests, and the status it reports.
 
-`{"do": "status"}` and `{"do": "report"}`, which is the NodeReport (`node_report`), are answered once; `{"do": "watch"}`
-and `{"do": "watch reports"}` again whenever something changes. `{"do": "ready", "wait": 9}` is answered when all
-resources are served, or refused after 9 seconds with the reasons. `_handle` has the others. Lines, answers and access
-are `system.json_lines`, the shapes of a status `status`.
+`{"do": "status"}` and `{"do": "report"}` (the NodeReport of `node_report`) are answered once, `{"do": "watch"}` and
+`{"do": "watch reports"}` again after every change. `{"do": "ready", "wait": 9}` is answered when all resources are
+served, or refused after 9 seconds with the reasons. `_handle` contains the other requests. `system.json_lines`
+implements lines, answers and access, `status` defines the fields of a status.
 
-While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
+While the event loop is blocked, a thread answers: `status` with the blocking line, everything else with an error.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def _without_pods(reason: str) -> Holdings:
 
 
 _NOT_ASKED = _without_pods("the kubelet was not asked")
-_SOCKET_RETRY, _SOCKET_LONGEST = 0.1, 5.0  # seconds until a control socket that was removed or taken is tried again
+_SOCKET_RETRY, _SOCKET_LONGEST = 0.1, 5.0  # seconds before the retry of a control socket that was removed or taken
 _DIGITS_SHOWN = 40  # of a number in an error
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
@@ -58,10 +58,10 @@ _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 async def serve_control_socket(
     daemon: Daemon, path: Path | None, *, answers_blocked: bool = True
 ) -> AsyncIterator[None]:
-    """Serves the control socket while inside; it is made again when its file is removed, or another process had it.
+    """Serves the control socket while inside; it is recreated if its file is removed or another process had it.
 
-    A socket that cannot be made is logged: devices are served without it. To answer while the event loop is blocked
-    takes a thread: not `answers_blocked` does without.
+    A socket that cannot be made is logged: devices are served without it. Answering while the event loop is blocked
+    needs a thread; without `answers_blocked` there is none.
     """
     if path is None:
         yield
@@ -76,7 +76,7 @@ async def serve_control_socket(
 
 
 async def _keep_socket(path: Path, handle: json_lines.Handler, blocked: Blocked | None, tried: asyncio.Event) -> None:
-    """Runs indefinitely; `tried` is set when the socket is served, or cannot be made at first."""
+    """Runs indefinitely; `tried` is set when the socket is served or its first creation has failed."""
     problems, backoff = LogOnce(logger), Backoff(first=_SOCKET_RETRY, longest=_SOCKET_LONGEST)
     while True:
         try:
@@ -101,7 +101,7 @@ def _is_gone(file: SocketFile) -> bool:
 
 
 def _blocked(daemon: Daemon) -> Blocked:
-    """A status takes half of what a probe does: an operator waits for it."""
+    """The limit of a status is half of that of a probe, because an operator waits for it."""
     return Blocked(
         reason=lambda: daemon.heartbeat.check(daemon.settings.limits.heartbeat / 2),
         answer=partial(_answer_blocked, daemon),
@@ -122,7 +122,7 @@ def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> Mapping[st
 
 
 def report(daemon: Daemon, holdings: Holdings = _NOT_ASKED, stalled: str = "") -> DaemonStatus:
-    """`stalled`: why the event loop is blocked, where another thread has found that."""
+    """The status. `stalled` is why the event loop is blocked, if another thread has found that."""
     runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
     unknown = holdings.unknown.get(HoldingSource.POD_RESOURCES)
     return DaemonStatus(
@@ -154,17 +154,17 @@ def one_line(daemon: Daemon) -> str:
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
-    """Registered without a fault, and the kubelet has a stream open, or the driver's devices are published; or idle."""
+    """Whether it is idle, or registered without a fault with an open stream, or with published devices."""
     return not any(_waiting(runtime))
 
 
 def unready(daemon: Daemon) -> list[str]:
-    """What a readiness probe waits for, in lines; none if the daemon serves all of its resources."""
+    """The reasons why a readiness probe fails, one per line; empty if the daemon serves all of its resources."""
     waiting = [] if daemon.serving else [NOT_SERVING]
     if daemon.cordons.unreadable:
         waiting.append(clean(daemon.cordons.unreadable))
     config = daemon.config.value
-    if config is not None and config.restored:  # a rollout stops at the node that refuses its file
+    if config is not None and config.restored:  # a rollout stops at the node that rejects its file
         waiting += map(clean, config.problems())
     for name, runtime in sorted(dict(daemon.resources).items()):
         waiting += [clean(f"{name}: {reason}") for reason in _waiting(runtime)]
@@ -172,7 +172,7 @@ def unready(daemon: Daemon) -> list[str]:
 
 
 def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
-    """What a resource waits for: its owner, or a line for each API that it is to be served by and is not."""
+    """The owner that a resource waits for, or a line for each API that should serve it and does not."""
     if owner := runtime.ownership.owner.value:
         yield f"{RegistrationState.WAITING} {owner}"
         return
@@ -263,7 +263,7 @@ def _pods(resource: str, holdings: Holdings) -> dict[str, list[str]]:
 
 
 def _places(driver: Mapping[str, object] | None) -> Mapping[str, object]:
-    """By device id, what the driver says of each device."""
+    """The driver's status of each device, by device id."""
     devices = driver.get("devices") if driver is not None else None
     return devices if isinstance(devices, Mapping) else {}
 
@@ -324,7 +324,7 @@ def _driver(daemon: Daemon, resource: str) -> ResourceDriver:
 
 
 def _finite(number: float) -> float:
-    """JSON has integers that no float can hold, and NaN."""
+    """The number as a float. JSON allows integers beyond the range of floats, and NaN."""
     try:
         if math.isfinite(number):
             return float(number)
@@ -334,7 +334,7 @@ def _finite(number: float) -> float:
 
 
 def _end(request: Request) -> float:
-    """When a cordon is to end, in seconds since the epoch."""
+    """The end of a cordon, in seconds since the epoch."""
     match request:
         case {"for": int() | float() as seconds}:
             end = time.time() + _finite(seconds)
@@ -348,7 +348,7 @@ def _end(request: Request) -> float:
 
 
 async def _author(request: Request) -> str:
-    """The user at the other end, by the kernel's word, and the name that the request has for who asks."""
+    """The user of the peer process, as reported by the kernel, and the name that the request gives for its author."""
     uid, pid = request.peer.uid, request.peer.pid
     try:
         name = await in_thread("user name", partial(_user_name, uid))
@@ -359,8 +359,8 @@ async def _author(request: Request) -> str:
 
 
 def _user_name(uid: int) -> str:
-    """Of the system's users, which may be on another machine."""
-    import pwd  # only where an operator changes something
+    """Name of a user in the user database, which can be on another machine."""
+    import pwd  # only needed if an operator changes something
 
     try:
         return clean(pwd.getpwuid(uid).pw_name)
@@ -369,7 +369,7 @@ def _user_name(uid: int) -> str:
 
 
 async def _until_ready(daemon: Daemon, seconds: float) -> str:
-    """Waits here, so that the caller need not ask again and again."""
+    """Waits here, so that the caller need not poll."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             async for _ in daemon.changed.notifications():
@@ -391,7 +391,7 @@ async def _node_report(daemon: Daemon) -> Mapping[str, object]:
 
 
 async def _changes(daemon: Daemon, view: Callable[[Daemon], Awaitable[object]]) -> AsyncIterator[object]:
-    """The view now, and again after every change."""
+    """Yields the view now, and again after every change."""
     async for _ in daemon.changed.notifications():
         yield await view(daemon)
         await asyncio.sleep(_WATCH_INTERVAL)

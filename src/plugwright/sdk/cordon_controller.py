@@ -1,8 +1,7 @@
-"""Applies cordons to the devices of a daemon: an operator's, by the control socket, and the rules of the configuration.
+"""Applies cordons to the devices of a daemon: those that operators add by the control socket, and the configured rules.
 
-The file is read and written in threads (`cordons`). Until it has been read, no device is Healthy, because any of them
-may be cordoned. A cordon whose time is over ends by itself, by one timer for all of them; where none has an end, there
-is no timer.
+Threads read and write the file (`cordons`). Until it has been read, no device is Healthy, because any device could be
+cordoned. One timer ends all cordons whose time is over; without such cordons there is no timer.
 """
 
 import asyncio
@@ -30,12 +29,12 @@ __all__ = ["CordonController", "utc"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_WAIT = 3600.0  # seconds; the clock may be set while a cordon waits for its end
+_LONGEST_WAIT = 3600.0  # seconds; the clock can be set while a cordon waits for its end
 _RETRY = 60.0  # seconds
 
 
 class CordonController:
-    """`rules` are those of the configuration; `changed` goes up when a cordon was added, removed or has ended."""
+    """`rules` are the configured ones; `changed` is notified when a cordon was added, removed or has ended."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.changed = Signal()
@@ -46,15 +45,15 @@ class CordonController:
         self._active_rules: Sequence[CordonRule] = ()
         self._inventories: dict[str, Inventory] = {}
         self._disk = BlockingCalls("access to the cordons", settings.limits.command, at_once=1)
-        self._disk.hung.subscribe(self._apply_all)  # a call that nobody waits for any more may have changed them
+        self._disk.hung.subscribe(self._apply_all)  # an abandoned call can still have changed them
 
     @property
     def unreadable(self) -> str:
-        """Why the cordons of an earlier run are not known, empty if they are."""
+        """Why the cordons of an earlier run are not known; empty if they are."""
         return self._stored.unreadable
 
     def attach(self, inventory: Inventory) -> None:
-        """From now on the devices of this inventory are cordoned."""
+        """Cordons the devices of this inventory from now on."""
         self._inventories[inventory.resource] = inventory
         self._apply(inventory)
 
@@ -68,7 +67,7 @@ class CordonController:
             self._apply_all()
 
     async def add(self, resource: str, device_id: str, cordon: Cordon) -> None:
-        """Returns when the cordon is on disk and the kubelet is being sent it."""
+        """Returns when the cordon is on disk and is being sent to the kubelet."""
         devices = _devices(self._inventory(resource))
         if device_id not in devices:
             raise ConfigError(f"{resource} has no device {device_id!r} (it has: {some(devices)})")
@@ -78,11 +77,11 @@ class CordonController:
         logger.info("device cordoned", extra=_facts(resource, device_id, cordon))
 
     async def remove(self, resource: str, device_id: str, by: str = "") -> str:
-        """Also of a resource that is no longer served. Returns the reason of a rule that still cordons the device."""
+        """Removes a cordon, also of a resource that is not served; returns the reason of a rule that remains."""
         rule = self._rule_for(resource, device_id)
         if device_id not in self._stored.of(resource) and not self.unreadable:
             if resource not in self._stored.all:
-                self._inventory(resource)  # raises, with the names of those that are served
+                self._inventory(resource)  # raises, with the names of the served resources
             if rule is not None:
                 text = f"is cordoned by the configuration file ({rule.reason}): remove it there"
                 raise ConfigError(f"{device_id!r} of {resource} {text}")
@@ -92,12 +91,12 @@ class CordonController:
         return rule.reason if rule is not None else ""
 
     def listed(self) -> list[CordonStatus]:
-        """Every cordon, of resources that are not served too, and then the rules of the configuration."""
+        """Every cordon, also of resources that are not served, followed by the configured rules."""
         now = self._clock()
         return [*self._listed_devices(now), *self._listed_rules(now)]
 
     async def load(self) -> None:
-        """In one thread at most. A disk that hangs does not keep resources from being listed."""
+        """Reads the file in at most one thread. A disk that hangs does not delay the lists of resources."""
         if not self.unreadable:
             return
         try:
@@ -109,7 +108,7 @@ class CordonController:
         self._apply_all()
 
     async def run(self) -> None:
-        """Tries until the cordons are known, then ends those whose time is over; runs forever."""
+        """Retries until the cordons are known, then ends those whose time is over; runs forever."""
         backoff = Backoff(self._settings.timeouts.retry, self._settings.timeouts.longest)
         while self.unreadable:
             await asyncio.sleep(backoff.delay())
@@ -125,12 +124,12 @@ class CordonController:
         """Applies the cordons that other daemons of the node add and remove."""
         async with aclosing(settled_changes(directory)) as changes:
             async for _ in changes:
-                with suppress(CallUnfinished):  # the next change is read again
+                with suppress(CallUnfinished):  # the next change is read
                     if await self._disk.join(self._stored.read_again, "again"):
                         self._apply_all()
 
     async def _until_next_end(self) -> None:
-        """Or until something has changed, or the clock may have been set."""
+        """Waits for the next end of a cordon, for a change, or until the clock could have been set."""
         seen = self.changed.count
         ends = [cordon.until for cordons in self._stored.all.values() for cordon in cordons.values()]
         wait = min([*ends, *(rule.until for rule in self._active_rules)], default=math.inf) - self._clock()
@@ -141,7 +140,7 @@ class CordonController:
         over = [rule for rule in self._active_rules if rule.is_over(now)]
         is_over = any(cordon.is_over(now) for cordons in self._stored.all.values() for cordon in cordons.values())
         if over or is_over:
-            self._apply_all()  # first: the end does not wait for a disk
+            self._apply_all()  # first, because the end of a cordon does not wait for a disk
         for rule in over:
             facts = {"resource": rule.resource, "device": _shown_ids(rule), "reason": rule.reason}
             logger.info("cordon has ended", extra=facts)
@@ -157,7 +156,7 @@ class CordonController:
             logger.info("cordon has ended", extra=_facts(resource, device_id, cordon))
 
     async def _change(self, change: Callable[[], None]) -> None:
-        """What is on disk and what is served must agree, even if the operator hangs up or the disk is slow."""
+        """Keeps disk and served devices consistent, even if the operator disconnects or the disk is slow."""
         try:
             await self._disk.run(change)
         except CallTimedOut as error:
@@ -165,7 +164,7 @@ class CordonController:
         except CallNotStarted as error:
             raise ConfigError(f"{error}; nothing was changed") from error
         finally:
-            self._apply_all()  # the file may have been read just now
+            self._apply_all()  # the file can have been read just now
 
     def _apply_all(self) -> None:
         self._apply(*self._inventories.values())
@@ -239,7 +238,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def _shown_ids(rule: CordonRule) -> str:
-    """`GPU-1c2d,GPU-8f6d model=*h200*`"""
+    """The selected devices in one line: `GPU-1c2d,GPU-8f6d model=*h200*`"""
     patterns = [f"{name}={','.join(texts)}" for name, texts in rule.attributes.items()]
     return " ".join([",".join(rule.ids), *patterns]).strip() or "*"
 

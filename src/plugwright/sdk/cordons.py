@@ -1,15 +1,14 @@
-"""Cordons: devices that operators have taken out of service, kept over restarts, and the rules of the operator's file.
+"""Cordons: devices that operators have taken out of service, kept over restarts, and the rules of the configuration.
 
-A cordon is of one device, with its author, its time and the time when it ends by itself. A rule is a part of the
-configuration, and cordons every device that it fits, on every node that has the file. When they are applied and end is
-`cordon_controller`.
+A cordon is for one device, with its author, time and optional end. A rule is a part of the configuration, and cordons
+every matching device on every node that has the file. `cordon_controller` applies and ends them.
 
-Cordons belong to the node: all daemons on it share one file. A change is made to the file's present content, under a
+Cordons belong to the node: all its daemons share one file. A change is made to the file's present content, under a
 lock, so no daemon overwrites a cordon of another.
 
-The file has the shape that the first version had, resource → device id → reason, and beside it the key `format` with
-the version and the rest of each cordon. So a daemon from before keeps the cordons, and only forgets who made them and
-when they end. The version goes up when an older daemon must not read the file.
+The file has the shape of the first version, resource → device id → reason, and additionally the key `format` with the
+version and the other fields of each cordon. So an older daemon keeps the cordons and only loses their authors and ends.
+The version is increased when older daemons must not read the file.
 """
 
 import json
@@ -29,19 +28,19 @@ from plugwright.system.log_once import LogOnce
 from plugwright.system.state_file import NewerVersion, StateFile, StateFileOptions
 from plugwright.text import clean
 
-__all__ = ["CORDONS_FILE", "LATEST", "Cordon", "CordonRule", "Cordons"]
+__all__ = ["CORDONS_FILE", "LATEST", "Cordon", "CordonRule", "Cordons", "cordons_problem"]
 
 logger = logging.getLogger(__name__)
 
 CORDONS_FILE = "cordons.json"  # in the directory of the node
-_VERSION = 2  # the first had no number
+_VERSION = 2  # the first version had no number
 _LARGEST = 2**20  # bytes; 200 for each cordon are usual
-_FORMAT = "format"  # no resource has this name: theirs have a slash
+_FORMAT = "format"  # no resource has this name, because theirs contain a slash
 LATEST = 253_402_300_799.0  # the last second of the year 9999
 
 
 class Cordon(msgspec.Struct, frozen=True):
-    """Of one device; times are seconds since the epoch."""
+    """The cordon of one device; times are seconds since the epoch."""
 
     reason: str
     by: str = ""  # empty: not known
@@ -53,12 +52,12 @@ class Cordon(msgspec.Struct, frozen=True):
 
 
 class CordonRule(msgspec.Struct, frozen=True):
-    """A cordon of the operator's file. Patterns have `*` and `?`; of several, one must match."""
+    """A cordon in the configuration. Patterns can contain `*` and `?`; one pattern of a list must match."""
 
     resource: str
     reason: str
-    ids: Sequence[str] = ()  # none: every id
-    attributes: Mapping[str, Sequence[str]] = {}  # all of them; case is ignored
+    ids: Sequence[str] = ()  # empty: every id
+    attributes: Mapping[str, Sequence[str]] = {}  # all of them must match; case is ignored
     until: float = math.inf
 
     def is_over(self, now: float) -> bool:
@@ -68,7 +67,7 @@ class CordonRule(msgspec.Struct, frozen=True):
         return fnmatchcase(resource, self.resource)
 
     def matches(self, device: Device) -> bool:
-        """Whether a device of a resource that the rule is for is cordoned."""
+        """Whether a device is cordoned, if the rule is for its resource."""
         if self.ids and not any(fnmatchcase(device.id, pattern) for pattern in self.ids):
             return False
         return all(
@@ -86,20 +85,16 @@ _Stored = dict[str, dict[str, Cordon]]  # by resource, then by device id
 
 
 class Cordons:
-    """Cordons of every resource, in the file `path`; with None they last as long as the process.
+    """Cordons of every resource, stored in the file `path`; without a path they last as long as the process.
 
-    Its methods read and write the file: for a thread, one at a time. `unreadable` is why the cordons of an earlier run
-    are not known, empty if they are. While the file cannot be read, it stays as it is, and no cordon is added or
-    removed.
+    The methods read and write the file: call them in a thread, one at a time. `unreadable` is why the cordons of an
+    earlier run are not known, empty if they are. While the file cannot be read, it is not changed, and no cordon is
+    added or removed.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
-        self._file = (
-            StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False, limit=_LARGEST))
-            if path is not None
-            else None
-        )
+        self._file = _state_file(path) if path is not None else None
         self._cordons: _Stored = {}
         self._problems = LogOnce(logger)
 
@@ -125,7 +120,7 @@ class Cordons:
             self.unreadable = ""
 
     def fail(self, reason: str) -> None:
-        """The file cannot be read, or not now."""
+        """Records that the file cannot be read at present."""
         if self._file is None:
             return
         self.unreadable = f"cannot read the cordons in {self._file.path}: {reason}"
@@ -143,7 +138,7 @@ class Cordons:
         self._replace(without)
 
     def merge(self, others: Mapping[str, Mapping[str, Cordon]]) -> None:
-        """Adds the cordons of another file; a device that is cordoned here keeps its cordon. ConfigError."""
+        """Adds the cordons of another file; a device that is already cordoned keeps its cordon. ConfigError."""
 
         def merged(stored: _Stored) -> _Stored:
             resources = [*stored, *(resource for resource in others if resource not in stored)]
@@ -152,9 +147,9 @@ class Cordons:
         self._replace(merged)
 
     def read_again(self) -> bool:
-        """Takes over the changes of other daemons; returns whether there were any. Never raises.
+        """Applies the changes of other daemons; returns whether there were any. Never raises.
 
-        A file that was removed or cannot be read any more ends no cordon.
+        A removed or unreadable file ends no cordon.
         """
         if self._file is None or self.unreadable:
             return False
@@ -172,7 +167,7 @@ class Cordons:
         return True
 
     def remove_ended(self, now: float) -> list[tuple[str, str, Cordon]]:
-        """The cordons that have ended: gone from memory, whether or not the disk can be written to."""
+        """Removes ended cordons from memory, and from the file if it can be written; returns them."""
         ended = [
             (resource, device_id, cordon)
             for resource, cordons in self._cordons.items()
@@ -182,7 +177,7 @@ class Cordons:
         if ended:
             try:
                 self._save(lambda stored: _without_ended(stored, now))
-            except ConfigError as error:  # in the file they are over just as well
+            except ConfigError as error:  # a cordon in the file also ends by its time
                 logger.warning("ended cordons are still in the file", extra={"error": str(error)})
                 self._cordons = _without_ended(self._cordons, now)
         return ended
@@ -194,10 +189,10 @@ class Cordons:
         self._save(change)
 
     def _save(self, change: Callable[[_Stored], _Stored]) -> None:
-        """On disk first: an answer 'cordoned' must hold after a power cut."""
+        """Writes to disk first: the answer 'cordoned' must hold after a power cut."""
 
         def changed(stored: _Stored | None) -> _Stored:
-            # A file that was removed meanwhile ends no cordon.
+            # A file removed in the meantime ends no cordon.
             cordons = change(self._cordons if stored is None else stored)
             return {resource: cordons[resource] for resource in sorted(cordons) if cordons[resource]}
 
@@ -215,6 +210,21 @@ class Cordons:
             raise ConfigError(
                 f"cannot write the cordons to {self._file.path}: {reason}; nothing was changed"
             ) from error
+
+
+def cordons_problem(path: Path) -> str:
+    """Why the cordons in a file cannot be read; empty if they can, or if there is no file. Changes nothing."""
+    try:
+        _state_file(path).read()
+    except StateFileDamaged as error:
+        return error.problem
+    except OSError as error:
+        return clean(error.strerror or error)
+    return ""
+
+
+def _state_file(path: Path) -> "StateFile[_Stored]":
+    return StateFile(path, _CordonFormat(), StateFileOptions(set_aside=False, limit=_LARGEST))
 
 
 def _without_ended(stored: _Stored, now: float) -> _Stored:
@@ -239,7 +249,7 @@ class _CordonFormat:
         return json.dumps(content, indent=2).encode() + b"\n"
 
     def decode(self, content: bytes) -> _Stored:
-        stored = json.loads(content)  # an operator's half of a surrogate pair is no reason to refuse the file
+        stored = json.loads(content)  # half of a surrogate pair in an operator's text must not make the file invalid
         if not isinstance(stored, dict) or not all(isinstance(reasons, dict) for reasons in stored.values()):
             raise InvalidValue("it must hold an object of objects: resource, device id, reason")
         details = _read_details(stored.pop(_FORMAT, {}))
@@ -253,7 +263,7 @@ def _details(cordon: Cordon) -> dict[str, object]:
 
 def _read_details(form: Mapping[str, object]) -> Mapping[str, object]:
     version = form.get("version", 1)
-    # An older daemon that has written the file again has kept the number as a text, and no details.
+    # An older daemon that has rewritten the file has kept the number as a string, and no details.
     number = int(version) if isinstance(version, str) and version.isdecimal() else version
     if not isinstance(number, int) or number > _VERSION:
         raise NewerVersion(
@@ -264,7 +274,7 @@ def _read_details(form: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _valid(reasons: Mapping[str, object], details: object) -> dict[str, Cordon]:
-    """Without ids that no device can have: one of them would break the whole resource."""
+    """Omits ids that no device can have, because one of them would break the whole resource."""
     valid = {}
     for device_id, reason in reasons.items():
         try:

@@ -1,7 +1,7 @@
-"""The daemon: serves any number of plugins, which may come, go and be replaced while it runs.
+"""The daemon: serves any number of plugins, which can be added, removed and replaced while it runs.
 
-Each has a `ResourceRuntime` of its own, under a supervisor, so that a broken plugin does not affect another. Signals,
-the control socket and the probes are around it, in `run`.
+Each plugin has its own `ResourceRuntime` under a supervisor, so that a broken plugin does not affect another. `run`
+adds signals, the control socket and the probes.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ __all__ = ["Daemon", "DriverFactory", "ResourceRuntime"]
 
 logger = logging.getLogger(__name__)
 
-_STOP_MARGIN = 1.0  # seconds that a runtime has beyond its plugin's own limit to end
+_STOP_MARGIN = 1.0  # seconds that a runtime gets to end beyond its plugin's own limit
 
 
 class ResourceRuntime:
@@ -85,30 +85,31 @@ class ResourceRuntime:
         self.service.before_allocate = self.released_devices.allocating
         self._node = NodeState(self.holdings, settings.state_dir)
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
-        self._restarts = Signal()  # discover() is to be called again
+        self._restarts = Signal()  # notified to call discover() again
         self._restarts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
         self.driver = drivers(self) if drivers is not None else None
         self.inventory.served = served_by(plugin, is_arbitrated=self.driver is not None)
         if self.driver is not None and self.serve.api is ServeMode.DEVICE_PLUGIN:
-            # Earlier claims may hold devices: the driver unprepares them, and returns each device when no claim has it.
+            # Earlier claims can hold devices: the driver unprepares them, and returns each device when no claim holds
+            # it.
             self.serve = self.serve.without_new_claims()
         if drivers is None and self.serve.api is not ServeMode.DEVICE_PLUGIN:
             raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
     def is_idle(self) -> bool:
-        """The node has nothing for it to serve, so that the kubelet is not told of it."""
+        """Whether the node has nothing for it to serve, so that it is not registered with the kubelet."""
         return bool(self.discovery.idle.value) and self.inventory.latest.value is None
 
     @property
     def stuck(self) -> dict[str, int]:
-        """Threads that hang in a method of the plugin, by method."""
+        """Threads that hang in the plugin, by method."""
         return self.calls.threads.stuck
 
     @property
     def listed(self) -> int:
-        """How many devices the kubelet is sent."""
+        """Number of devices sent to the kubelet."""
         snapshot = self.inventory.latest.value
         return len(snapshot.devices) if snapshot is not None else 0
 
@@ -148,10 +149,10 @@ class ResourceRuntime:
         await self.supervisor.run(parts)
 
     def replace_plugin(self, plugin: Plugin) -> None:
-        """Another plugin takes over the resource; the device list stays until the new one yields its first."""
+        """Gives the resource to another plugin; the device list stays until the new plugin yields its first."""
         if plugin is not self.service.plugin:
             self.inventory.reconfigure()
-            self.ledger.withdraw(self.resource)
+            self.ledger.replace(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self.expected.replace_plugin(plugin)
         self._restarts.notify()
@@ -164,7 +165,7 @@ class ResourceRuntime:
         )
 
     def _apply_blocked(self) -> None:
-        """A device whose container could not start is not Healthy."""
+        """Marks devices Unhealthy whose containers could not start."""
         blocked = self.calls.threads.blocked.value
         for method in ("allocate", "pre_start"):
             if method in blocked:
@@ -187,13 +188,13 @@ class ResourceRuntime:
                 await asyncio.wait((discovering, restarted), return_when=asyncio.FIRST_COMPLETED)
                 if not restarted.done():
                     _check_ended(discovering)
-                    await restarted  # discover() has ended, and its last list stays
+                    await restarted  # discover() has ended; its last list stays
             finally:
                 self.discovery.forget_current()
                 await self.supervisor.end(discovering, restarted)
 
     async def _restore(self) -> None:
-        """A plugin that cannot is served all the same: only containers that are started again suffer from it."""
+        """Calls restore(). If that fails, the resource is served anyway: only restarting containers are affected."""
         plugin = self.service.plugin
         if type(plugin).restore is not Plugin.restore:
             try:
@@ -204,19 +205,19 @@ class ResourceRuntime:
 
 
 def served_by(plugin: Plugin, *, is_arbitrated: bool = False) -> ServedResource:
-    """How the ledger sees the resource of a plugin."""
+    """The resource of a plugin, as the ledger needs it."""
     serve = plugin.serve
     return ServedResource(serve.api, serve.driver or driver_name(plugin.resource), is_arbitrated)
 
 
 DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
-"""None where a resource needs no driver."""
+"""Makes the DRA driver of a resource; None if the resource needs no driver."""
 
 
 class Daemon:
-    """`drivers` makes what serves a resource by claims, where one is to be.
+    """Serves any number of resources; `drivers` makes the DRA driver of a resource that needs one.
 
-    `stalls` is for several daemons in one event loop: they share its thread, and whoever made it closes it.
+    `stalls` is for several daemons in one event loop: they share its thread, and its creator closes it.
     """
 
     def __init__(
@@ -227,8 +228,8 @@ class Daemon:
         self.stalls, self._owns_stalls = stalls or StallDetector(settings.limits.loop_step), stalls is None
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
-        self.changed = Signal()  # something that `status` shows has changed
-        self.config = Latest[ConfigState | None](None)  # published by whoever follows the operator's file
+        self.changed = Signal()  # notified when something that `status` shows has changed
+        self.config = Latest[ConfigState | None](None)  # published by the follower of the operator's file
         self.config.subscribe(self._publish_change)
         self.history: DeviceHistory | None = None  # None: not kept
         self.log_level = LogLevel()
@@ -249,7 +250,7 @@ class Daemon:
     async def running(self, plugins: Iterable[Plugin]) -> AsyncIterator["Daemon"]:
         """Serves while inside; leaving ends the streams and removes the sockets.
 
-        `DirectoryReplaced` ends it: only another process can see the directory that the kubelet has now.
+        `DirectoryReplaced` ends it: only a new process can see the directory that the kubelet uses now.
         """
         plugins = check_plugins(plugins)
         self.hung = hung_calls()
@@ -283,6 +284,7 @@ class Daemon:
         finally:
             unsubscribe()
             await self._audit.close()
+            self.ledger.memory.close()
             self.log_level.close()
             if self._owns_stalls:
                 self.stalls.close()
@@ -295,14 +297,14 @@ class Daemon:
             logger.info("sockets of an earlier run removed", extra={"sockets": removed})
 
     async def _remove_recent_sockets(self) -> None:
-        """Removes the sockets of a run that was killed just before this one started: they were too new at first."""
+        """Removes the sockets of a run that was killed just before this one started: at first they were too new."""
         await asyncio.sleep(registration.NEW_SOCKET)
         self._remove_stale_sockets()
 
     async def apply(self, plugins: Iterable[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
-        """Serves `plugins` and no others; a plugin that is served already, the same object, goes on untouched.
+        """Serves exactly `plugins`; a plugin object that is already served continues untouched.
 
-        `cordons` replace the rules of the configuration.
+        `cordons` replaces the configured rules.
         """
         new = {plugin.resource: plugin for plugin in check_plugins(plugins)}
         await self.cordons.load()
@@ -331,7 +333,7 @@ class Daemon:
 
     @property
     def plugins(self) -> dict[str, Plugin]:
-        """The plugins that are served now, by resource."""
+        """The currently served plugins, by resource."""
         return {name: runtime.service.plugin for name, runtime in self.resources.items()}
 
     @property
@@ -360,7 +362,7 @@ class Daemon:
         task.add_done_callback(partial(self._notice_end, runtime))
 
     def _notice_end(self, runtime: ResourceRuntime, task: "asyncio.Task[None]") -> None:
-        """A resource is served until it is stopped: any other end shows in the log, in `status` and in readiness."""
+        """Reports a resource that ended without being stopped in the log, in `status` and in readiness."""
         if self._tasks.get(runtime.resource) is not task:
             return
         error = None if task.cancelled() else task.exception()
@@ -383,14 +385,14 @@ class Daemon:
             task.add_done_callback(self._abandoned.discard)
 
     def _resend_one(self) -> None:
-        """Any list will do: the kubelet then writes its checkpoint, which has all resources."""
+        """Sends a list again, any one: the kubelet then writes its checkpoint, which covers all resources."""
         for runtime in self.resources.values():
             if runtime.service.streams.value.open:
                 runtime.inventory.resend()
                 return
 
     def _listed(self) -> dict[str, RegisteredResource]:
-        """The resources that the kubelet has a list of."""
+        """The resources whose list the kubelet has."""
         listed = {}
         for name, runtime in self.resources.items():
             snapshot = runtime.inventory.latest.value
@@ -409,7 +411,7 @@ class Daemon:
 
 
 def _check_ended(discovering: "asyncio.Task[None]") -> None:
-    """Raises what ended it, unless discover() has ended well."""
+    """Raises the error that ended discover(); returns if it ended without one."""
     if discovering.cancelled():
         raise PluginError(f"{discovering.get_name()} cancelled its own task")
     discovering.result()

@@ -1,4 +1,4 @@
-"""Device families: the kinds of devices that the operator's file can name, and what such a kind must provide.
+"""Device families: the kinds of devices that the operator's file can name, and the interface of such a kind.
 
 A family is one key of a resource in that file:
 
@@ -6,8 +6,8 @@ A family is one key of a resource in that file:
       - name: example.com/tpu
         tpu: {model: v5e}           # the key of the family, and its settings
 
-It brings the type of its settings and makes plugins of them; reading the file, and naming the line of an error, is
-`config`'s work. A package adds a family by an entry point in the group `plugwright.families` whose name is the key:
+It provides the type of its settings and makes plugins from them; `config` reads the file and finds the line of an
+error. A package adds a family by an entry point in the group `plugwright.families` whose name is the key:
 
     [project.entry-points."plugwright.families"]
     tpu = "acme_tpu:family"
@@ -50,11 +50,11 @@ S = TypeVar("S")
 
 
 class FamilySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base of settings: an unknown key is an error with its line, and so is a value of another type."""
+    """The base of settings: an unknown key and a value of the wrong type are errors with their line."""
 
 
 class HostSettings(FamilySettings, frozen=True, rename="camel"):
-    """Where the host's files are seen by the daemon; paths that are handed out are the host's own."""
+    """The paths of the host's files as the daemon sees them; paths in allocations are the host's own."""
 
     root: AbsolutePath = "/"
     device_info: AbsolutePath = "/var/run/k8s.cni.cncf.io/devinfo/dp"
@@ -68,38 +68,38 @@ class DeviceFamily(Generic[S]):
     """The type of the value of the family's key: a struct of `FamilySettings`, or a list or union of such structs."""
 
     options: type[msgspec.Struct] | None = None
-    """The keys that a resource may have beside the family's own; all have defaults."""
+    """The keys that a resource can have besides the family's own; all have defaults."""
 
     mounts: Sequence[HostMount] = ()
     """The directories of the node that a daemon in a pod needs: the chart and `plugwright manifest` mount them."""
 
     extras: Sequence[str] = ()
-    """The extras of plugwright that its plugins need: the image with extras is used for them."""
+    """The extras of plugwright that its plugins need: deployments then use the image with extras."""
 
     placeholders: ClassVar[Mapping[str, str]] = {}
-    """The placeholders that a resource's name may have in braces, each with an example, such as `{"model": "a100"}`."""
+    """The placeholders allowed in braces in a resource's name, each with an example, such as `{"model": "a100"}`."""
 
     def plugin(self, entry: "ResourceEntry[S]", context: "FamilyContext") -> Plugin:
-        """The plugin that serves this resource. It is also made only to check a file, so it opens nothing yet."""
+        """The plugin that serves this resource. Checking a file calls this too, so the plugin opens nothing yet."""
         raise NotImplementedError
 
     def check(self, entry: "ResourceEntry[S]", earlier: "Sequence[ResourceEntry[S]]") -> None:
-        """Raises `ConfigError` where a resource contradicts `earlier` ones of this family in the same file."""
+        """Raises `ConfigError` if a resource contradicts `earlier` ones of this family in the same file."""
 
     def join(self, plugins: Sequence[Plugin], serving: Collection[Plugin]) -> None:
         """Lets plugins of this family share what they can, such as one monitor of the hardware.
 
-        `plugins` are all that the file asks for, of any family; `serving` those that are being served already.
+        `plugins` are all plugins of the file, of any family; `serving` are those already served.
         """
 
     def context(self, entries: "Iterable[ResourceEntry[Any]]") -> object:
-        """The parts of other entries that plugins of this family depend on: when they change, all are made again."""
+        """The parts of other entries that plugins of this family depend on: a change makes all of them again."""
         return None
 
     def redirected(self, entry: "ResourceEntry[S]", directory: Path) -> "ResourceEntry[S] | None":
-        """The resource with every file that its plugin writes below `directory`, at its usual path in there.
+        """The resource with every file that its plugin writes moved below `directory`, at its usual path in there.
 
-        For `plugwright run --once`, which must leave the node as it is. None: allocate() is not called then.
+        For `plugwright run --once`, which must not change the node. If None, allocate() is not called then.
         """
         return None
 
@@ -115,7 +115,7 @@ class DeviceFamily(Generic[S]):
 
 
 class ResourceEntry(msgspec.Struct, Generic[S], frozen=True):
-    """One resource of the operator's file. `options` is of the family's type of options, where it has one."""
+    """One resource of the operator's file. `options` has the family's type of options, if there is one."""
 
     name: str
     key: str
@@ -127,12 +127,12 @@ class ResourceEntry(msgspec.Struct, Generic[S], frozen=True):
 
     @property
     def is_template(self) -> bool:
-        """Whether the name stands for the names of several resources, which the machine decides."""
+        """Whether the name is a template of several names, which depend on the machine."""
         return any(f"{{{placeholder}}}" in self.name for placeholder in self.family.placeholders)
 
 
 class FamilyContext(msgspec.Struct, frozen=True):
-    """Shared by all resources of a file; `earlier` are the resources further up in it, of any family."""
+    """Context shared by all resources of a file; `earlier` are the resources further up in it, of any family."""
 
     host: HostSettings = msgspec.field(default_factory=HostSettings)
     hotplug: HotplugSource = msgspec.field(default_factory=HotplugSource)
@@ -140,10 +140,10 @@ class FamilyContext(msgspec.Struct, frozen=True):
 
 
 class NameTemplates(Protocol[S]):
-    """The resources that templates such as `nvidia.com/mig-{profile}` stand for, on the machine of one daemon."""
+    """The resources behind templates such as `nvidia.com/mig-{profile}`, on the machine of one daemon."""
 
     def members(self, entry: ResourceEntry[S]) -> Mapping[str, S]:
-        """The names that a template stands for, as far as is known by now, each with its settings."""
+        """The names currently known for a template, each with its settings."""
         ...
 
     def join(self, plugins: Sequence[Plugin]) -> None:
@@ -151,7 +151,7 @@ class NameTemplates(Protocol[S]):
         ...
 
     def monitors(self) -> Mapping[str, Callable[[Callable[[], None]], AbstractAsyncContextManager[object]]]:
-        """Contexts by name; each one calls its callback when `members` may have changed."""
+        """Contexts by name; each calls its callback when `members` could have changed."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The metrics that name devices: their facts, health, holders and cordons, and the errors that they reported.
+"""The metrics with a series per device: facts, health, holders and cordons, and the errors that devices reported.
 
-Label names are those of NVIDIA's dcgm-exporter if it has the fact, so that both join on `UUID`: for a MIG device or a
-share that is the UUID of its GPU. The number of series is limited: `MOST_DEVICES` of a daemon have their own.
+Label names are those of NVIDIA's dcgm-exporter if it has the same fact, so that both join on `UUID`, which for a MIG
+device or a share is the UUID of its GPU. The number of series is limited: `MOST_DEVICES` of a daemon have their own.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _Rows = list[tuple[list[str], float]]
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """A device that has series of its own."""
+    """A device with its own series."""
 
     resource: str
     device: Device
@@ -119,7 +119,7 @@ def _holder(holding: Holding) -> tuple[str, ...]:
 
 
 def _counted(runtimes: Sequence[ResourceRuntime], named: Sequence[_Named]) -> Iterator[MetricFamily]:
-    """Counters of devices that have left since stay, so that no count goes down."""
+    """Counters; those of removed devices stay, so that no count decreases."""
     failures = MetricFamily(
         "plugwright_device_failures_total",
         "How often a device became Unhealthy by itself, by the code of the reason",

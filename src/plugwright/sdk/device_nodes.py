@@ -1,8 +1,8 @@
-"""Device nodes that are compared on the event loop: has one gone, or become another, since it was looked at?
+"""Checks on the event loop whether device nodes were removed or replaced since they were read.
 
-A stat may hang in a network file system or a failing disk, so files in general are looked at in threads. A node in
-devtmpfs or tmpfs is different: it is in memory. Its directory is kept open by a descriptor without access, so that
-neither a link nor another mount on the way to it is followed; of the node itself a link is not followed either.
+A stat can hang in a network file system or a failing disk, so files in general are read in threads. A node in devtmpfs
+or tmpfs is different, because it is in memory. Its directory is kept open by a descriptor without access, so that
+neither a link nor another mount in its path is followed; a link in place of the node is not followed either.
 """
 
 import os
@@ -43,7 +43,7 @@ class NodeStamps(msgspec.Struct, frozen=True):
     nodes: tuple[tuple[_Directory, str, _Stamp], ...] = ()
 
     def are_unchanged(self) -> bool:
-        """Whether every node is still there, and the same; never waits."""
+        """Whether every node still exists unchanged; never blocks."""
         try:
             for directory, name, stamp in self.nodes:
                 status = os.stat(name, dir_fd=directory.descriptor, follow_symlinks=False)
@@ -55,7 +55,7 @@ class NodeStamps(msgspec.Struct, frozen=True):
 
 
 class KeptAllocations:
-    """Allocations that plugins keep for `allocate_now()`, by the ids of their devices, with the nodes they rely on."""
+    """Allocations that plugins keep for `allocate_now()`, by device ids, with the nodes they rely on."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[Allocation, NodeStamps]] = {}
@@ -66,7 +66,7 @@ class KeptAllocations:
         self._kept[tuple(device_ids)] = allocation, stamps or NodeStamps()
 
     def get(self, device_ids: Iterable[str]) -> Allocation | None:
-        """None as well if a node has changed."""
+        """The kept allocation; None also if a node has changed."""
         kept = self._kept.get(tuple(device_ids))
         return kept[0] if kept is not None and kept[1].are_unchanged() else None
 
@@ -75,7 +75,7 @@ class KeptAllocations:
 
 
 def memory_file_systems(mountinfo: Path = _MOUNTINFO) -> frozenset[int]:
-    """The numbers (st_dev) of the mounted file systems that are in memory; none if they cannot be read."""
+    """The numbers (st_dev) of the mounted file systems in memory; empty if the mounts cannot be read."""
     try:
         lines = [line.split(" ") for line in mountinfo.read_text(errors="replace").splitlines()]
     except OSError:
@@ -86,7 +86,7 @@ def memory_file_systems(mountinfo: Path = _MOUNTINFO) -> frozenset[int]:
 
 
 def take_stamps(host: Host, paths: Iterable[str], in_memory: frozenset[int]) -> NodeStamps | None:
-    """The stamps of these paths of the host; None unless all are device nodes in memory. May hang: for threads."""
+    """The stamps of these host paths; None unless all are device nodes in memory. Can hang: call it in a thread."""
     directories: dict[Path, _Directory] = {}
     nodes: list[tuple[_Directory, str, _Stamp]] = []
     try:

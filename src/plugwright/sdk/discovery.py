@@ -1,4 +1,4 @@
-"""Discovery of one resource: runs the plugin's discover() for ever and fills the inventory with its lists."""
+"""Discovery of one resource: runs the plugin's discover() indefinitely and fills the inventory with its lists."""
 
 import asyncio
 import logging
@@ -20,21 +20,22 @@ __all__ = ["Discovery"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_RETRY = 5.0  # hardware works again at any time: a longer wait only hides that
-_LONGEST_IDLE = 30.0  # between two looks at a node without the hardware, which most of them never get
-_STEADY = 10.0  # an error after this long without one is a first error again
+_LONGEST_RETRY = 5.0  # seconds; a longer wait would only delay the discovery of recovered hardware
+_LONGEST_IDLE = 30.0  # seconds between two checks of a node without the hardware, which most such nodes never get
+_STEADY = 10.0  # seconds; an error after this long without one starts the back-off again
 
 
 class Discovery:
-    """`failing` is why discover() fails at present, `idle` why the node has nothing to list, and `empty` why its list
-    has no device; empty texts if not so.
+    """Runs discover() of one resource.
+    `failing` is why it fails at present, `idle` why the node has nothing to list, and `empty` why its list has no
+    device; empty strings otherwise.
     """
 
     def __init__(self, inventory: Inventory, calls: PluginCalls, metrics: ResourceMetrics, timeouts: Timeouts) -> None:
         self.failing = Latest("")
         self.idle = Latest("")
         self.empty = Latest("")
-        self.on_bus = ""  # hardware that the node has although it is idle
+        self.on_bus = ""  # hardware found on the node although the resource is idle
         self._inventory, self._calls, self._metrics, self._timeouts = inventory, calls, metrics, timeouts
         first = min(0.1, timeouts.discovery / 10)
         self._backoff, self._idle_backoff = Backoff(first, _LONGEST_RETRY), Backoff(first, _LONGEST_IDLE)
@@ -42,11 +43,11 @@ class Discovery:
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
         self._lease: asyncio.TimerHandle | None = None  # until a list must have confirmed the last one
-        self._current: asyncio.Task[object] | None = None  # the one whose lists count
-        self._broken: Exception | None = None  # by what the deadline failed
+        self._current: asyncio.Task[object] | None = None  # the only task whose lists count
+        self._broken: Exception | None = None  # the exception that broke the deadline
 
     async def run(self, plugin: Plugin) -> None:
-        """Ends when discover() ends; its last list then stays. A run that does not end counts no more after another."""
+        """Runs until discover() ends, whose last list then stays. A later run makes this one's lists invalid."""
         self._backoff.reset()
         self._idle_backoff.reset()
         self._current, self._broken = asyncio.current_task(), None
@@ -64,7 +65,7 @@ class Discovery:
                 self.forget_current()
 
     def forget_current(self) -> None:
-        """What the present run lists from now on is ignored."""
+        """Ignores further lists of the present run."""
         self._current = None
         self._cancel_deadline()
         self._cancel_lease()
@@ -96,7 +97,7 @@ class Discovery:
                 self._backoff.reset()
                 self._problems.recovered()
             if self._is_current():
-                # Devices that were listed have been lost, which is no idleness.
+                # The loss of listed devices is no idleness.
                 is_idle = isinstance(error, HardwareMissing) and not self._inventory.has_found
                 (self._be_idle if is_idle else self._failed)(error)
             return not self._is_current()
@@ -107,7 +108,7 @@ class Discovery:
         return self._current is asyncio.current_task()
 
     def _update_inventory(self, devices: object) -> bool:
-        """Whether the list is a good one."""
+        """Applies a list; returns whether it is valid."""
         try:
             self._inventory.update(devices)
         except PluginError as error:
@@ -140,21 +141,21 @@ class Discovery:
         self.on_bus = clean(getattr(error, "on_bus", ""))
         self.idle.publish_if_changed(str(error))
         self._cancel_deadline()
-        if self._inventory.removed_since:  # pods hold devices of an earlier time: the kubelet must know them
+        if self._inventory.removed_since:  # pods hold devices listed earlier, which the kubelet must know
             self._inventory.publish_without_list()
 
     def _failed(self, error: PluginError) -> None:
         self._metrics.discovery_failures += 1
-        remains = "there is no list yet" if self._inventory.latest.value is None else "the last list stays"
+        remains = "no list yet" if self._inventory.latest.value is None else "the last list stays"
         facts = {"resource": self._inventory.resource, "error": str(error)}
-        self._problems.error(f"discover() failed, {remains} and it is tried again", str(error), extra=facts)
+        self._problems.error(f"discover() failed, retrying; {remains}", str(error), extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self.idle.publish_if_changed("")
         self.failing.publish_if_changed(str(error))
         self._start_deadline()
 
     def _start_deadline(self) -> None:
-        """A list is due: without one in time, the devices turn Unhealthy."""
+        """Starts waiting for a list: without one in time, the devices become Unhealthy."""
         if self._deadline is None:
             self._deadline = asyncio.get_running_loop().call_later(self._timeouts.discovery, self._deadline_passed)
 
@@ -184,7 +185,7 @@ class Discovery:
     def _deadline_passed(self) -> None:
         try:
             self._distrust()
-        except Exception as error:  # noqa: BLE001  raised in `run`: a callback's exception would end nothing
+        except Exception as error:  # noqa: BLE001  raised in `run`: raised here, it would not end discovery
             self._broken = error
             if self._current is not None:
                 self._current.cancel()

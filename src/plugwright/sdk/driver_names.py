@@ -1,6 +1,6 @@
-"""Names that DRA allows, made of resource names and device ids; the same text always gets the same name.
+"""DRA names for resource names and device ids; the same text always gets the same name.
 
-A name that cannot be kept as it is gets a digest of the original, so that two originals never share one.
+A text that is not a valid name gets a digest of the original, so that two originals never share a name.
 """
 
 import re
@@ -14,7 +14,7 @@ __all__ = ["check_driver_name", "class_name", "device_name", "driver_domain", "d
 _LIMIT = 63  # bytes of a driver's name, of a label and of a device's name
 _DIGEST = 9  # a dash and eight digits
 _NOT_OURS = ("gpu.nvidia.com", "compute-domain.nvidia.com")  # the drivers that NVIDIA publishes
-_DOMAINS = {"nvidia.com": "nvidia.plugwright.dev"}  # of resources whose vendor has drivers of its own
+_DOMAINS = {"nvidia.com": "nvidia.plugwright.dev"}  # for resources of vendors that publish their own drivers
 
 
 def driver_name(resource: str) -> str:
@@ -37,12 +37,12 @@ def class_name(resource: str) -> str:
 
 
 def device_name(device_id: str) -> str:
-    """The device in ResourceSlices and claims: its id where that is a DNS label."""
+    """The device in ResourceSlices and claims: its id, if that is a DNS label."""
     return device_id if _is_label(device_id) else _with_digest(device_id, device_id)
 
 
 def check_driver_name(name: str) -> str:
-    """Raises `ConfigError` for a name that no driver of ours can have."""
+    """Raises `ConfigError` for a name that none of our drivers can have."""
     labels = name.split(".")
     if not DNS_SUBDOMAIN.fullmatch(name) or len(name) > _LIMIT or max(map(len, labels)) > _LIMIT:
         raise ConfigError(f"driver must be a DNS name of at most {_LIMIT} bytes, as tape.example.com, got {name!r}")
@@ -57,5 +57,5 @@ def _is_label(text: str) -> bool:
 
 def _with_digest(text: str, original: str, keep: str = "") -> str:
     readable = re.sub(f"[^a-z0-9{re.escape(keep)}]+", "-", text.lower())[: _LIMIT - _DIGEST].strip("-.")
-    digest = sha256(original.encode())[: _DIGEST - 1]  # which Helm's templates can make too
+    digest = sha256(original.encode())[: _DIGEST - 1]  # Helm templates can compute it too
     return f"{readable}-{digest}" if readable else digest

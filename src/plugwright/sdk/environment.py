@@ -1,7 +1,7 @@
-"""The variables that `run(plugin)` obeys: those of `plugwright run`, with the same names and values.
+"""The variables that `run(plugin)` obeys, with the names and values of `plugwright run`.
 
-A setting that a program leaves at its default comes from its variable; the kubelet's directories are read where they
-are used, in `protocol.paths`.
+A variable sets a setting that the program leaves at its default; `protocol.paths` reads the kubelet's directories where
+they are used.
 """
 
 import logging
@@ -24,7 +24,7 @@ _PLAIN = {"node_name": "NODE_NAME", "pod_uid": "POD_UID"}  # as pods commonly ge
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """`settings`, with the variables' values where it has its defaults: `state_dir` is PLUGWRIGHT_STATE_DIR."""
+    """`settings`, with its defaults replaced by the variables' values: `state_dir` is PLUGWRIGHT_STATE_DIR."""
     changes: dict[str, Any] = {}
     for item in fields(settings):
         text = environment.get(_PREFIX + item.name.upper(), "") or environment.get(_PLAIN.get(item.name, ""), "")
@@ -51,7 +51,7 @@ def _seconds(name: str, text: str) -> float:
 
 
 def configure_logs(environment: Mapping[str, str]) -> None:
-    """The level of our own lines; and where the program has no logging of its own, lines on stderr."""
+    """Sets the level of our own lines, and if the program configures no logging, writes lines to stderr."""
     level = _choice(environment, "LOG_LEVEL", LEVELS, "")
     style = _choice(environment, "LOG_FORMAT", tuple(_FORMATS), "human")
     root, own = logging.getLogger(), logging.getLogger("plugwright")

@@ -1,10 +1,10 @@
 """Whether a resource has the devices that it should have.
 
-Two sources say how many that are: `expect` in the operator's file, and the devices that the last run of this daemon
-found with the same configuration (`found-devices.json` in the state directory). A shortfall is reported by `status`,
-`/readyz` and the metrics. The daemon is not ready if the operator chose that, or if devices have been missing since
-this start: a rollout then stops at the node. Devices that fail later, or were missing at an earlier start already, are
-reported too, but keep no daemon from being ready.
+The expected number comes from `expect` in the operator's file, and from the devices that the last run of this daemon
+found with the same configuration (`found-devices.json` in the state directory). `status`, `/readyz` and the metrics
+report a shortfall. The daemon is not ready if the operator chose that, or if devices have been missing since this
+start: a rollout then stops at the node. Devices that fail later, or were already missing at an earlier start, are
+reported too, but do not make the daemon unready.
 """
 
 import logging
@@ -31,52 +31,52 @@ __all__ = ["ExpectedDevices", "FoundInRun", "Shortfall", "shortfall_of"]
 logger = logging.getLogger(__name__)
 
 _FILE = "found-devices.json"
-_LIMIT = 5.0  # seconds; a disk that hangs keeps no device out of service
+_LIMIT = 5.0  # seconds; a disk that hangs must not keep devices out of service
 
 
 class Shortfall(msgspec.Struct, frozen=True):
-    """Why the devices of a resource are not the expected ones.
+    """The difference between the found and the expected devices of a resource.
 
     `code` is `missing`, `unexpected`, `other-model`, `fewer-than-before` or `driver-missing`.
     """
 
     code: str
     reason: str
-    missing: int = 0  # how many devices are too few
+    missing: int = 0  # number of missing devices
     is_blocking: bool = False  # the daemon is not ready
 
 
 class FoundInRun(msgspec.Struct, frozen=True):
-    """The devices of a resource that a run found: the latest list, and those missing since a start."""
+    """The devices of a resource found by a run: the latest list, and those missing since a start."""
 
-    configured: str = ""  # digest of the configuration: with another one, other devices are right
+    configured: str = ""  # digest of the configuration: another configuration expects other devices
     devices: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
 
 class FoundDevices(msgspec.Struct, frozen=True):
-    """By resource; the content of the state file."""
+    """The found devices by resource; the content of the state file."""
 
     resources: dict[str, FoundInRun] = {}
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What discovery says at present; `devices` is None before its first list."""
+    """The present result of discovery; `devices` is None before its first list."""
 
     devices: Mapping[str, Device] | None = None
     problem: str = ""  # why there is no list, or why the node has nothing to list
-    on_bus: str = ""  # hardware of the resource that the node has, though it is idle
-    seen: frozenset[str] = frozenset()  # devices that this run has listed at any time
+    on_bus: str = ""  # hardware of the resource that the node has, although the resource is idle
+    seen: frozenset[str] = frozenset()  # devices listed by this run at any time
 
 
 def shortfall_of(expect: Expectation | None, listing: Listing, before: FoundInRun) -> Shortfall | None:
-    """The most serious deviation; None if there is none, or discovery has not said anything yet."""
+    """The most serious deviation; None if there is none, or discovery has no result yet."""
     if listing.devices is None and not listing.problem:
         return None
     devices = listing.devices or {}
     because = f": {listing.problem}" if listing.problem else ""
     lost = [device_id for device_id in before.devices if device_id not in devices]
-    never_seen = not listing.seen.issuperset(lost)  # what failed later must not stop a rollout
+    never_seen = not listing.seen.issuperset(lost)  # a device that fails later must not stop a rollout
     if expect is not None:
         found = _deviation(expect, devices, because)
         if found is None:
@@ -109,7 +109,7 @@ def _deviation(expect: Expectation, devices: Mapping[str, Device], because: str)
 
 
 def _is_model(device: Device, pattern: str) -> bool:
-    """Without regard to case; a device that does not say its model has another one."""
+    """Compares without regard to case; a device without a model does not match."""
     model = device.attributes.get("model") or device.attributes.get("productName")
     return model is not None and fnmatchcase(str(model).lower(), pattern.lower())
 
@@ -121,8 +121,8 @@ class ExpectedDevices:
         self.shortfall: Latest[Shortfall | None] = Latest(None)
         self._inventory, self._discovery = inventory, discovery
         self._plugin = plugin
-        self._before = FoundInRun()  # as this start found it
-        self._kept: FoundInRun | None = None  # as it is on disk
+        self._before = FoundInRun()  # the state at this start
+        self._kept: FoundInRun | None = None  # the state on disk
         self._changed = Signal()
         form = JsonFormat(FoundDevices, 1, indent=None)
         self._file = StateFile(directory / _FILE, form) if directory is not None else None
@@ -134,7 +134,7 @@ class ExpectedDevices:
             source.subscribe(self._changed.notify)
 
     def replace_plugin(self, plugin: Plugin) -> None:
-        """Another configuration: what was found with the previous one says nothing any more."""
+        """Discards what the previous configuration found."""
         if plugin.configured != self._plugin.configured:
             self._before, self._seen = FoundInRun(), frozenset()
         self._plugin = plugin
@@ -172,7 +172,7 @@ class ExpectedDevices:
     async def _read(self) -> None:
         if self._file is None or self._is_read:
             return
-        self._is_read = True  # a part that is started again compares with the same earlier run
+        self._is_read = True  # a restarted part compares with the same earlier run
         try:
             content = await self._disk.run(self._file.read)
         except (OSError, PlugwrightError) as error:
@@ -185,9 +185,9 @@ class ExpectedDevices:
             self._before = kept
 
     async def _remember(self) -> None:
-        """Keeps the latest list, and the devices that are missing since this start or an earlier one.
+        """Stores the latest list, and the devices missing since this start or an earlier one.
 
-        On an idle node all of them are missing. While discovery fails, the memory stays.
+        On an idle node all of them are missing. While discovery fails, the stored state stays.
         """
         file, devices = self._file, self._listing().devices
         if devices is None and self._discovery.idle.value:
@@ -198,7 +198,7 @@ class ExpectedDevices:
         if self._plugin.expect is not None:
             missing = set()
         found = FoundInRun(self._plugin.configured, tuple(sorted(devices)), tuple(sorted(missing)))
-        is_empty = not devices and not missing  # as on each node without the hardware
+        is_empty = not devices and not missing  # as on every node without the hardware
         if found == self._kept or (is_empty and self._kept is None):
             return
         resource = self._inventory.resource

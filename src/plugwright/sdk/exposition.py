@@ -1,6 +1,6 @@
-"""Prometheus' text format, and the metrics of a process that every Prometheus client has.
+"""Prometheus' text format, and the process metrics of all Prometheus clients.
 
-Written here because a client library loads TLS and an HTTP server, which cost a daemon seven MiB.
+Our own code, because a client library loads TLS and an HTTP server, which cost a daemon seven MiB.
 """
 
 import os
@@ -26,7 +26,7 @@ class _Sample(NamedTuple):
 
 
 class MetricFamily:
-    """The samples of one metric: a counter if its name ends in `_total`, a histogram if it has one, else a gauge."""
+    """The samples of one metric: a counter if its name ends in `_total`, a histogram if one is added, else a gauge."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
         self.name, self.text = name, text
@@ -49,14 +49,14 @@ class MetricFamily:
 
 
 def single(name: str, text: str, value: float) -> MetricFamily:
-    """A metric with one sample, without labels of its own."""
+    """A metric with one sample, without its own labels."""
     family = MetricFamily(name, text)
     family.add((), value)
     return family
 
 
 def rendered(families: Iterable[MetricFamily], common: Mapping[str, str]) -> bytes:
-    """The page; every sample has the labels in `common` too."""
+    """The page; every sample also has the labels in `common`."""
     return "".join(line for family in families for line in _lines(family, common)).encode(errors="backslashreplace")
 
 
@@ -69,7 +69,7 @@ def _lines(family: MetricFamily, common: Mapping[str, str]) -> Iterator[str]:
 
 
 def process_metrics(proc: Path = Path("/proc")) -> Iterator[MetricFamily]:
-    """Of this process; none of those that cannot be read."""
+    """Metrics of this process; omits those that cannot be read."""
     with suppress(OSError, ValueError, IndexError):
         fields = (proc / "self/stat").read_text().rpartition(")")[2].split()
         ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")

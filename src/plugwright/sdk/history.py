@@ -1,9 +1,10 @@
-"""What happened to the devices of a node: who got and released them, their health, cordons. Survives restarts.
+"""The history of a node's devices across restarts: allocations and releases, health, cordons.
 
-A change is noticed by comparing the devices and the holdings with what was recorded last, some seconds after the daemon
-has noticed a change itself, and never while an Allocate is open: an Allocate costs one assignment here. Released is
-what the ledger no longer knows as held, so a release is recorded when the ledger next reads. While a source of holdings
-cannot be read, nothing counts as released. A pod that ends within seconds may leave no event.
+Some seconds after the daemon has noticed a change, the history compares the devices and the holdings with the last
+recorded ones, but never while an Allocate is open: an Allocate costs one assignment here. Lists of devices that are
+replaced within those seconds are compared too, so a brief cordon or fault leaves events. A device is recorded as
+released when the ledger, at its next read, no longer knows a holding. While a source of holdings cannot be read,
+nothing counts as released. A pod that ends within seconds can leave no event.
 """
 
 import asyncio
@@ -15,12 +16,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from plugwright.errors import CallUnfinished
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.history_events import DeviceFacts, FactKey, HistoryEvent, HolderFacts, changes, replayed
 from plugwright.sdk.holdings.holding import Holding
+from plugwright.sdk.inventory import Snapshot
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import cancel
 from plugwright.system.journal import Journal
@@ -34,13 +37,23 @@ logger = logging.getLogger(__name__)
 
 HISTORY_FILE = "history.jsonl"
 _LIMIT = 10 * 2**20  # bytes
-_DELAY, _RETRY = 1.5, 5.0  # times the delay of the audit, after which the pods of an allocation are known
-_LEAST_RETRY = 1.0  # seconds; the ledger reads no more often
-_MOST_LOOKS = 10  # at the same unnamed holders
+_DELAY, _RETRY = 1.5, 5.0  # multiples of the delay of the audit, after which the pods of an allocation are known
+_LEAST_RETRY = 1.0  # seconds; the ledger does not read more often
+_MOST_LOOKS = 10  # reads in search of unnamed holders
 _LATEST = 20  # events in a NodeReport
-_MOST = 5000  # events of one answer
-_ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is held under another name, or may be
+_MOST = 5000  # events in one answer
+_ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is or could be held under another name
 _PENDING = 1000  # events that wait for a disk
+_MOST_LISTS = 4  # replaced lists of devices between two looks, the latest ones
+
+
+class _ReplacedList(msgspec.Struct, frozen=True):
+    """A list of devices that a newer one has replaced, or will."""
+
+    time: float
+    resource: str
+    snapshot: Snapshot
+    authors: Mapping[FactKey, str]  # of cordons
 
 
 class History:
@@ -48,13 +61,15 @@ class History:
 
     def __init__(self, daemon: Daemon, directory: Path, limit: int = _LIMIT) -> None:
         self.latest: deque[HistoryEvent] = deque(maxlen=_LATEST)
-        self.noticed, self.recorded = Signal(), Signal()  # there are events, and they have been written
+        self.noticed, self.recorded = Signal(), Signal()  # events exist; events are written
         self._daemon, self._audit = daemon, daemon.settings.timeouts.audit
         self._journal = Journal(directory / HISTORY_FILE, HistoryEvent, limit)
         self._disk = BlockingCalls("history of devices", daemon.settings.limits.command, at_once=1)
         self._due = Signal()
-        self._known: dict[FactKey, DeviceFacts] | None = None  # None: the journal was not read yet
+        self._known: dict[FactKey, DeviceFacts] | None = None  # None: the journal has not been read yet
         self._pending: deque[HistoryEvent] = deque(maxlen=_PENDING)
+        self._lists: deque[_ReplacedList] = deque(maxlen=_MOST_LISTS)
+        self._seen: dict[str, Snapshot] = {}
         self._is_allocated, self._looks = False, 0
         self._problems = LogOnce(logger)
 
@@ -76,7 +91,12 @@ class History:
             self._is_allocated = True
             note()
 
-        unsubscribes = [self._daemon.changed.subscribe(note), self._daemon.ledger.allocating.subscribe(note_allocation)]
+        def note_change() -> None:
+            self._keep_lists()
+            note()
+
+        unsubscribes = [self._daemon.changed.subscribe(note_change)]
+        unsubscribes.append(self._daemon.ledger.allocating.subscribe(note_allocation))
         unsubscribes.append(self._daemon.ledger.latest.subscribe(note))
         try:
             note()
@@ -85,7 +105,7 @@ class History:
                 seen = await self._due.wait(seen, max(_LEAST_RETRY, _RETRY * self._audit) if self._looks else None)
                 try:
                     await self._record()
-                except Exception:  # one look: the next change is looked at again
+                except Exception:  # one comparison failed: the next change is compared again
                     logger.exception("changes of devices not recorded")
         finally:
             for unsubscribe in unsubscribes:
@@ -93,8 +113,19 @@ class History:
             if timer is not None:
                 timer.cancel()
 
+    def _keep_lists(self) -> None:
+        """Keeps the new lists of devices for the next look; what a start finds first is left to that look."""
+        if self._known is None or self._daemon.cordons.unreadable:
+            return
+        for name, runtime in self._daemon.resources.items():
+            snapshot = runtime.inventory.latest.value
+            if snapshot is not None and snapshot is not self._seen.get(name):
+                self._seen[name] = snapshot
+                authors = _cordon_authors(self._daemon) if snapshot.cordoned else {}
+                self._lists.append(_ReplacedList(time.time(), name, snapshot, authors))
+
     async def events(self, since: float) -> list[HistoryEvent]:
-        """The newest events since then, in seconds since the epoch."""
+        """The newest events since that time, in seconds since the epoch."""
         return await self._disk.run(partial(self._read, since))
 
     def _read(self, since: float) -> list[HistoryEvent]:
@@ -115,19 +146,35 @@ class History:
             has_unnamed = has_unnamed or not facts.is_named
             if facts.is_named:
                 held.setdefault((holding.key.resource, holding.key.device_id), set()).add(facts)
-        # The name of a pod that has ended is forgotten before its devices are; a new pod has none for a moment.
+        # Pod names disappear before their devices do when a pod ends; a new pod briefly has none.
         self._looks = self._looks + 1 if has_unnamed and self._looks < _MOST_LOOKS else 0
         self._is_allocated = self._is_allocated or self._looks > 0
+        found = list(self._events_between(self._known))
         now = dict(_facts(self._daemon, held))
-        found = list(changes(self._known, now, time.time(), is_complete=holdings.is_complete))
+        found += changes(self._known, now, time.time(), is_complete=holdings.is_complete)
         # Holders that may have gone are still to be compared with when all are known again.
         if not holdings.is_complete:
             now = {key: _with_earlier(facts, self._known.get(key)) for key, facts in now.items()}
         self._known = {**self._known, **now}
         await self._append(found)
 
+    def _events_between(self, known: dict[FactKey, DeviceFacts]) -> Iterator[HistoryEvent]:
+        """Of the lists that were kept since the last look, whose facts `known` then has; holders stay as they were."""
+        lists, self._lists = self._lists, deque(maxlen=_MOST_LISTS)
+        self._seen = {name: snapshot for name, snapshot in self._seen.items() if name in self._daemon.resources}
+        for entry in lists:
+            if entry.snapshot is self._seen.get(entry.resource):
+                continue  # still in force
+            for key, facts in _facts_of(entry.resource, entry.snapshot, entry.authors, {}):
+                earlier = known.get(key, DeviceFacts())
+                now = replace(facts, holders=earlier.holders)
+                if now == earlier:
+                    continue
+                yield from changes({key: earlier}, {key: now}, entry.time, is_complete=False)
+                known[key] = now
+
     async def _remembered(self) -> dict[FactKey, DeviceFacts]:
-        """The state that the journal leads to; without one, whatever is found first is no news."""
+        """The state after the last event of the journal; without a journal, nothing found first is news."""
 
         def read() -> tuple[dict[FactKey, DeviceFacts], list[HistoryEvent]]:
             latest: deque[HistoryEvent] = deque(maxlen=_LATEST)
@@ -183,6 +230,7 @@ def _holder(holding: Holding) -> HolderFacts:
         api=holding.key.api.value,
         namespace=clean(holding.namespace),
         pod=clean(holding.pod),
+        container=clean(holding.container),
         claim=clean(holding.claim or (holding.claim_uid and f"uid {holding.claim_uid}")),
     )
 
@@ -191,24 +239,36 @@ def _with_earlier(facts: DeviceFacts, earlier: DeviceFacts | None) -> DeviceFact
     return facts if earlier is None else replace(facts, holders=facts.holders | earlier.holders)
 
 
+def _cordon_authors(daemon: Daemon) -> dict[FactKey, str]:
+    return {(cordon["resource"], cordon["id"]): cordon["by"] for cordon in daemon.cordons.listed()}
+
+
 def _facts(daemon: Daemon, held: Mapping[FactKey, set[HolderFacts]]) -> Iterator[tuple[FactKey, DeviceFacts]]:
     """Of the resources that have a list; of others nothing is known now."""
-    cordoned = {(cordon["resource"], cordon["id"]): cordon["by"] for cordon in daemon.cordons.listed()}
+    authors = _cordon_authors(daemon)
     for name, runtime in daemon.resources.items():
-        snapshot = runtime.inventory.latest.value
-        for device_id, device in snapshot.devices.items() if snapshot is not None else ():
-            assert snapshot is not None
-            key = name, device_id
-            is_cordoned = device_id in snapshot.cordoned
-            own = snapshot.cordoned.get(device_id, device)
-            is_fit = own.healthy or own.code in _ELSEWHERE
-            facts = DeviceFacts(
-                health="Healthy" if is_fit else own.health.value,
-                reason="" if is_fit else clean(own.reason),
-                code="" if is_fit else own.code,
-                cordon=clean(device.reason.removeprefix("cordoned: ")) if is_cordoned else "",
-                cordoned_by=clean(cordoned.get(key, "")),
-                since=snapshot.since[device_id],
-                holders=frozenset(held.get(key, ())),
-            )
-            yield key, facts
+        if (snapshot := runtime.inventory.latest.value) is not None:
+            yield from _facts_of(name, snapshot, authors, held)
+
+
+def _facts_of(
+    resource: str,
+    snapshot: Snapshot,
+    authors: Mapping[FactKey, str],
+    held: Mapping[FactKey, set[HolderFacts]],
+) -> Iterator[tuple[FactKey, DeviceFacts]]:
+    for device_id, device in snapshot.devices.items():
+        key = resource, device_id
+        is_cordoned = device_id in snapshot.cordoned
+        own = snapshot.cordoned.get(device_id, device)
+        is_fit = own.healthy or own.code in _ELSEWHERE
+        facts = DeviceFacts(
+            health="Healthy" if is_fit else own.health.value,
+            reason="" if is_fit else clean(own.reason),
+            code="" if is_fit else own.code,
+            cordon=clean(device.reason.removeprefix("cordoned: ")) if is_cordoned else "",
+            cordoned_by=clean(authors.get(key, "")),
+            since=snapshot.since[device_id],
+            holders=frozenset(held.get(key, ())),
+        )
+        yield key, facts

@@ -1,4 +1,4 @@
-"""The events of a device's history, and how they follow from what is known before and now. Pure."""
+"""The events of a device's history, computed from the earlier and the present facts. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     api: str = ""  # of the holder: device-plugin or dra
     namespace: str = ""
     pod: str = ""
+    container: str = ""
     claim: str = ""
     health: str = ""
     reason: str = ""
@@ -30,7 +31,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class DeviceHistory(Protocol):
-    """Implemented by `history`, which a daemon that keeps no state does not load."""
+    """Implemented by `history`, which a daemon without a state directory does not load."""
 
     @property
     def latest(self) -> Iterable[HistoryEvent]:
@@ -44,11 +45,18 @@ class HolderFacts(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     namespace: str = ""
     pod: str = ""
+    container: str = ""  # empty in journals of earlier versions
     claim: str = ""
 
     @property
     def is_named(self) -> bool:
         return bool(self.pod or self.claim)
+
+    def is_same(self, other: "HolderFacts") -> bool:
+        """Whether both may be the same holder: an unknown container is any of the pod's."""
+        if self.container and other.container:
+            return self == other
+        return replace(self, container="") == replace(other, container="")
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,31 +72,33 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 def changes(
     before: Mapping[FactKey, DeviceFacts], now: Mapping[FactKey, DeviceFacts], time: float, *, is_complete: bool
 ) -> Iterator[HistoryEvent]:
-    """A device that is not in `before` was healthy and free. Nothing is released unless all holders are known."""
+    """The events between two states. A device not in `before` was healthy and free. Releases need all holders."""
     for (resource, device), facts in now.items():
         earlier = before.get((resource, device), DeviceFacts())
         about = HistoryEvent(time=_moment(time), kind="", resource=resource, device=device)
         if facts.cordon != earlier.cordon:
             kind = "cordoned" if facts.cordon else "uncordoned"
             yield replace(about, kind=kind, reason=facts.cordon, by=facts.cordoned_by)
-        if (facts.health, facts.code) != (earlier.health, earlier.code):  # a reason may have a temperature in it
+        if (facts.health, facts.code) != (earlier.health, earlier.code):  # reasons can contain a temperature
             happened = _moment(facts.since) if facts.since and not facts.cordon else about.time
             yield replace(
                 about, kind="health", time=happened, health=facts.health, reason=facts.reason, code=facts.code
             )
-        for holder in sorted(earlier.holders - facts.holders, key=_name) if is_complete else ():
+        for holder in _missing(earlier.holders, facts.holders) if is_complete else ():
             yield replace(about, kind="released", **msgspec.structs.asdict(holder))
-        for holder in sorted(facts.holders - earlier.holders, key=_name):
+        for holder in _missing(facts.holders, earlier.holders):
             yield replace(about, kind="allocated", **msgspec.structs.asdict(holder))
 
 
 def replayed(events: Iterable[HistoryEvent]) -> dict[FactKey, DeviceFacts]:
-    """What was known after the last event."""
+    """The facts after the last event."""
     known: dict[FactKey, DeviceFacts] = {}
     for event in events:
         key = event.resource, event.device
         facts = known.get(key, DeviceFacts())
-        holder = HolderFacts(api=event.api, namespace=event.namespace, pod=event.pod, claim=event.claim)
+        holder = HolderFacts(
+            api=event.api, namespace=event.namespace, pod=event.pod, container=event.container, claim=event.claim
+        )
         match event.kind:
             case "health":
                 facts = replace(facts, health=event.health, reason=event.reason, code=event.code)
@@ -97,13 +107,16 @@ def replayed(events: Iterable[HistoryEvent]) -> dict[FactKey, DeviceFacts]:
             case "allocated":
                 facts = replace(facts, holders=facts.holders | {holder})
             case "released":
-                facts = replace(facts, holders=facts.holders - {holder})
+                others = frozenset(other for other in facts.holders if not holder.is_same(other))
+                facts = replace(facts, holders=others)
         known[key] = facts
     return known
 
 
-def _name(holder: HolderFacts) -> tuple[str, ...]:
-    return holder.namespace, holder.pod, holder.claim, holder.api
+def _missing(holders: Iterable[HolderFacts], others: Iterable[HolderFacts]) -> list[HolderFacts]:
+    """The holders that are not among the others, by name."""
+    found = [holder for holder in holders if not any(map(holder.is_same, others))]
+    return sorted(found, key=lambda holder: (holder.namespace, holder.pod, holder.container, holder.claim, holder.api))
 
 
 def _moment(seconds: float) -> datetime:

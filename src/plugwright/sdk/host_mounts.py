@@ -1,7 +1,7 @@
 """The directories of the node that a device family needs in the daemon's pod, declared as data.
 
-A family lists `HostMount`s. `plugwright manifest` evaluates them here; the Helm chart evaluates the same ones, which
-`make chart` writes to its families.json. A test renders both for every family and compares them.
+A family lists `HostMount`s. `plugwright manifest` evaluates them here; the Helm chart evaluates the same ones from its
+families.json, written by `make chart`. A test renders both for every family and compares them.
 """
 
 import posixpath

@@ -1,12 +1,13 @@
-"""Waits for hardware to change: by the kernel's uevents, by inotify, and by a rescan now and then.
+"""Waits for hardware changes: by the kernel's uevents, by inotify, and by periodic rescans.
 
-Uevents come first. inotify reports what has no uevent: a link that udev makes later, a socket, a node made by hand.
-The rescan is for what neither reports. None of them says what has changed: the caller looks at everything again.
+Uevents come first. inotify reports changes without a uevent: a link that udev makes later, a socket, a node made by
+hand. The rescan finds changes that neither reports. None of them tells what has changed: the caller scans everything
+again.
 
-Uevents come over netlink. The kernel's own broadcast (group 1) also reaches a pod with a network namespace of its own,
-udev's (group 2) does not. One socket, a `HotplugSource`, serves all resources of a process; the inotify instance is
-shared by `system.inotify`. Where one of the two cannot be opened or fails, that is logged, the other has to do, and
-hardware is scanned more often; both are asked for again with each scan.
+Uevents come over netlink. The kernel's own broadcast (group 1) also reaches a pod with its own network namespace,
+udev's (group 2) does not. One socket, a `HotplugSource`, serves all resources of a process; `system.inotify` shares the
+inotify instance. If one of the two cannot be opened or fails, that is logged, the other is used alone, and hardware is
+scanned more often; each scan tries to open both again.
 """
 
 import asyncio
@@ -33,27 +34,27 @@ logger = logging.getLogger(__name__)
 
 _KOBJECT_UEVENT = 15
 _KERNEL_GROUP = 1
-_LARGEST = 16 * 1024  # the kernel's own limit is 2 KiB of variables and the path
-_BUFFER = 256 * 1024  # a machine that boots sends many in a row
+_LARGEST = 16 * 1024  # the kernel's own limit is 2 KiB of variables plus the path
+_BUFFER = 256 * 1024  # a booting machine sends many uevents in a row
 
 
 class Uevent(msgspec.Struct, frozen=True):
-    """What the kernel says about one device that came, went or changed."""
+    """The kernel's report that a device was added, removed or changed."""
 
     action: str
     path: str
     subsystem: str
-    node: str  # below /dev, where there is one
+    node: str  # below /dev, if there is one
 
 
 class HotplugTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
 
-    rescan: float = 300.0  # between two looks when nothing is reported
-    rescan_often: float = 30.0  # the same where uevents or inotify are missing
-    burst: float = 0.05  # changes closer together than this are one
-    gap: float = 1.0  # between two looks when changes do not end
-    lookup: float = 5.0  # for finding the directories that are to be watched
+    rescan: float = 300.0  # between two scans if nothing is reported
+    rescan_often: float = 30.0  # the same without uevents or inotify
+    burst: float = 0.05  # changes closer together than this count as one
+    gap: float = 1.0  # between two scans during continuous changes
+    lookup: float = 5.0  # for finding the directories to watch
 
 
 class HotplugSource:
@@ -71,7 +72,7 @@ class HotplugSource:
 
     @contextmanager
     def subscribed(self, callback: Callable[[Uevent | None], None]) -> Iterator[None]:
-        """Calls `callback` with every uevent while inside, and with None when some were lost."""
+        """Calls `callback` with every uevent while inside, and with None after lost uevents."""
         self._subscribers.append(callback)
         self.reopen()
         try:
@@ -116,7 +117,7 @@ class HotplugSource:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno != errno.ENOBUFS:  # more events than the buffer holds; all else would come again at once
+            if error.errno != errno.ENOBUFS:  # more events than the buffer holds; other errors would recur immediately
                 self._close()
                 self._fail(error)
             self._publish(None)
@@ -127,11 +128,11 @@ class HotplugSource:
 
 
 class Hotplug:
-    """One resource's wait for changes; `accept` says which uevents concern it.
+    """Waits for changes of one resource; `accept` selects the relevant uevents.
 
-    `every` is for health that nothing reports, such as a temperature in sysfs: change() returns at least every so many
-    seconds. With `writes` it also returns when a file in a watched directory was written; not for /dev, where every use
-    of a device is such a write.
+    `every` is for health that nothing reports, such as a temperature in sysfs: change() returns at least once in that
+    many seconds. With `writes` it also returns after writes to files in a watched directory; not for /dev, where every
+    use of a device is such a write.
     """
 
     def __init__(
@@ -147,15 +148,15 @@ class Hotplug:
             raise InvalidValue(f"every must be a number of seconds greater than 0, got {every!r}")
         self._every = math.inf if every is None else every
         self._accept, self._source, self._timing = accept, source or HotplugSource(), timing or HotplugTiming()
-        self._changes = Signal()  # something may have changed
-        self._seen = 0  # of `_changes`, when change() last returned
+        self._changes = Signal()  # notified when something could have changed
+        self._seen = 0  # count of `_changes` when change() last returned
         self._directories = WatchedDirectories(self.touch, writes=writes)
         self._lookups = BlockingCalls("lookup of directories", self._timing.lookup)
         self._problems = LogOnce(logger)
         self._returned = 0.0
 
     def touch(self) -> None:
-        """Something may have changed."""
+        """Reports a possible change."""
         self._changes.notify()
 
     @asynccontextmanager
@@ -167,17 +168,17 @@ class Hotplug:
             yield
 
     async def change(self, directories: Iterable[Path]) -> None:
-        """Returns when something in `directories` or in the hardware may have changed since the last call returned."""
+        """Returns when `directories` or the hardware could have changed since the last call returned."""
         self._source.reopen()
         try:
             paths = tuple(directories)
             nearest = await self._lookups.run(lambda: [nearest_directory(path) for path in paths])
             is_new = self._directories.replace(nearest)
-        except PluginError as error:  # a file system does not answer: a scan of the hardware will tell
+        except PluginError as error:  # a file system does not answer: the caller's scan will show the state
             logger.warning("directories not watched", extra={"error": str(error)})
             is_new = True
         if is_new:
-            self.touch()  # what happened before the directory was watched may have been missed
+            self.touch()  # changes before the watch started can have been missed
         self._report_inotify()
         timing = self._timing
         sees_all = self._source.has_uevents and not self._directories.problem
@@ -202,7 +203,7 @@ class Hotplug:
 
 
 def open_uevent_socket() -> socket.socket:
-    """A socket that receives the kernel's uevents; OSError where that is not permitted."""
+    """A socket that receives the kernel's uevents; OSError if that is not permitted."""
     connection = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _KOBJECT_UEVENT)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
@@ -214,9 +215,9 @@ def open_uevent_socket() -> socket.socket:
 
 
 def receive(connection: socket.socket) -> Uevent | None:
-    """The next event; None for a message that is malformed or not the kernel's; BlockingIOError when none is left."""
+    """The next event; None for a malformed message or one of another sender; BlockingIOError if none is left."""
     message, sender = connection.recvfrom(_LARGEST)
-    # A netlink address is (process, groups), and the kernel's process is 0: any other could pretend.
+    # A netlink address is (process, groups). The kernel's process is 0; other processes could forge events.
     return None if isinstance(sender, tuple) and sender[0] != 0 else parse(message)
 
 
@@ -224,6 +225,6 @@ def parse(message: bytes) -> Uevent | None:
     head, *lines = message.decode("utf-8", errors="replace").split("\0")
     action, at, path = head.partition("@")
     if not at or not path.startswith("/"):
-        return None  # udev's own format, or no event at all
+        return None  # udev's own format, or not an event
     values = {name: value for name, _, value in (line.partition("=") for line in lines)}
     return Uevent(action, path, values.get("SUBSYSTEM", ""), values.get("DEVNAME", ""))

@@ -1,9 +1,9 @@
 """The device list of one resource.
 
-Three sources know something about a device: discovery lists it, an operator has cordoned it, the kubelet says that a
-pod holds it. `compose` makes one list of them; `Inventory` keeps them, publishes the list when it changes, and logs
-what has changed its health. When a removed device may leave the list is `removed_devices`; which devices must not be
-given out, because their hardware is held under another name, or may be, is decided by the ledger, `holdings`.
+Three sources contribute to a device's state: discovery lists it, an operator can cordon it, and the kubelet reports
+that a pod holds it. `compose` merges them into one list; `Inventory` keeps them, publishes the list when it changes,
+and logs changes of health. `removed_devices` decides when a removed device leaves the list; the ledger in `holdings`
+decides which devices must not be allocated because their hardware is or could be held under another name.
 """
 
 import logging
@@ -33,30 +33,30 @@ logger = logging.getLogger(__name__)
 _GONE = "gone: discovery no longer finds it"
 _LEFT_OUT = "no longer in the configuration: listed until no pod can hold it"
 _HELD = "a pod holds it, but it is not found, or no longer in the configuration"
-_LOGGED_APART = 8  # more changes of health at once than this are one line
+_LOGGED_APART = 8  # more changes of health at the same time than this are logged in one line
 _CODE_OF_GONE = "gone"
 _CODE_OF_LEFT_OUT = "unconfigured"
 _UNDECIDED = "it is not decided yet which API offers it"
 _MOST_COUNTS = 4096  # of failures by device and code
-_LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
+_LASTING = 60.0  # seconds; a reason that changes more often, such as one with a temperature, would fill the log
 
 
 class DeviceSources(msgspec.Struct, frozen=True):
-    """All that is known about the devices of one resource."""
+    """The facts about the devices of one resource, by source."""
 
     discovered: Mapping[str, Device] = {}
-    removed: Mapping[str, Device] = {}  # listed until no pod can hold them
+    removed: Mapping[str, Device] = {}  # listed as long as a pod could hold them
     cordons: Mapping[str, str] = {}  # device id → the operator's reason
-    rules: Sequence[CordonRule] = ()  # cordons by the configuration
-    failure: str = ""  # why the last list of discovery can no longer be trusted
-    faults: Mapping[str, str] = {}  # part of the resource that has failed → why
+    rules: Sequence[CordonRule] = ()  # cordons of the configuration
+    failure: str = ""  # why the last list of discovery is no longer trusted
+    faults: Mapping[str, str] = {}  # failed part of the resource → why
     kept_back: Mapping[str, Closed] = msgspec.field(
         default_factory=dict
-    )  # device id → who holds its hardware under another name, or may
+    )  # device id → why its hardware is or could be held under another name
     withheld: Mapping[str, str] = msgspec.field(
         default_factory=dict
-    )  # device id → why claims have it, and not this list
-    offered: Collection[str] | None = None  # the only devices that are not withheld; None: those without a reason
+    )  # device id → why it is offered to claims, and not in this list
+    offered: Collection[str] | None = None  # all other devices are withheld; None: only those with a reason
 
     def cordon(self, device: Device) -> str | None:
         """The reason of the device's cordon, None if it has none."""
@@ -67,23 +67,23 @@ class DeviceSources(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The devices, and since when each has had its health and reason; `encoded` is the list as the kubelet gets it."""
+    """The devices with the time of their last change; `encoded` is the list as the kubelet gets it."""
 
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
     cordoned: Mapping[str, Device] = {}  # as they would be without their cordons
-    resent: int = 0  # how often the same list was to be sent once more
-    withheld: Mapping[str, str] = {}  # in `encoded` Unhealthy, with the reasons
+    resent: int = 0  # how often the same list was sent again
+    withheld: Mapping[str, str] = {}  # devices that are Unhealthy in `encoded` only, with the reasons
 
     def listed(self, device_id: str) -> Device | None:
-        """The device as the kubelet's list has it."""
+        """The device as in the kubelet's list."""
         device = self.devices.get(device_id)
         return device if device is None else _listed(device, self.withheld)
 
 
 def compose(sources: DeviceSources) -> dict[str, Device]:
-    """One sorted list: an operator's cordon first, then what fails in the resource, then the device's own health."""
+    """One sorted list: an operator's cordon has precedence, then failures of the resource, then the device's health."""
     discovered = list(sources.discovered.values())
     failure = sources.failure or next(iter(sources.faults.values()), "")
     if failure:
@@ -107,7 +107,7 @@ def _kept_back(device: Device, closed: Closed) -> Device:
 
 
 def _cordoned(sources: DeviceSources) -> dict[str, Device]:
-    """The devices that have a cordon, as they would be without it."""
+    """The cordoned devices, as they would be without their cordons."""
     if not sources.cordons and not sources.rules:
         return {}
     without = compose(replace(sources, cordons={}, rules=()))
@@ -115,7 +115,7 @@ def _cordoned(sources: DeviceSources) -> dict[str, Device]:
 
 
 class Inventory:
-    """`clock` is for people, `elapsed` measures how long a device has been removed."""
+    """Publishes the composed list. `clock` is for display, `elapsed` measures how long a device has been removed."""
 
     def __init__(
         self,
@@ -128,28 +128,28 @@ class Inventory:
         self.served = ServedResource(ServeMode.DEVICE_PLUGIN, driver_name(resource))
         self.ledger = ledger
         self.latest: Latest[Snapshot | None] = Latest(None)
-        self.refused = Latest("")  # why the last list was refused
-        self.unconfirmed = Latest("")  # why the health in the last list is no longer known
+        self.refused = Latest("")  # why the last list was rejected
+        self.unconfirmed = Latest("")  # why the health in the last list is no longer certain
         self.failures: Counter[tuple[str, str]] = Counter()  # by device id and code
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
-        self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
-        self.allocated: dict[str, float] = {}  # when the kubelet was last given a device, by `elapsed`
+        self._gone = _GONE, _CODE_OF_GONE  # reason and code of devices missing in the next list
+        self.allocated: dict[str, float] = {}  # when Allocate last gave out a device, by `elapsed`
         self.allocating = ledger.allocating if ledger is not None else InProgress()
 
     @property
     def removed_since(self) -> Mapping[str, float]:
-        """The devices that discovery no longer lists, and since when by `elapsed`."""
+        """The devices that discovery no longer lists, with the time of removal by `elapsed`."""
         return self._removed_since
 
     @property
     def has_found(self) -> bool:
-        """Whether the last list of discovery has a device."""
+        """Whether the last list of discovery contains a device."""
         return bool(self._sources.discovered)
 
     def update(self, devices: object) -> None:
-        """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
+        """Takes a complete list of discovery, or rejects it completely: the last valid one then stays."""
         discovered = _by_id(self.resource, devices)
         if self.ledger is not None:
             self.ledger.offer(self.resource, discovered, self.served)
@@ -166,7 +166,7 @@ class Inventory:
         self.refused.publish_if_changed("")
 
     def reconfigure(self) -> None:
-        """The next list follows another configuration: devices that it lacks were left out there."""
+        """The next list follows another configuration: devices missing in it were removed by the operator."""
         self._gone = _LEFT_OUT, _CODE_OF_LEFT_OUT
 
     def add_held(self, held: Mapping[str, tuple[int, ...]]) -> None:
@@ -175,31 +175,31 @@ class Inventory:
         added = {}
         for device_id, nodes in held.items():
             if device_id not in sources.discovered and device_id not in sources.removed:
-                with suppress(InvalidValue):  # an id that another plugin made and this one never could
+                with suppress(InvalidValue):  # an id made by another plugin, which this one could not make
                     near = [node for node in nodes if node in NUMA_NODES]
                     added[device_id] = Device(device_id, numa=near).unhealthy(_HELD, _CODE_OF_GONE)
         self._change(replace(sources, removed={**sources.removed, **added}))
         self._removed_since |= dict.fromkeys(added, self._elapsed())
 
     def forget(self, device_ids: Iterable[str]) -> None:
-        """Takes removed devices off the list; the caller knows that no pod holds them."""
+        """Removes devices from the list; the caller knows that no pod holds them."""
         forgotten = set(device_ids)
         removed = {key: device for key, device in self._sources.removed.items() if key not in forgotten}
         self._change(replace(self._sources, removed=removed))
         self._removed_since = {key: since for key, since in self._removed_since.items() if key not in forgotten}
 
     def resend(self) -> None:
-        """Has the list sent once more, though nothing in it has changed."""
+        """Sends the list again, although nothing in it has changed."""
         snapshot = self.latest.value
         if snapshot is not None:
             self.latest.publish(replace(snapshot, resent=snapshot.resent + 1))
 
     def distrust(self, reason: str) -> None:
-        """Turns every device Unhealthy, because discovery has failed for too long; the next good list ends it."""
+        """Turns every device Unhealthy, because discovery has failed for too long; the next valid list ends this."""
         self._change(replace(self._sources, failure=reason))
 
     def add_fault(self, part: str, reason: str) -> None:
-        """Turns every device Unhealthy, because `part` of the resource has failed, until `remove_fault`."""
+        """Turns every device Unhealthy until `remove_fault`, because `part` of the resource has failed."""
         self._change(replace(self._sources, faults={**self._sources.faults, part: reason}))
 
     def remove_fault(self, part: str) -> None:
@@ -207,26 +207,26 @@ class Inventory:
         self._change(replace(self._sources, faults=faults))
 
     def cordon(self, reasons: Mapping[str, str], rules: Sequence[CordonRule] = ()) -> None:
-        """Replaces the cordons: device id → reason, and those by the configuration."""
+        """Replaces the cordons: device id → reason, and the rules of the configuration."""
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
     def withhold(self, reasons: Mapping[str, str], offered: Collection[str] | None = None) -> None:
-        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons.
+        """Replaces the devices that only claims can get: in the kubelet's list they are Unhealthy, for these reasons.
 
-        With `offered`, all devices but these are withheld, new ones too, until it is decided which API offers them.
+        With `offered`, all other devices including new ones are withheld, until it is decided which API offers them.
         """
         offered = None if offered is None else frozenset(offered)
         self._change(replace(self._sources, withheld=dict(reasons), offered=offered))
 
     def compare_holders(self) -> None:
-        """Other pods than before hold hardware under names that are no longer offered."""
+        """Applies a change in which pods hold hardware under names that are no longer offered."""
         self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
         self.allocated |= dict.fromkeys(device_ids, self._elapsed())
 
     def publish_without_list(self) -> None:
-        """Publishes what is known before discovery has listed anything."""
+        """Publishes the known devices before discovery has listed anything."""
         if self.latest.value is None:
             self._change(self._sources, publish=True)
 
@@ -235,7 +235,7 @@ class Inventory:
         if self.ledger is not None and (before is not None or publish):
             kept_back = self.ledger.closed(self.resource, sources.discovered)
             sources = replace(sources, kept_back=kept_back)
-        # Nothing is published before the first list: the kubelet would take an empty one for the truth.
+        # Nothing is published before the first list: the kubelet would take an empty list for complete.
         if before is not None or publish:
             devices, cordoned = compose(sources), _cordoned(sources)
             withheld = _withheld(sources, devices)
@@ -262,7 +262,7 @@ class Inventory:
         return since
 
     def _log_changes(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
-        """One line for each device whose health or lasting reason has changed, or that is Unhealthy from the first."""
+        """Logs each device whose health or lasting reason has changed, or that is Unhealthy in the first list."""
         changed = [device for device in devices.values() if self._is_news(device, before)]
         self._count_failures(devices, before)
         if len(changed) <= _LOGGED_APART:
@@ -329,7 +329,7 @@ def _by_id(resource: str, devices: object) -> dict[str, Device]:
 
 
 def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> bool:
-    """By what the kubelet and claims get and `status` shows: a plugin's own objects compare as they like."""
+    """Compares what the kubelet, claims and `status` get; a plugin's own objects could compare in any way."""
     return devices.keys() == before.keys() and all(
         device is old or (_is_alike(device, old) and _shows_the_same(device, old))
         for device, old in zip(devices.values(), before.values(), strict=True)  # both are sorted
@@ -349,5 +349,5 @@ def _shows_the_same(device: Device, old: Device) -> bool:
     before, after = old.attributes, device.attributes
     if after is before:
         return True
-    # True is 1 and a version is a text, but not to a claim.
+    # True equals 1, and a version can equal a string, but not for a claim.
     return shown(after) == shown(before) and [*map(type, after.values())] == [*map(type, before.values())]

@@ -1,4 +1,4 @@
-"""The level of the daemon's own log lines, changed for a while at run time; it comes back by itself."""
+"""Temporary changes of the level of the daemon's own log lines at run time."""
 
 import asyncio
 import logging
@@ -11,15 +11,15 @@ __all__ = ["LEVELS", "LogLevel"]
 logger = logging.getLogger(__name__)
 
 LEVELS = ("debug", "info", "warning", "error")
-_LONGEST = 30 * 86_400.0  # seconds; a level that is to stay belongs in the daemon's flags
+_LONGEST = 30 * 86_400.0  # seconds; a permanent level belongs in the daemon's flags
 
 
 class LogLevel:
-    """`close` ends a change that is still on."""
+    """Changes the level for a limited time. `close` ends a change early."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger("plugwright")
-        self._usual: int | None = None  # as it was set, while another one is in force
+        self._usual: int | None = None  # the configured level, while another one is in force
         self._ends = 0.0  # by time.monotonic
         self._timer: asyncio.TimerHandle | None = None
 
@@ -44,7 +44,7 @@ class LogLevel:
             self._set(usual, "log level is back", {"level": _name(usual)})
 
     def describe(self) -> str:
-        """`debug, and info again in 540 s`"""
+        """The level in words: `debug, and info again in 540 s`"""
         level = _name(self._logger.level)
         if self._usual is None:
             return level
@@ -56,12 +56,12 @@ class LogLevel:
         self._timer, self._usual = None, None
 
     def _set(self, number: int, message: str, facts: dict[str, object]) -> None:
-        """The line is written whichever of the two levels hides it."""
+        """Sets the level and logs a line, which neither of the two levels hides."""
         self._logger.setLevel(min(self._logger.getEffectiveLevel(), number or logging.INFO, logging.INFO))
         logger.info(message, extra=facts)
         self._logger.setLevel(number)
 
 
 def _name(number: int) -> str:
-    """Of a level as it is set; a logger without one has that of the program."""
+    """Name of a level; a logger without its own level has that of the program."""
     return logging.getLevelName(number or logging.getLogger().getEffectiveLevel()).lower()

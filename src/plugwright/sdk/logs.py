@@ -1,9 +1,9 @@
-"""Log lines, for people and as JSON, and the thread that writes them: a log that nobody reads keeps nothing waiting.
+"""Log lines, in text and JSON format, and the thread that writes them, so that a stuck reader blocks nothing.
 
-`LogWriter` takes a line without ever waiting. One thread writes: the first line at once, and what follows within a
-moment together, since to wake a thread takes longer than an allocation. When its reader has stopped reading, lines wait
-in memory up to a limit, and beyond that the newest are dropped and counted. `cli.logs` and `environment` choose
-between the two.
+`LogWriter` accepts a line without waiting. One thread writes: the first line immediately, and those that follow within
+a moment together, because waking a thread takes longer than an allocation. If the reader has stopped reading, lines
+wait in memory up to a limit, and beyond it the newest are dropped and counted. `cli.logs` and `environment` choose
+between the two formats.
 """
 
 import json
@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_FLUSH_LIMIT = 0.25  # seconds; a stop has 0.9 for everything
-_BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a very busy machine
+_FLUSH_LIMIT = 0.25  # seconds; a stop has 0.9 in total
+_BEGIN_LIMIT = 3.0  # seconds that a thread can take to start on a very busy machine
 _GATHER = 0.02  # seconds between two writes
 _BATCH = 65_536  # bytes written at once
 
@@ -59,7 +59,7 @@ class HumanFormatter(logging.Formatter):
 
 
 def shown_facts(fields: Mapping[str, object]) -> str:
-    """`resource=example.com/tape devices=st0,st1`"""
+    """Fields as text: `resource=example.com/tape devices=st0,st1`"""
     return " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
 
 
@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _printable(character: str) -> str:
-    """JSON leaves C1 and bidirectional controls as they are; a terminal obeys them."""
+    """The escaped character. JSON does not escape C1 and bidirectional controls, but a terminal obeys them."""
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
@@ -93,7 +93,7 @@ def _shown(value: object) -> str:
 class LogWriter(logging.Handler):
     """Writes to a file descriptor; at most `limit` bytes wait to be written.
 
-    Not to `sys.stderr`: its lock, held by a thread whose write hangs, would keep the process from ending.
+    Does not use `sys.stderr`: its lock, held by a thread whose write hangs, would keep the process from ending.
     """
 
     def __init__(self, descriptor: int, limit: int = 2**20) -> None:
@@ -101,24 +101,24 @@ class LogWriter(logging.Handler):
         self.dropped = 0
         self._descriptor, self._limit = descriptor, limit
         self._lines: deque[bytes] = deque()
-        self._waiting = 0  # bytes, with those being written
-        self._reported = 0  # dropped lines that the log has a line about
-        self._stuck = False  # a flush has waited in vain
-        self._gathers = False  # the thread wakes up by itself
-        self._flushes = 0  # callers that wait for it
+        self._waiting = 0  # bytes, including those being written
+        self._reported = 0  # dropped lines that a log line has reported
+        self._stuck = False  # a flush has timed out
+        self._gathers = False  # the thread is going to wake up without a notification
+        self._flushes = 0  # callers waiting for a flush
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._begins_by = 0.0  # when a thread that has not begun is given up
+        self._begins_by = 0.0  # when a thread that has not started is abandoned
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception as error:  # noqa: BLE001  of an argument's __str__; the line says so, and nothing else ends
+        except Exception as error:  # noqa: BLE001  an argument's __str__ failed; the line reports it
             line = f"{record.levelname} {record.msg!r} (not formatted: {type(error).__name__})"
         self._add(line.encode(errors="backslashreplace") + b"\n")
 
     def flush(self, limit: float = _FLUSH_LIMIT) -> None:
-        """Waits until all is written, but not longer than `limit`, and not twice for a reader that does not read."""
+        """Waits until everything is written, up to `limit`; does not wait again for a reader that does not read."""
         with self._changed:
             if self._stuck or self._thread is threading.current_thread():
                 return
@@ -137,18 +137,18 @@ class LogWriter(logging.Handler):
             if not self._gathers or self._waiting > _BATCH:
                 self._changed.notify_all()
             if not self._has_writer():
-                with suppress(RuntimeError):  # no thread left: the next line tries again
+                with suppress(RuntimeError):  # no thread available: the next line tries again
                     self._thread = start_thread("plugwright-log", self._write_all)
                     self._begins_by = time.monotonic() + _BEGIN_LIMIT
 
     def _has_writer(self) -> bool:
-        """Also a thread that has not begun yet; while the interpreter exits, none begins."""
+        """Whether a thread writes or has yet to start; while the interpreter exits, none starts."""
         return self._thread is not None and (self._thread.is_alive() or time.monotonic() < self._begins_by)
 
     def _write_all(self) -> None:
         with self._changed:
             if self._thread is not threading.current_thread():
-                return  # it began too late, and another has taken its place
+                return  # it started too late and was replaced
         last = 0.0
         while True:
             with self._changed:
@@ -173,7 +173,7 @@ class LogWriter(logging.Handler):
                 self.handle(_about_dropped(missing))
 
     def _take(self) -> list[bytes]:
-        """The first line, and those after it that one write may have."""
+        """Takes the first line and the following ones that fit into one write."""
         lines: list[bytes] = []
         size = 0
         while self._lines and (not lines or size + len(self._lines[0]) <= _BATCH):
@@ -189,7 +189,7 @@ def _written(descriptor: int, line: bytes) -> bool:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:  # another process has made the pipe non-blocking
             select.select([], [descriptor], [])
-        except OSError:  # its reader has gone, or the disk behind it is full
+        except OSError:  # its reader has ended, or the disk behind it is full
             return False
     return True
 
@@ -201,7 +201,7 @@ def _about_dropped(count: int) -> logging.LogRecord:
 
 
 def standard_error() -> int:
-    """The descriptor of stderr, also where a program has replaced `sys.stderr` by something without one."""
+    """The descriptor of stderr, even if a program has replaced `sys.stderr` by an object without one."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
@@ -213,13 +213,13 @@ def dropped_lines() -> int:
 
 
 def flush() -> None:
-    """Before the end, or before something else writes to stderr: lines keep their order."""
+    """Writes all lines before the program ends or writes to stderr, so that lines keep their order."""
     for handler in _writers():
         handler.flush()
 
 
 def log_failure(error: Exception) -> bool:
-    """Logs what ends the program, if the log is JSON: a plain line would be the one that its reader cannot read."""
+    """Logs the error that ends the program if the log is JSON, because its reader could not parse a plain line."""
     if not any(isinstance(writer.formatter, JsonFormatter) for writer in _writers()):
         return False
     expected = isinstance(error, PlugwrightError | OSError)

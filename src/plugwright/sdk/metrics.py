@@ -10,7 +10,7 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class ResourceMetrics:
-    """What is counted of one resource since the daemon's start."""
+    """The counters of one resource since the daemon's start."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()  # (method, outcome)
@@ -18,11 +18,11 @@ class ResourceMetrics:
         self.registrations: Counter[str] = Counter()  # by outcome
         self.discovery_failures = 0
         self.lists_refused = 0
-        self.restarts = 0  # of a part that failed: discovery, registration, removed devices
+        self.restarts = 0  # of a failed part: discovery, registration, removed devices
         self.abandoned = 0  # discover() calls that did not end when they were cancelled
 
     def count_call(self, method: str, outcome: str, seconds: float) -> None:
-        """One call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
+        """Counts one call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
         self.calls[method, outcome] += 1
         durations = self.durations.get(method)
         if durations is None:

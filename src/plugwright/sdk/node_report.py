@@ -1,8 +1,8 @@
-"""The NodeReport: everything that the daemon of a node knows about its devices, as one versioned JSON document.
+"""The NodeReport: all facts about the devices of a node's daemon, as one versioned JSON document.
 
-`plugwright status -o json` prints it, and every other view of a node is made from it. `node_report.json` beside this
-module is its JSON Schema. Keys are camelCase and times are RFC 3339, as in Kubernetes objects. Within a version, keys
-are added and never change their meaning, so a reader must ignore the keys it does not know.
+`plugwright status -o json` prints it, and every other view of a node is made from it. `docs/node-report.schema.json`
+is its JSON Schema. Keys are camelCase and times are RFC 3339, as in Kubernetes objects. Within a version, keys
+can be added but never change their meaning, so a reader must ignore unknown keys.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ __all__ = [
     "timestamp",
 ]
 
-Json: TypeAlias = Any  # whatever JSON has
+Json: TypeAlias = Any  # any JSON value
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -42,13 +42,13 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReportMetadata(_Part, frozen=True, kw_only=True):
-    node_name: str = ""  # empty if the daemon was not told, which only claims need
+    node_name: str = ""  # empty if not configured; only claims need it
     release: str = ""  # owner of the resources: NAMESPACE/NAME of the Helm release
     generated_at: datetime
 
 
 class RefusedConfigReport(_Part, frozen=True, kw_only=True):
-    """The latest version of the configuration file, which is not in force."""
+    """The latest version of the configuration file, if it was rejected."""
 
     sha256: str = ""  # empty if the file could not be read
     since: datetime
@@ -59,10 +59,10 @@ class ConfigReport(_Part, frozen=True, kw_only=True):
     """The configuration file in force."""
 
     path: str
-    sha256: str  # its first digits
+    sha256: str  # the first digits
     loaded_at: datetime
-    restored: bool = False  # in force is the last good version of an earlier run
-    failures: int = 0  # refused reloads since the start
+    restored: bool = False  # the last valid version of an earlier run is in force
+    failures: int = 0  # rejected reloads since the start
     refused: RefusedConfigReport | None = None
     refused_resources: Mapping[str, str] = {}  # resource name → reason
     unnamed: tuple[str, ...] = ()  # name templates without a device
@@ -104,27 +104,27 @@ class UnknownReport(_Part, frozen=True, kw_only=True):
 
 
 class HoldingsReport(_Part, frozen=True, kw_only=True):
-    """Whether the holders of all devices are known. If not, a device without a holder may be held."""
+    """Whether the holders of all devices are known. If not, a device without a holder could be held."""
 
     complete: bool
     unknown: tuple[UnknownReport, ...] = ()
 
 
 class ShareUsageReport(_Part, frozen=True, kw_only=True):
-    """What a holder uses of its share of a device, in bytes; null where it is not known.
+    """A holder's use of its share of a device, in bytes; null if unknown.
 
-    `used`, `peak` and `refusals` are counted by the limiter in the holder's own processes, `driver` by the driver.
+    The limiter in the holder's own processes counts `used`, `peak` and `refusals`, the driver counts `driver`.
     """
 
-    limit: int  # of all shares of this device that the holder was given together
+    limit: int  # of all shares of this device that the holder has, together
     used: int | None = None
-    peak: int | None = None  # the most that was counted at once
-    refusals: int | None = None  # requests for memory that did not fit
+    peak: int | None = None  # the highest count
+    refusals: int | None = None  # rejected requests for memory
     processes: int | None = None
     driver: int | None = None
-    driver_peak: int | None = None  # the most that was measured
-    exceeded: bool = False  # whether the driver counts more than the limit now
-    incidents: int = 0  # how often that began
+    driver_peak: int | None = None  # the highest measurement
+    exceeded: bool = False  # whether the driver currently counts more than the limit
+    incidents: int = 0  # how often the limit was exceeded anew
     measured_at: datetime | None = None
 
 
@@ -140,8 +140,8 @@ class HolderReport(_Part, frozen=True, kw_only=True):
     claim_uid: str = ""
     share_id: str = ""
     admin_access: bool = False
-    since: datetime | None = None  # when the daemon first knew of it
-    source: str = ""  # how the daemon knows
+    since: datetime | None = None  # when the daemon first observed it
+    source: str = ""  # the source of the holding
     usage: ShareUsageReport | None = None  # null unless the plugin measures it
 
 
@@ -153,7 +153,7 @@ class CordonReport(_Part, frozen=True, kw_only=True):
     reason: str
     by: str = ""
     since: datetime | None = None
-    until: datetime | None = None  # null: without an end
+    until: datetime | None = None  # null: no end
     declared: bool = False  # a rule of the configuration
     served: bool = True
 
@@ -161,14 +161,14 @@ class CordonReport(_Part, frozen=True, kw_only=True):
 class ShareReport(_Part, frozen=True, kw_only=True):
     """A device that is a share of a physical device."""
 
-    by: str  # time-slicing, mps, vgpu, or count: nothing but the number of shares is limited
+    by: str  # time-slicing, mps, vgpu, or count: only the number of shares is limited
     of: str = ""  # identity of the physical device
     memory: int | None = None  # limit in bytes
     percent: int | None = None  # limit of the processors
 
 
 class MoveReport(_Part, frozen=True, kw_only=True):
-    """Which API a device of `serve: both` is to move to, and what it waits for."""
+    """The API that a device of `serve: both` is moving to, and the condition it waits for."""
 
     phase: str = ""
     target: str = ""
@@ -181,7 +181,7 @@ class DeviceReport(_Part, frozen=True, kw_only=True):
     reason: str = ""
     code: str = ""  # the kind of the reason, such as xid-79; empty for a Healthy device
     since: datetime  # when health or reason last changed
-    api: str = ""  # that offers the device; empty while it moves between APIs
+    api: str = ""  # the API that offers the device; empty while it moves between APIs
     numa: tuple[int, ...] = ()
     physical: tuple[str, ...] = ()  # names of the hardware behind the device
     links: Mapping[str, Json] = {}  # to other devices, by their identity
@@ -189,7 +189,7 @@ class DeviceReport(_Part, frozen=True, kw_only=True):
     capacity: Mapping[str, int] = {}
     share: ShareReport | None = None
     holders: tuple[HolderReport, ...] = ()
-    closed: str = ""  # why the ledger keeps the device back: another pod or claim holds its hardware, or may hold it
+    closed: str = ""  # why the ledger keeps the device back: another pod or claim holds or could hold its hardware
     cordoned: str = ""  # reason of the cordon
     taints: tuple[Mapping[str, str], ...] = ()  # of the device in its ResourceSlice
     move: MoveReport | None = None  # null unless `serve: both`
@@ -207,7 +207,7 @@ class DriverReport(_Part, frozen=True, kw_only=True):
     slices: Mapping[str, Json] = {}
     taints: Mapping[str, Json] = {}
     handover: str = ""
-    leaving: tuple[str, ...] = ()  # claims that end before the device plugin API has their devices
+    leaving: tuple[str, ...] = ()  # claims that must end before the device plugin API gets their devices
 
 
 class ResourceReport(_Part, frozen=True, kw_only=True):
@@ -217,10 +217,10 @@ class ResourceReport(_Part, frozen=True, kw_only=True):
     reason: str = ""
     since: datetime
     owner: str = ""  # the other daemon that owns the resource
-    rival: str = ""  # how a third-party plugin that serves the resource too shows
+    rival: str = ""  # evidence of a third-party plugin that serves the resource too
     waiting: str = ""  # which devices are kept back until a source of holdings can be read
     endpoint: str = ""
-    streams: int = 0  # ListAndWatch streams that the kubelet has open
+    streams: int = 0  # open ListAndWatch streams of the kubelet
     registrations: int = 0
     restarts: int = 0
     fault: str = ""  # why the resource was last restarted
@@ -229,9 +229,9 @@ class ResourceReport(_Part, frozen=True, kw_only=True):
     expected: str = ""  # how many devices the configuration expects
     shortfall: str = ""  # why the devices are not the expected ones, or fewer than before the last start
     shortfall_code: str = ""  # missing, unexpected, other-model, fewer-than-before or driver-missing
-    refused: str = ""  # why the latest list was refused
+    refused: str = ""  # why the latest list was rejected
     stuck: Mapping[str, int] = {}  # hung threads by plugin method
-    simulates: tuple[str, ...] = ()  # the plugin's commands that make simulated devices fail, recover, come and go
+    simulates: tuple[str, ...] = ()  # commands of the plugin that make simulated devices fail, recover and so on
     driver: DriverReport | None = None
     devices: tuple[DeviceReport, ...] = ()
 
@@ -250,7 +250,7 @@ class NodeReport(_Part, frozen=True, kw_only=True):
 
 
 def timestamp(seconds: float | None) -> datetime | None:
-    """A time of the report; None if it is unknown, or too far away to be one."""
+    """A time of the report; None if it is unknown or out of range."""
     if not seconds:
         return None
     try:

@@ -1,7 +1,8 @@
-"""Makes the NodeReport of a running daemon. Loaded with the first request for one."""
+"""Makes the NodeReport of a running daemon. Loaded with the first request for a report."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,23 +36,24 @@ from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.share_usage import ShareUsage, usages
 from plugwright.sdk.status import ConfigState, CordonStatus, DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.system import files
 from plugwright.version import __version__
 
 __all__ = ["kubelet_report", "node_report"]
 
-_LARGEST_SETTINGS = 256 * 1024  # bytes of the kubelet's configuration file that are read
+_LARGEST_SETTINGS = 256 * 1024  # bytes; a larger configuration of the kubelet is not read
 _SETTING = re.compile(
     rb"^(topologyManagerPolicy|topologyManagerScope):[ \t]*[\"']?([a-z-]{1,32})[\"']?[ \t]*\r?$", re.MULTILINE
 )
 _UsageByHolding: TypeAlias = Mapping[tuple[int, str], ShareUsage]  # by the holding's id() and the physical device
 
-_NOT_ATTRIBUTES = frozenset({"links"})  # shown under a key of their own
+_NOT_ATTRIBUTES = frozenset({"links"})  # shown under its own key
 
 
 def node_report(
     daemon: Daemon, status: DaemonStatus, holdings: Holdings, kubelet: KubeletReport, waiting: Sequence[str]
 ) -> dict[str, object]:
-    """The report as JSON has it. `status` is the daemon's now, `waiting` the lines of its readiness probe."""
+    """The report as JSON values. `status` is the daemon's present one, `waiting` the lines of its readiness probe."""
     report = NodeReport(
         metadata=ReportMetadata(
             node_name=daemon.settings.node_name, release=daemon.settings.release, generated_at=datetime.now(UTC)
@@ -90,13 +92,10 @@ def node_report(
 
 
 def kubelet_report(settings: Settings, directory: Path) -> KubeletReport:
-    """Reads the kubelet's configuration file if it is in its usual place. May block."""
+    """Reads the kubelet's configuration file if it is in its usual place. Can block."""
     found: dict[bytes, bytes] = {}
-    try:
-        with (settings.paths.root / "config.yaml").open("rb") as file:
-            found = dict(_SETTING.findall(file.read(_LARGEST_SETTINGS)))
-    except OSError:
-        pass  # as in a container, which has only the directories of plugins
+    with suppress(OSError, ValueError):  # as in a container, which sees only the directories of plugins
+        found = dict(_SETTING.findall(files.read(settings.paths.root / "config.yaml", _LARGEST_SETTINGS)))
     policy, scope = found.get(b"topologyManagerPolicy"), found.get(b"topologyManagerScope")
     return KubeletReport(
         registration=settings.registration.value,
@@ -222,12 +221,12 @@ def _devices(resource: ResourceStatus, runtime: ResourceRuntime | None, holdings
 
 
 def _share(status: DeviceStatus, device: Device | None) -> ShareReport | None:
-    """A device that several containers have at a time: what it is a share of, and its limits."""
+    """The physical device and limits of a device that several containers share; None for others."""
     if device is None or not device.sharing:
         return None
     by = status["attributes"].get("sharing")
     memory, percent = status["attributes"].get("memory"), status["attributes"].get("percent")
-    limited = bool(percent)  # shares that take turns have no limits
+    limited = bool(percent)  # time-sliced shares have no limits
     return ShareReport(
         by=by if isinstance(by, str) else "count",
         of=device.physical[0] if device.physical else "",

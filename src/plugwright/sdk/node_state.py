@@ -1,8 +1,8 @@
-"""What a plugin finds on its node when it starts: the kubelet's stored answers, and a directory for files of its own.
+"""The state that a plugin finds when it starts: the kubelet's stored answers, and a directory for its own files.
 
-The kubelet keeps the answer to Allocate in its checkpoint and uses it again whenever it starts the container, after a
-reboot too, without a call (3.49). What an answer refers to must then be there and mean the same. Containers that get
-devices by a claim have no such answers: `StoredAllocation` is a plain value that other sources can fill as well.
+The kubelet stores the answer to Allocate in its checkpoint and reuses it without a call whenever it starts the
+container, also after a reboot (3.49). Everything an answer refers to must then exist and mean the same. Containers that
+get devices by a claim have no such answers: `StoredAllocation` is a plain value that other sources can fill as well.
 """
 
 import logging
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoredAllocation(msgspec.Struct, frozen=True):
-    """The answer that is stored for a container, unchecked: another plugin may have given it."""
+    """The stored answer for a container, unchecked: another plugin could have given it."""
 
     pod_uid: str
     container: str
@@ -40,7 +40,7 @@ class StoredAllocation(msgspec.Struct, frozen=True):
 
 
 class NodeState:
-    """`directory` is where the plugin may keep files over restarts and reboots; None if nothing is kept."""
+    """`directory` is for files that the plugin keeps over restarts and reboots; None if nothing is kept."""
 
     def __init__(self, holdings: ResourceHoldings, directory: Path | None = None) -> None:
         self.resource, self.directory = holdings.resource, directory
@@ -48,9 +48,9 @@ class NodeState:
         self._problems = LogOnce(logger)
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
-        """Of containers that hold devices of the resource; None, and a line in the log, if that cannot be read.
+        """Allocations of containers that hold devices of the resource; None, after a log line, if they cannot be read.
 
-        Without `current` as the checkpoint has them, with containers among them that have ended.
+        Without `current`, as in the checkpoint, including containers that have ended.
         """
         try:
             if current:
@@ -66,7 +66,7 @@ class NodeState:
 
 
 def stored_allocations(entries: Iterable[PodDevicesEntry], resource: str) -> list[StoredAllocation]:
-    """MalformedMessage where an answer of the resource is none."""
+    """The stored allocations of a resource; MalformedMessage if one of its answers cannot be decoded."""
     return [_allocation(entry) for entry in entries if entry.resource == resource and entry.answer is not None]
 
 

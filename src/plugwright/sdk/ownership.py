@@ -1,11 +1,11 @@
-"""One owner per resource: a lock in the node's directory that only one release of plugwright holds.
+"""One owner per resource: a lock in the node's directory that only one release of plugwright can hold.
 
 Two daemons that list one resource replace each other's list with every change (2.22), and both look healthy. So a
-daemon serves a resource only while it holds the lock; another one waits, and reports who has it. Two pods of one
-release may hold the lock together: a rolling update with maxSurge starts the new pod before the old one ends.
+daemon serves a resource only while it holds the lock; other daemons wait, and report its owner. Two pods of one release
+can hold the lock together: a rolling update with maxSurge starts the new pod before the old one ends.
 
-The lock is the kernel's (flock), so a killed daemon never leaves it behind. The file has the release and the boot id of
-its holder, for those who wait.
+The lock is the kernel's (flock), so a killed daemon never leaves it behind. The file contains the release and the boot
+id of its holder, for waiting daemons.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 _DIRECTORY = "owners"
 _LONGEST_NAME = 200  # characters; a file system allows 255
-_LIMIT = 4096  # bytes of the file that are read
-_RETRY = 0.2, 2.0  # seconds; the first and the longest wait of a daemon that another one keeps out
+_LIMIT = 4096  # bytes of the file to read
+_RETRY = 0.2, 2.0  # seconds; the first and the longest wait for another owner
 _DISK_LIMIT = 5.0  # seconds
 _MODE = 0o600
 
@@ -44,7 +44,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     release: str
     boot: str
-    pod: str = ""  # its uid; empty outside of pods
+    pod: str = ""  # uid of its pod; empty outside of pods
     pid: int = 0  # in its own namespace
     since: float = 0.0
 
@@ -53,7 +53,7 @@ class Owner(msgspec.Struct, frozen=True):
         return f"release {self.release} ({process})" if self.release else "another daemon"
 
     def shares_with(self, other: "Owner") -> bool:
-        """Whether both may serve: two pods of one release during a rolling update."""
+        """Whether both can serve: two pods of one release during a rolling update."""
         is_same = (self.release, self.boot) == (other.release, other.boot)
         return is_same and bool(self.pod and other.pod) and self.pod != other.pod
 
@@ -63,19 +63,19 @@ _UNKNOWN = Owner("", "")
 
 def owner_file(directory: Path, resource: str) -> Path:
     """The lock of a resource in the directory of the node."""
-    name = resource.replace("/", "_")  # no domain has this character
+    name = resource.replace("/", "_")  # no domain contains this character
     return directory / _DIRECTORY / (name if len(name) <= _LONGEST_NAME else sha256(name.encode()))
 
 
 class OwnerLock:
-    """The lock in the file `path` for the process `owner`. The methods block: for a thread."""
+    """The lock in the file `path` for the process `owner`. The methods block: call them in a thread."""
 
     def __init__(self, path: Path, owner: Owner) -> None:
         self._path, self._owner = path, owner
         self._descriptor: int | None = None
 
     def take(self) -> Owner | None:
-        """None if this process owns the resource from now on, until `close`; otherwise its owner. OSError."""
+        """Takes the resource until `close` and returns None; returns its owner if another process has it. OSError."""
         if self._descriptor is not None:
             return None
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -96,12 +96,12 @@ class OwnerLock:
             self._descriptor = None
 
     def _locked(self, descriptor: int) -> Owner:
-        """The owner in the file, read under a shared lock; a file that no process has locked becomes ours first."""
+        """The owner in the file, read under a shared lock; takes a file over first if no process has locked it."""
         if _lock(descriptor, fcntl.LOCK_EX):
             content = msgspec.json.encode(self._owner)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, content, 0)
-        # Not atomic: another process may take the lock between the two. Its name is then in the file.
+        # Not atomic: another process can take the lock between the two. The file then contains its name.
         if not _lock(descriptor, fcntl.LOCK_SH):
             return _UNKNOWN
         try:
@@ -111,7 +111,7 @@ class OwnerLock:
 
 
 class Ownership:
-    """Of one resource. `owner` is the other process that owns it, empty if there is none."""
+    """Ownership of one resource. `owner` is the other process that owns it, empty if there is none."""
 
     def __init__(self, resource: str, settings: Settings) -> None:
         self.resource = resource
@@ -124,7 +124,7 @@ class Ownership:
             self._lock = OwnerLock(owner_file(directory, resource), own)
 
     async def acquire(self) -> None:
-        """Returns when this daemon owns the resource. If the lock cannot be used, it serves without one."""
+        """Returns when this daemon owns the resource. If the lock cannot be used, the resource is served without it."""
         lock, retry = self._lock, Backoff(*_RETRY)
         while lock is not None:
             try:
@@ -142,7 +142,7 @@ class Ownership:
         self.owner.publish_if_changed("")
 
     def close(self) -> None:
-        """Another daemon may serve the resource."""
+        """Lets other daemons serve the resource."""
         if self._lock is not None:
             self._lock.close()
 

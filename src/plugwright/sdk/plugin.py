@@ -1,7 +1,7 @@
-"""The class that a plugin author subclasses, and the default choice of devices.
+"""The class that plugin authors subclass, and the default choice of devices.
 
-One method is required. Every method may be written with or without `async`; those without run in threads, so that
-they may block. The options sent to the kubelet follow from what is overridden, so the two cannot disagree.
+One method is required. Every method can be written with or without `async`; methods without it run in threads and can
+block. The options sent to the kubelet follow from the overridden methods, so the two cannot disagree.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from plugwright.sdk.share_usage import HeldShare, ShareUsage
 
 __all__ = ["Plugin", "answers_now", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
-_EXACT_NODES = 12  # with more nodes than this, not every subset of them is tried
+_EXACT_NODES = 12  # with more nodes than this, not every subset is tried
 
 Devices = Iterable[Device]
 
@@ -27,16 +27,16 @@ class Plugin:
     resource: str
 
     empty_reason: str = ""
-    """Why the last list has no device, where the plugin knows; `plugwright status` shows it."""
+    """Why the last list has no device, if the plugin knows; `plugwright status` shows it."""
 
     serve: ServeSettings = ServeSettings()
-    """Through which API the devices are offered; set by run() and by the operator's file."""
+    """The API through which the devices are offered; set by run() and by the operator's file."""
 
     admin_access_hooks: bool = False
-    """Whether pre_start() and release() are called for claims with admin access, whose devices others may hold."""
+    """Whether pre_start() and release() are called for claims with admin access; others can hold their devices."""
 
     health_lease: float = 0.0
-    """Seconds within which discover() yields again although nothing has changed; 0: only changes are yielded.
+    """Seconds within which discover() yields again although nothing has changed; 0: it yields changes only.
 
     Without a list in time, the health of the devices is Unknown in the status of pods with claims.
     """
@@ -45,28 +45,28 @@ class Plugin:
     """The devices that this node should have; set by the operator's file."""
 
     configured: str = ""
-    """Digest of the plugin's configuration: with another one, other devices are right."""
+    """Digest of the plugin's configuration: another configuration expects other devices."""
 
     simulates: tuple[str, ...] = ()
-    """Commands of `command` that make devices which do not exist fail, recover, appear or disappear: for the page."""
+    """Commands of `command` that make simulated devices fail, recover, appear or disappear: for the page."""
 
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
-        """Yields complete device lists, each one the whole truth, replacing the last.
+        """Yields complete device lists, each of which replaces the previous one.
 
-        A generator goes on for as long as devices may change; when it ends, its last list stays. When it raises, the
-        last list stays too, and it is called again after a while.
+        A generator runs for as long as devices can change; when it ends, its last list stays. When it raises, the last
+        list stays too, and discover() is called again after a while.
         """
         raise NotImplementedError(f"{type(self).__name__} has no discover()")
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | Awaitable[Allocation]:
-        """The allocation of a container that gets `devices`. The same devices may be allocated again."""
+        """The allocation of a container that gets `devices`. The same devices can be allocated again."""
         return Allocation()
 
     def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
-        """The result of allocate() if it is at hand, else None: allocate() is called then.
+        """The result of allocate() if it is already known; None to have allocate() called.
 
-        For plugins that know their answers beforehand. It is called on the event loop: it must not wait, nor touch a
-        file that may hang. The same object for the same answer is encoded once. Not called for a plugin with a
+        For plugins that know their answers in advance. It is called on the event loop: it must not wait, nor access a
+        file that can hang. An answer that is the same object is encoded only once. Not called for a plugin with a
         release(), nor if a subclass overrides allocate() alone.
         """
         return None
@@ -74,46 +74,46 @@ class Plugin:
     def prefer(
         self, available: Sequence[Device], required: Sequence[Device], size: int
     ) -> Sequence[Device] | Awaitable[Sequence[Device]]:
-        """The best `size` of `available`, all of `required` among them: a preference that the kubelet may ignore."""
+        """The best `size` of `available`, including all of `required`: a preference that the kubelet can ignore."""
         return fewest_numa_nodes(available, required, size)
 
     def pre_start(self, devices: Sequence[Device]) -> Awaitable[None] | None:
-        """Called before each start of a container that holds `devices`: to reset them, for one."""
+        """Called before each start of a container that holds `devices`, for example to reset them."""
         return None
 
     def check_parameters(self, parameters: Mapping[str, object]) -> Awaitable[None] | None:
-        """Raises where a claim's opaque configuration cannot be followed; the text reaches the owner of the pod."""
+        """Raises if a claim's opaque configuration cannot be applied; the text reaches the owner of the pod."""
         raise PluginError(f"{self.resource} takes no parameters, got {', '.join(sorted(parameters))}")
 
     def release(self, devices: Sequence[Device]) -> Awaitable[None] | None:
-        """Called when `devices` that were allocated are given back; the same ones may be given back again.
+        """Called when allocated `devices` are given back; can be called again for the same devices.
 
-        At the end of a claim before its pod is gone, and of a device plugin's pod some time after it is gone.
+        For a claim, before its pod is gone; for a pod of the device plugin API, some time after it is gone.
         """
         return None
 
     def restore(self, node: NodeState) -> Awaitable[None] | None:
         """Called before discover() and before the resource is registered.
 
-        The kubelet uses its stored answers again when it starts a container, after a reboot too: what they refer to
-        in /run, /dev or /tmp must be made again, and must not mean another device.
+        The kubelet reuses its stored answers when it starts a container, also after a reboot: files in /run, /dev or
+        /tmp that they refer to must be recreated, and must not mean another device.
         """
         return None
 
     def usage(self, held: Sequence[HeldShare]) -> Sequence[ShareUsage]:
-        """What a container or claim uses of each device that it holds these shares of, as last measured.
+        """The use of each device by a container or claim that holds these shares of it, as last measured.
 
         Called for every holder whenever a report or metrics are made, from any thread: it answers from memory.
         """
         return ()
 
     def command(self, name: str, arguments: Mapping[str, str]) -> str | Awaitable[str]:
-        """An operator's own command to this plugin, through the daemon's control socket; returns a line to show."""
+        """Runs an operator's custom command, sent through the daemon's control socket; returns a line to show."""
         raise PluginError(f"{self.resource} takes no command {name!r}")
 
 
 def answers_now(plugin: Plugin) -> bool:
-    """Whether allocate_now() may be called: a subclass with another allocate() gives other answers."""
+    """Whether allocate_now() can be called: a subclass with another allocate() gives other answers."""
     kind = type(plugin)
     if kind.allocate_now is Plugin.allocate_now or kind.release is not Plugin.release:
         return False
@@ -123,27 +123,27 @@ def answers_now(plugin: Plugin) -> bool:
 
 def supported_options(plugin: Plugin) -> Options:
     """The options that the plugin sends to the kubelet."""
-    # The default preference is worth the kubelet's call. A pre-start call is not: it costs time at every container
-    # start, and fails it while the plugin is down.
+    # The default preference is worth the kubelet's call. A pre-start call is not: it delays every container start, and
+    # fails it while the plugin is stopped.
     return Options(pre_start=type(plugin).pre_start is not Plugin.pre_start, preference=True)
 
 
 def valid_preference(device_ids: Iterable[str], request: PreferenceRequest) -> list[str]:
-    """The required devices first, then those of `device_ids` that are available, no more than asked for."""
+    """The required devices first, then the available ones of `device_ids`, at most as many as requested."""
     available = set(request.available)
     chosen = [device_id for device_id in device_ids if device_id in available]
     return list(dict.fromkeys([*request.required, *chosen]))[: request.size]
 
 
 def fewest_numa_nodes(available: Sequence[Device], required: Sequence[Device], size: int) -> list[Device]:
-    """`size` devices, `required` among them, that touch as few NUMA nodes as possible; then in order of their ids."""
+    """`size` devices including `required` that touch as few NUMA nodes as possible; then in order of their ids."""
     chosen = sorted(required, key=_by_id)[:size]
     taken = {device.id for device in chosen}
     free = sorted((device for device in available if device.id not in taken), key=_by_id)
     missing = size - len(chosen)
     if missing <= 0:
         return chosen
-    counts = Counter(device.numa for device in free)  # few different ones, however many devices there are
+    counts = Counter(device.numa for device in free)  # few distinct values, however many devices there are
     for nodes in _node_sets({device.numa for device in chosen}, counts):
         if sum(count for numa, count in counts.items() if _is_near(numa, nodes)) >= missing:
             return chosen + list(islice((device for device in free if _is_near(device.numa, nodes)), missing))
@@ -172,7 +172,7 @@ def _node_sets(chosen: Iterable[tuple[int, ...]], free: Iterable[tuple[int, ...]
 
 
 def _growing_sets(fixed: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> Iterator[frozenset[int]]:
-    """The nodes of the chosen devices, then those with one more node, then with more and more."""
+    """The nodes of the chosen devices, then those plus one more node, then plus more and more."""
     near = frozenset(node for numa in fixed for node in numa)
     yield near
     yield from (near | {node} for node in nodes)

@@ -1,12 +1,12 @@
-"""Calls of the author's code: within a time limit, off the event loop where it may block, errors made ours.
+"""Calls of the author's code: time-limited, in threads if it can block, with its errors converted to ours.
 
-Whatever a plugin raises becomes a `PluginError`, so that one plugin's mistake stays that plugin's.
+Every exception of a plugin becomes a `PluginError`, so that one plugin's mistake does not affect others.
 
-An `async` method that blocks stops everything on its event loop, its own time limit included. So each step of plugin
-code goes through a `StallDetector`, whose thread logs a step that does not end, with the line it is in. The thread
-sleeps unless plugin code has just run: an idle daemon has no wake-ups from it.
+An `async` method that blocks stops everything on its event loop, including its own time limit. So each step of plugin
+code goes through a `StallDetector`, whose thread logs a step that does not end, with its current line. The thread
+sleeps unless plugin code has just run, and causes no wake-ups of an idle daemon.
 
-A method without `async` runs in a thread of `PluginThreads`, of which only a few may hang.
+A method without `async` runs in a thread of `PluginThreads`, of which only a few can hang.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ MOST_THREADS = 16  # of one method; its further calls wait
 
 
 class _Step(msgspec.Struct, frozen=True, eq=False):
-    """Plugin code that runs on the event loop now."""
+    """Plugin code currently running on the event loop."""
 
     code: str
     thread: int
@@ -58,7 +58,7 @@ class _Step(msgspec.Struct, frozen=True, eq=False):
 
 
 class StallDetector:
-    """Finds steps of plugin code that keep the event loop for more than `limit` seconds."""
+    """Finds steps of plugin code that block the event loop for more than `limit` seconds."""
 
     def __init__(self, limit: float = 1.0) -> None:
         self.count = 0
@@ -72,7 +72,7 @@ class StallDetector:
 
     @property
     def stalled(self) -> str:
-        """The plugin code that has the event loop for too long right now; empty if none."""
+        """The plugin code that currently blocks the event loop for too long; empty if none."""
         step = self._step
         return step.code if step is not None and time.monotonic() - step.since > self._limit else ""
 
@@ -80,7 +80,7 @@ class StallDetector:
     def run(self, code: str, inner: Coroutine[Any, Any, T], source: object = None) -> Generator[Any, Any, T]:
         """The result of `inner`, each of whose steps is timed under the name `code`.
 
-        `source` is the generator that `inner` is a step of, where it is one.
+        `source` is the generator that `inner` is a step of, if there is one.
         """
         value: object = None
         error: BaseException | None = None
@@ -95,7 +95,7 @@ class StallDetector:
             value, error = None, None
             try:
                 value = yield awaited
-            except BaseException as thrown:  # noqa: BLE001  handed on to `inner` in the next step
+            except BaseException as thrown:  # noqa: BLE001  passed to `inner` in the next step
                 error = thrown
 
     def begin(self, code: str) -> None:
@@ -112,7 +112,7 @@ class StallDetector:
             return
         seconds = time.monotonic() - step.since
         if seconds > self._limit:
-            self._report(step, line_of_coroutine(source))  # it no longer is in the line that blocked
+            self._report(step, line_of_coroutine(source))  # it is no longer in the line that blocked
             logger.warning(
                 "plugin code gave the event loop back", extra={"code": step.code, "seconds": round(seconds, 3)}
             )
@@ -125,7 +125,7 @@ class StallDetector:
         thread = threading.Thread(target=self._watch, name="plugwright-stalls", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no thread left: the next step tries again
+        except RuntimeError as error:  # no thread available: the next step tries again
             logger.debug("stalls are not watched", extra={"error": str(error)})
             self._awake = False
             return None
@@ -140,12 +140,12 @@ class StallDetector:
                 step, wait = self._step, self._limit
                 if step is None:
                     self._awake = False
-                    if self._step is None:  # a step may have begun in between, while `_awake` was still set
+                    if self._step is None:  # a step can have begun in between, while `_awake` was still set
                         break
                     self._awake = True
                 elif time.monotonic() - step.since > self._limit:
                     self._report(step, line_of_thread(step.thread))
-                else:  # begun since the last look: looked at again as soon as it has had its time
+                else:  # begun since the last check: checked again as soon as its limit has passed
                     wait = step.since + self._limit - time.monotonic()
 
     def _report(self, step: _Step, where: str) -> None:
@@ -158,9 +158,9 @@ class StallDetector:
 
 
 class PluginThreads:
-    """Threads that run the code of one plugin: few of a method at a time, and no further calls while several hang.
+    """Threads that run the code of one plugin: a few per method, and no further calls while several hang.
 
-    `blocked` has the methods that are not called now, and why.
+    `blocked` contains the methods that are currently not called, with the reasons.
     """
 
     def __init__(self, resource: str) -> None:
@@ -170,7 +170,7 @@ class PluginThreads:
 
     @property
     def stuck(self) -> dict[str, int]:
-        """How many threads hang, by method; methods without one are left out."""
+        """Number of hung threads by method; methods without one are omitted."""
         return {method: len(calls.hung.value) for method, calls in self._calls.items() if calls.hung.value}
 
     def of(self, method: str) -> BlockingCalls:
@@ -200,7 +200,7 @@ class PluginCalls:
         if task.done():
             return task.result()
         try:
-            # Not asyncio.timeout: that would wait for a method that ignores its cancellation.
+            # Not asyncio.timeout, which would wait for a method that ignores its cancellation.
             done, _ = await asyncio.wait((task,), timeout=limit)
             if not done:
                 raise PluginTimeout(self.resource, name, limit)
@@ -210,7 +210,7 @@ class PluginCalls:
             task.add_done_callback(concurrency.retrieve_exception)
 
     async def device_lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
-        """The lists that discover() yields, in whichever way it is written; not checked yet."""
+        """The lists that discover() yields, however it is written; not checked yet."""
         try:
             async with aclosing(self._device_lists(plugin)) as lists:
                 async for devices in lists:
@@ -238,12 +238,12 @@ class PluginCalls:
                 await lists.aclose()
 
     async def _discover(self, plugin: Plugin) -> object:
-        """The one list of discover(), or an async iterable of lists."""
+        """The single list of discover(), or an async iterable of lists."""
         discover = plugin.discover
         if inspect.isgeneratorfunction(discover):
             return self.threads.of("discover").iterate(lambda: map(_evaluated, discover()))
         discovered = discover() if _is_async(discover) else await self.threads.of("discover").run(discover)
-        if isinstance(discovered, Iterator):  # a generator, from a function that only looked like a plain one
+        if isinstance(discovered, Iterator):  # a generator returned by a function that looked like a plain one
             return self.threads.of("discover").iterate(lambda: map(_evaluated, discovered))
         return await self._timed("discover", discovered) if isinstance(discovered, Awaitable) else discovered
 
@@ -263,7 +263,7 @@ class PluginCalls:
         return self.stalls.run(f"{name}() of {self.resource}", steps, source)
 
     def _raise_plugin_error(self, method: str, error: BaseException) -> None:
-        """Raises `PluginFailed` for whatever is the plugin's fault and does not say so."""
+        """Raises `PluginFailed` for errors that are the plugin's fault but of another type."""
         if isinstance(error, InvalidValue):
             if method == "command":
                 return  # the operator's value, not the author's
@@ -273,8 +273,8 @@ class PluginCalls:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 return
-            # else the plugin cancelled itself
-        raise PluginFailed(self.resource, method, error) from error  # SystemExit too, and what bindings raise
+            # otherwise the plugin cancelled itself
+        raise PluginFailed(self.resource, method, error) from error  # SystemExit too, and exceptions of bindings
 
 
 def _is_async(method: Callable[..., object]) -> bool:
@@ -285,7 +285,7 @@ def _is_async(method: Callable[..., object]) -> bool:
 
 
 def _evaluated(devices: object) -> object:
-    """A lazy list is evaluated here, where an error in it is still the plugin's."""
+    """Evaluates a lazy list here, where its errors are still attributed to the plugin."""
     return list(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else devices
 
 

@@ -1,6 +1,6 @@
-"""Checks of an author's plugins before they are served, and of what they do while they are: one line for each mistake.
+"""Checks of an author's plugins before and while they are served: one line for each mistake.
 
-A mistake that can never work is refused with `InvalidValue`; one that may be meant so is a warning in the log.
+A mistake that can never work is rejected with `InvalidValue`; a possible mistake is a warning in the log.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 _METHODS = ("discover", "allocate", "prefer", "pre_start", "check_parameters", "release", "restore", "command")
 _BURST = 1000  # lists in a row; no hardware changes that often
-_LONGEST_LEASE = 86400  # seconds; health that is confirmed less often is not observed
-_PACE = 0.1  # seconds between two lists of a discover() that had more, and the pace that it may go on with
+_LONGEST_LEASE = 86400  # seconds; health confirmed less often than this is not observed
+_PACE = 0.1  # seconds between two lists of a discover() that yielded more, and the sustained rate without that limit
 
 
 def check_plugins(plugins: Iterable[object]) -> list[Plugin]:
-    """The plugins; InvalidValue unless every one is served as its author meant, under a resource name of its own."""
+    """The plugins; InvalidValue unless each is a valid plugin with its own resource name."""
     checked: list[Plugin] = []
     for plugin in plugins:
         instance = _instance(plugin)
@@ -52,7 +52,7 @@ def _instance(plugin: object) -> Plugin:
         raise InvalidValue(f"{_named(plugin)}: {error}") from None
     if not _overrides(plugin, "discover"):
         hint = "".join(
-            f": did you mean {name}() to be it?" for name, method in _misspelt(plugin) if method == "discover"
+            f": rename {name}() to discover()?" for name, method in _misspelt(plugin) if method == "discover"
         )
         raise InvalidValue(
             f"{_named(plugin)} must have a method discover() that yields lists of devices, got none{hint}"
@@ -64,7 +64,7 @@ def _instance(plugin: object) -> Plugin:
 
 
 def warn_of_misspelt_methods(plugins: Iterable[Plugin]) -> None:
-    """Logs a method that is none of a plugin's, but has nearly the name of one that is not overridden."""
+    """Warns about misspelt method names: methods close to the name of one that is not overridden."""
     for plugin in plugins:
         for name, method in _misspelt(plugin):
             facts = {
@@ -79,7 +79,7 @@ def _misspelt(plugin: Plugin) -> Iterator[tuple[str, str]]:
     own = [name for name in dir(type(plugin)) if not name.startswith("_") and not hasattr(Plugin, name)]
     if not own:
         return
-    import difflib  # only for plugins with methods of their own
+    import difflib  # only for plugins with additional methods
 
     for name in own:
         if not callable(getattr(type(plugin), name)):
@@ -94,7 +94,7 @@ def _overrides(plugin: Plugin, method: str) -> bool:
 
 
 def _named(plugin: Plugin) -> str:
-    """The class, and the line it is defined in where there is one."""
+    """The class, and the line of its definition, if known."""
     kind = type(plugin)
     try:
         file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
@@ -104,7 +104,7 @@ def _named(plugin: Plugin) -> str:
 
 
 def preference_problem(resource: str, preferred: Sequence[str], request: PreferenceRequest) -> str:
-    """What is wrong with the ids that prefer() returned, and is corrected for it; empty if nothing is."""
+    """The mistake in the ids returned by prefer(), which is corrected; empty if there is none."""
     unknown = [device_id for device_id in preferred if device_id not in request.available]
     if unknown:
         return (
@@ -116,7 +116,7 @@ def preference_problem(resource: str, preferred: Sequence[str], request: Prefere
 
 
 class ListPacer:
-    """Keeps a discover() that yields lists without waiting in between from taking a whole processor."""
+    """Keeps a discover() that yields lists without waiting from using a whole processor."""
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
@@ -124,11 +124,11 @@ class ListPacer:
         self._spins = False
 
     async def pause(self) -> None:
-        """Between two lists: lets the event loop go on, and waits where there were far too many lately."""
+        """Call this between two lists: lets the event loop run, and waits after far too many lists."""
         if self._spins:
             await asyncio.sleep(_PACE)
             return
-        await asyncio.sleep(0)  # a discover() that awaits nothing must not have the loop to itself
+        await asyncio.sleep(0)  # a discover() that never awaits must not monopolise the loop
         now = time.monotonic()
         self._left = min(_BURST, self._left + (now - self._counted) / _PACE) - 1
         self._counted = now

@@ -1,16 +1,16 @@
 """HTTP pages for probes and Prometheus: /healthz, /readyz and /metrics. Off unless an address is set.
 
-They are answered from a thread of their own, so that a probe gets its answer, with the reason, while the event loop is
-blocked. `system.http_server` is what keeps the port usable whoever else connects to it.
+A separate thread answers, so that a probe gets its response, with the reason, while the event loop is blocked.
+`system.http_server` keeps the port usable whoever else connects to it.
 
-With a certificate the whole port speaks TLS: a kubelet's probe of scheme HTTPS does not check certificates. The files
-are read again when they have changed, as a mounted Secret does.
+With a certificate the whole port uses TLS: a kubelet's probe of scheme HTTPS does not check certificates. The files are
+read again after changes, for example of a mounted Secret.
 """
 
 import hmac
 import logging
-import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +21,7 @@ from plugwright.sdk import prometheus
 from plugwright.sdk.control import unready
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.settings import Settings
+from plugwright.system import files
 from plugwright.system.http_server import HttpAnswer, HttpRequest, HttpServer
 from plugwright.text import clean
 
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 _GATEWAY = "gateway"
 _TOKEN_LIMIT = 4096  # bytes
 _LOOPBACK = bytes(15) + b"\1"  # ::1
-_MAPPED = bytes(10) + b"\xff\xff"  # IPv4 in the form of IPv6
+_MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4-mapped IPv6 address
 
 Page = tuple[str, str]  # status line, text
 
@@ -53,14 +54,14 @@ def serve_probes(daemon: Daemon) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             bound = stack.enter_context(server.serving(host, int(port)))
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread left
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread available
             raise ConfigError(f"cannot listen on {address}: {getattr(error, 'strerror', '') or error}") from error
         logger.info("answering probes", extra={"address": "{}:{}".format(*bound)})
         yield
 
 
 def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/proc")) -> Callable[[str], bool]:
-    """Tells connections of this node: from loopback, from the address that is listened on, from `node_addresses`.
+    """Recognises connections of this node: from loopback, from the listening address, from `node_addresses`.
 
     The kubelet reaches a pod from the node's address (Calico, cloud networks) or from that of the bridge or router that
     is the pod's default gateway (bridge, ptp, Cilium): the word `gateway` stands for the latter.
@@ -79,7 +80,7 @@ def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/pr
 
 
 def _packed(address: str) -> bytes | None:
-    """The bytes of an address, those of IPv4 where it is such a one in the form of IPv6; None for a name."""
+    """The bytes of an address, those of IPv4 for an IPv4-mapped address; None for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             packed = socket.inet_pton(family, address.partition("%")[0])
@@ -126,16 +127,15 @@ def _pages(daemon: Daemon) -> Callable[[HttpRequest], HttpAnswer]:
 
 
 def _is_allowed(authorization: str, token_file: Path) -> bool:
-    """Compares with the file as it is now; nobody is allowed where it is missing, empty or too long."""
+    """Compares with the current file; without a readable token, no request is allowed."""
     try:
-        with token_file.open("rb") as file:
-            token = file.read(_TOKEN_LIMIT + 1).strip()
-    except OSError as error:
+        token = files.read(token_file, _TOKEN_LIMIT).strip()
+    except (OSError, ValueError) as error:
         logger.warning("metrics token not readable", extra={"path": str(token_file), "error": str(error)})
         return False
     scheme, _, given = authorization.partition(" ")
     right = hmac.compare_digest(given.strip().encode(), token)
-    return right and scheme.lower() == "bearer" and 0 < len(token) <= _TOKEN_LIMIT
+    return right and scheme.lower() == "bearer" and bool(token)
 
 
 def _tls(settings: Settings) -> Callable[[socket.socket], socket.socket] | None:
@@ -144,8 +144,7 @@ def _tls(settings: Settings) -> Callable[[socket.socket], socket.socket] | None:
         return None
     if certificate is None or key is None:
         raise ConfigError("TLS needs both a certificate and its key")
-    files = _TlsFiles(certificate, key)
-    return files.wrap
+    return _TlsFiles(certificate, key).wrap
 
 
 class _TlsFiles:
@@ -171,14 +170,19 @@ class _TlsFiles:
         try:
             version = self._versions()
             if version != self._version:
-                self._version = version  # once for each version, also for one that cannot be used
+                self._version = version  # once for each version, even if it is unusable
                 self._context.load_cert_chain(*self._paths, password=_no_password)
                 logger.info("certificate read again", extra={"path": str(self._paths[0])})
         except (OSError, ValueError) as error:
             logger.warning("new certificate refused, the old one stays", extra={"error": str(error)})
 
     def _versions(self) -> list[tuple[int, int]]:
-        return [(status.st_ino, status.st_mtime_ns) for status in map(os.stat, self._paths)]
+        """ValueError for a pipe or a device: OpenSSL would wait for its end."""
+        found = [(path, path.stat()) for path in self._paths]
+        for path, status in found:
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError(f"{path} must be a regular file")
+        return [(status.st_ino, status.st_mtime_ns) for _, status in found]
 
 
 def _no_password() -> str:
@@ -197,7 +201,7 @@ def _health(daemon: Daemon) -> Page:
 
 def _readiness(daemon: Daemon) -> Page:
     waiting = unready(daemon)
-    detail = []  # of what is in service all the same
+    detail = []  # of resources that do not make the daemon unready
     for name, runtime in sorted(dict(daemon.resources).items()):
         if runtime.is_idle:
             detail.append(clean(f"{name}: idle: {runtime.discovery.idle.value}"))

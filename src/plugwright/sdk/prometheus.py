@@ -1,7 +1,7 @@
 """The daemon's metrics page for Prometheus.
 
-It is made in the thread of the probes while the event loop goes on. A dict of the loop's is copied before it is walked
-through: the copy is one step of the interpreter, in which nothing can change it.
+It is made in the thread of the probes while the event loop runs. A dict of the loop is copied before it is iterated:
+the copy is one step of the interpreter, during which the dict cannot change.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ __all__ = ["page"]
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
-    """Makes the page as it is at each call: its content type and its text."""
+    """Returns a function that makes the current page: its content type and its text."""
     loop, node = asyncio.get_running_loop(), daemon.settings.node_name
     common = {"node": clean(node)} if node else {}
 
@@ -112,9 +112,19 @@ def _calls(runtimes: list[ResourceRuntime]) -> MetricFamily:
         "plugwright_calls_total", "Calls by the kubelet, by outcome", labels=["resource", "method", "outcome"]
     )
     for runtime in runtimes:
-        for (method, outcome), count in sorted(dict(runtime.service.metrics.calls).items()):
+        # From the start, because increase() does not count the event with which a series begins.
+        failed = {(method, "failed"): 0 for method in _methods(runtime.serve.api)}
+        for (method, outcome), count in sorted((failed | dict(runtime.service.metrics.calls)).items()):
             family.add([runtime.resource, method, outcome], count)
     return family
+
+
+def _methods(api: ServeMode) -> Iterator[str]:
+    """Calls of the kubelet that a pod waits for."""
+    if api is not ServeMode.DRA:
+        yield from ("Allocate", "GetPreferredAllocation", "PreStartContainer")
+    if api is not ServeMode.DEVICE_PLUGIN:
+        yield from ("NodePrepareResources", "NodeUnprepareResources")
 
 
 def _durations(runtimes: list[ResourceRuntime]) -> MetricFamily:

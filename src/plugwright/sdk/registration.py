@@ -1,9 +1,9 @@
-"""Registration of one resource with the kubelet: made, kept, and made again after a restart of either side.
+"""Registration of one resource with the kubelet: made, kept, and repeated after a restart of either side.
 
-Serve first, then register: the kubelet connects to the plugin before it answers (1.25). Before registering again, the
-old streams are ended, because up to Kubernetes 1.36 the end of an old stream cuts off the new connection (2.22).
+Serve first, then register: the kubelet connects to the plugin before it answers (1.25). Before the next registration,
+the old streams are ended, because up to Kubernetes 1.36 the end of an old stream cuts off the new connection (2.22).
 
-Sockets are named after the resource; `remove_stale_sockets` removes those that a killed run has left.
+Socket names contain the resource; `remove_stale_sockets` removes sockets left by a killed run.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LONGEST_SOCKET_NAME = 56  # bytes of a name by unique_socket_name
-NEW_SOCKET = 1.0  # a process may be about to listen on a socket younger than this
+NEW_SOCKET = 1.0  # seconds; a process can be about to listen on a socket younger than this
 _PREFIX = "plugwright-"
 _KUBELET = "kubelet.sock"
-_REMOVED = "our socket was removed"  # as the kubelet does with every socket in this directory when it starts (1.16)
-_STEADY = 60.0  # the end of a stream that lasted this long is a first loss again
+_REMOVED = "our socket was removed"  # the kubelet removes every socket in this directory when it starts (1.16)
+_STEADY = 60.0  # seconds; a stream that lasted this long resets the back-off
 
 
 class RegistrationState(StrEnum):
@@ -64,12 +64,12 @@ class RegistrationState(StrEnum):
     WAITING = "waiting"  # no kubelet to register with
     REGISTERING = "registering"
     REGISTERED = "registered"
-    REFUSED = "refused"  # tried, and will be tried again
+    REFUSED = "refused"  # failed, and will be retried
     STOPPED = "stopped"
 
 
 class RegistrationStatus(msgspec.Struct, frozen=True):
-    """Where a registration stands, since when, and why."""
+    """The state of a registration, since when, and why."""
 
     state: RegistrationState
     since: float
@@ -77,7 +77,7 @@ class RegistrationStatus(msgspec.Struct, frozen=True):
 
 
 class RegistrationReport:
-    """A registration as `status`, metrics and the log have it; `subject` is the resource or the driver, as a fact."""
+    """A registration as reported by `status`, metrics and the log; `subject` names the resource or driver as a fact."""
 
     def __init__(self, subject: Mapping[str, str], metrics: ResourceMetrics) -> None:
         self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
@@ -113,11 +113,11 @@ class RegistrationReport:
 
 
 class RegistrationTiming(msgspec.Struct, frozen=True):
-    """The waits before another attempt, and the time by which a stream is steady."""
+    """The waits before another attempt, and the clock that decides whether a stream is steady."""
 
     retry: Backoff  # after a failure
     lost_stream: Backoff  # after the kubelet ended ListAndWatch
-    first_stream: Backoff  # after a registration without one
+    first_stream: Backoff  # after a registration without a stream
     now: Callable[[], float] = time.monotonic
 
     @classmethod
@@ -130,7 +130,7 @@ class RegistrationTiming(msgspec.Struct, frozen=True):
 
 
 class ResourceRegistration:
-    """`timing` is that of the settings unless another is given."""
+    """Keeps one resource registered. `timing` is that of the settings unless another is given."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class ResourceRegistration:
         self._options = Signal()  # the plugin's options have changed
 
     def register_again(self) -> None:
-        """The options that the kubelet knows from the registration are no longer true."""
+        """Registers again, because the options in the last registration are no longer true."""
         self._options.notify()
 
     async def run(self) -> None:
@@ -165,14 +165,14 @@ class ResourceRegistration:
         return PluginInfo(self.resource)
 
     async def notify(self, registered: bool, error: str) -> None:
-        """Takes the plugin watcher's result."""
+        """Receives the plugin watcher's result."""
         if registered:
             self._registered(self.endpoint)
         else:
             self._report.failed(error or "refused without a reason")
 
     async def _run_once(self) -> None:
-        """One registration, from the socket's creation until it must be made again."""
+        """One registration, from the creation of the socket until it must be repeated."""
         kubelet = self._directory.identity(_KUBELET)
         try:
             if self._settings.registration is Registration.DIRECT:
@@ -186,7 +186,7 @@ class ResourceRegistration:
             self._report.registering_again(reason)
 
     async def _register_directly(self) -> str:
-        """Why the registration with kubelet.sock has ended."""
+        """Registers with kubelet.sock; returns why the registration has ended."""
         options = self._options.count
         if self._directory.identity(_KUBELET) is None:
             self._report.waiting(f"no {_KUBELET} in {self._directory.path}")
@@ -211,7 +211,7 @@ class ResourceRegistration:
         return ""
 
     async def _wait_for_watcher(self) -> str:
-        """Why the registration by the plugin watcher has ended, which calls `announce` and `notify`."""
+        """Is registered by the plugin watcher, which calls `announce` and `notify`; returns why that has ended."""
         options = self._options.count
         if not self._directory.path.is_dir():
             self._report.waiting(f"no directory {self._directory.path}")
@@ -227,7 +227,7 @@ class ResourceRegistration:
             return await first(self._socket_removed(served), self._stream_lost(before), self._options_changed(options))
 
     async def _socket_replaced(self, served: SocketFile, kubelet: Identity) -> str:
-        """Returns when either socket is no longer the one that the other side knows."""
+        """Returns when either socket is no longer the one known to the other side."""
         directory = self._directory
         await directory.changed.until(lambda: directory.has_changed_from(_KUBELET, kubelet) or not served.exists())
         if not directory.has_changed_from(_KUBELET, kubelet):
@@ -264,7 +264,7 @@ class ResourceRegistration:
         return "the plugin's options have changed"
 
     async def _wait_before_retry(self, kubelet: Identity | None) -> None:
-        """Waits, but not longer than until there is another kubelet."""
+        """Waits for the back-off, or until another kubelet appears."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.retry.delay()):
                 await self._directory.changes_from(_KUBELET, kubelet)
@@ -276,12 +276,12 @@ class ResourceRegistration:
 
 
 def unique_socket_name(resource: str) -> str:
-    """A name that no socket had before: a kubelet may still be busy with the last one."""
+    """A new name for each socket: a kubelet can still be using the last one."""
     return f"{_PREFIX}{_stem(resource)}-{os.urandom(3).hex()}.sock"
 
 
 def fixed_socket_name(resource: str) -> str:
-    """The one name of this resource in plugins_registry."""
+    """The fixed name of this resource's socket in plugins_registry."""
     return f"{_PREFIX}{_stem(resource)}.sock"
 
 
@@ -292,7 +292,7 @@ def _stem(resource: str) -> str:
 
 
 def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) -> list[str]:
-    """Removes our sockets that no process listens on any more; returns their names."""
+    """Removes our sockets that no process listens on; returns their names."""
     removed = []
     with suppress(OSError):
         for path in sorted(directory.glob(f"{_PREFIX}*.sock")):
@@ -303,15 +303,15 @@ def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) 
 
 
 def other_sockets(directory: Path, resource: str, endpoint: str) -> list[str]:
-    """Sockets of other daemons of ours for this resource: processes listen on them, and `endpoint` is our own."""
+    """Sockets of our other daemons for this resource, on which processes listen; `endpoint` is our own."""
     paths = directory.glob(f"{_PREFIX}{_stem(resource)}*.sock")
     return sorted(path.name for path in paths if path.name != endpoint and sockets.is_listening(path))
 
 
 def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:
-    """Whether it is a socket that no process listens on any more."""
+    """Whether the path is a socket that no process listens on."""
     try:
-        # A clock that was set back makes an old socket come from the future: that one is not new.
+        # A clock that was set back puts an old socket in the future: such a socket is not new.
         is_new = 0 <= now() - path.lstat().st_mtime < NEW_SOCKET
     except OSError:
         return False

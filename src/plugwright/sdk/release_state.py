@@ -1,8 +1,9 @@
 """The state of each release in its own directory below the state directory.
 
-Daemons of earlier versions kept their files in the state directory itself, which two releases on one node shared: one
-started with the last good configuration of the other. The first start of a release brings these files along. Cordons
-are the node's and do not move, unless the node's directory is another one: then they are merged into the cordons there.
+Daemons of earlier versions kept their files in the state directory itself, which two releases on one node shared, so
+that one started with the last valid configuration of the other. The first start of a release migrates these files.
+Cordons are the node's and do not move, unless the node's directory is another one: then they are merged into the
+cordons there.
 """
 
 import fcntl
@@ -25,13 +26,13 @@ __all__ = ["with_own_state"]
 logger = logging.getLogger(__name__)
 
 _RELEASES = "releases"
-_LAST_GOOD = "last-good-config.json"  # of whichever release read its file last
+_LAST_GOOD = "last-good-config.json"  # of the release that read its file last
 _MERGED = ".merged"
-_LIMIT = 5.0  # seconds; a disk that hangs keeps no device out of service
+_LIMIT = 5.0  # seconds; a disk that hangs must not keep devices out of service
 
 
 def with_own_state(settings: Settings) -> Settings:
-    """`settings` with the directories of this release and of this node; brings along the files of earlier versions."""
+    """`settings` with the directories of this release and of this node; migrates the files of earlier versions."""
     shared, node = settings.state_dir, settings.node_directory
     if shared is None or node is None:
         return settings
@@ -45,7 +46,7 @@ def with_own_state(settings: Settings) -> Settings:
 
 
 def _directory(shared: Path, release: str) -> Path:
-    return shared / _RELEASES / release.replace("/", "_")  # no name in a release has this character
+    return shared / _RELEASES / release.replace("/", "_")  # no name in a release contains this character
 
 
 def _prepared(shared: Path, node: Path, release: str) -> Path:
@@ -55,7 +56,7 @@ def _prepared(shared: Path, node: Path, release: str) -> Path:
         if own.is_dir():
             return own
         if _is_in_use(shared):
-            # A daemon of an earlier version still decides by these files: a rolling update has both for a moment.
+            # A daemon of an earlier version still uses these files: during a rolling update both run for a moment.
             logger.info("state stays in place until the earlier daemon has ended", extra={"path": str(shared)})
             return shared
         copied = _bring_along(shared, own)
@@ -67,14 +68,14 @@ def _prepared(shared: Path, node: Path, release: str) -> Path:
 
 
 def _bring_along(shared: Path, own: Path) -> list[str]:
-    """Copies, because another release may need them too; only the last good configuration is of one release alone."""
+    """Copies files, because other releases can need them; only the last valid configuration belongs to one."""
     own.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     copied = []
     with files.locked(own.parent):
         if own.is_dir():  # made by another daemon of this release
             return []
         making = own.with_name(f".{own.name}")
-        making.mkdir(mode=0o755, exist_ok=True)  # that of a start that was killed is filled again
+        making.mkdir(mode=0o755, exist_ok=True)  # continues one left by a killed start
         for path in sorted(shared.iterdir()):
             if path.is_file() and not path.is_symlink() and not path.name.startswith((".", CORDONS_FILE)):
                 files.write_atomically(making / path.name, files.read(path), mode=0o600)
@@ -85,7 +86,7 @@ def _bring_along(shared: Path, own: Path) -> list[str]:
 
 
 def _is_in_use(shared: Path) -> bool:
-    """Whether a process holds one of the locks of an earlier version."""
+    """Whether a process holds a lock of an earlier version."""
     for path in shared.glob("split-*.lock"):
         with suppress(FileNotFoundError), path.open("rb") as file:
             try:
@@ -96,7 +97,7 @@ def _is_in_use(shared: Path) -> bool:
 
 
 def _merge_cordons(shared: Path, node: Path) -> None:
-    """Once: a cordon that is removed later must not return from the earlier file."""
+    """Merges once, so that a cordon removed later does not return from the earlier file."""
     earlier = shared / CORDONS_FILE
     if not earlier.exists() or (node.is_dir() and shared.samefile(node)):
         return

@@ -1,12 +1,12 @@
-"""Devices that are given back: release() of the plugin is called once the pods that had them are gone.
+"""Calls a plugin's release() for devices once the pods that had them are gone.
 
-The kubelet tells a device plugin of no end of a pod. So for a plugin with a release() of its own, and only while
-containers have devices, its pod-resources API and its checkpoint are read again and again. A device is free when both
-say so. At the start it is the checkpoint that knows what containers were given by an earlier daemon.
+The kubelet does not report to a device plugin that a pod has ended. So for a plugin with its own release(), and only
+while containers have devices, its pod-resources API and its checkpoint are polled. A device is free when both show it.
+At start, the checkpoint shows the devices that an earlier daemon gave out.
 
-A device that another pod gets before that is noticed is not released in between: allocate() may be called for it again.
-While a device is being released, its next allocation waits. A device that has moved to claims is no longer ours to
-release, so what moves it calls `release` first.
+A device allocated to another pod before that is noticed is not released in between: allocate() can be called for it
+again. While a device is being released, its next allocation waits. A device that has moved to claims is no longer ours
+to release, so the code that moves it calls `release` first.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ _AT_ONCE = 0.0
 
 
 def free_devices(allocated: Mapping[str, float], held: Set[str], read: float) -> list[str]:
-    """The devices that were allocated and that no pod held at the time `read`.
+    """The allocated devices that no pod held at the time `read`.
 
-    `allocated` has the time from which on it counts that no pod holds the device.
+    `allocated` contains the time from which on the absence of a holder counts.
     """
     free = (device_id for device_id, counts in allocated.items() if device_id not in held and counts <= read)
     return sorted(free, key=natural_order)
 
 
 class ReleasedDevices:
-    """Of one resource. `allocating` is to be called before devices are allocated, `restart` for another plugin."""
+    """Releases devices of one resource. Call `allocating` before allocations, `restart` for another plugin."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ReleasedDevices:
         self._interval, self._clock = timeouts.holders, clock
         self._listed_by_then = _INTERVALS * timeouts.holders
         self._allocated: dict[str, float] = {}
-        self._changed = Signal()  # there is something to read, or another plugin
+        self._changed = Signal()  # notified if there is something to read, or another plugin
         self._releasing = Latest[Set[str]](frozenset())
         self._one_at_a_time = asyncio.Lock()
         self._is_restored = False
@@ -74,24 +74,24 @@ class ReleasedDevices:
         self._changed.notify()
 
     async def release(self, device_ids: Collection[str]) -> bool:
-        """Releases those that were allocated and are not yet released; the caller knows that no pod holds them.
+        """Releases allocated devices that are not yet released; the caller knows that no pod holds them.
 
-        Whether that has succeeded; if not, it is tried again here for as long as the device plugin API offers them.
+        Returns whether that succeeded; if not, it is retried here for as long as the device plugin API offers them.
         """
         async with self._one_at_a_time:
             allocated = [device_id for device_id in device_ids if device_id in self._allocated]
             return not allocated or await self._release(sorted(allocated, key=natural_order))
 
     def restart(self) -> None:
-        """Another plugin may know what containers have been given meanwhile, and may release it."""
+        """Another plugin can know what containers have been given meanwhile, and can release it."""
         self._is_restored = False
         self._changed.notify()
 
     async def run(self) -> None:
-        """Releases what pods no longer hold; runs for ever."""
+        """Releases devices that pods no longer hold; runs forever."""
         while True:
             await self._changed.until(self._is_needed)
-            # What a plugin knows of its devices is there with its first list.
+            # A plugin's state of its devices is complete with its first list.
             await self._inventory.latest.until(lambda snapshot: snapshot is not None)
             if not self._is_restored:
                 await self._restore()
@@ -107,7 +107,7 @@ class ReleasedDevices:
         return self._has_release and (not self._is_restored or bool(self._allocated.keys() - self._moved))
 
     async def _restore(self) -> None:
-        """Takes over what containers were given by an earlier daemon, or while another plugin was served."""
+        """Adds the devices that an earlier daemon gave out, or this one with another plugin."""
         try:
             held = await self._holdings.stored()
         except HoldersUnknown as error:
@@ -137,7 +137,7 @@ class ReleasedDevices:
         return snapshot.withheld.keys() if snapshot is not None else frozenset()
 
     async def _release(self, device_ids: list[str]) -> bool:
-        """Nothing is awaited before the device is known to be on its way: an allocation comes before or waits."""
+        """Releases the devices. Publishes them before it awaits anything: an allocation comes before that or waits."""
         self._releasing.publish(frozenset(device_ids))
         facts = {"resource": self._inventory.resource, "devices": device_ids}
         try:
@@ -154,12 +154,12 @@ class ReleasedDevices:
         return True
 
     def _devices(self, device_ids: list[str]) -> list[Device]:
-        """As they are listed; one that is no longer listed has its id alone."""
+        """The listed devices; a device no longer listed has only its id."""
         snapshot = self._inventory.latest.value
         listed = snapshot.devices if snapshot is not None else {}
         devices = []
         for device_id in device_ids:
-            with suppress(InvalidValue):  # an id in the checkpoint that no device of this plugin ever had
+            with suppress(InvalidValue):  # an id in the checkpoint that was never a device of this plugin
                 devices.append(listed.get(device_id) or Device(device_id))
         return devices
 

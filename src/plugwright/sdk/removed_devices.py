@@ -1,8 +1,8 @@
-"""Removed devices: which of them pods still hold, and when one may leave the list.
+"""Removed devices: which of them pods still hold, and when they can leave the list.
 
-Kubelets from 1.34 on may crash when a device that a pod holds disappears from the list (2.25). So a device that
-discovery no longer lists stays in it as Unhealthy until the ledger knows that no pod holds it. If a source of the
-ledger cannot be read, the device stays, and `unreadable` contains the reason.
+Kubelets from 1.34 on can crash when a device held by a pod disappears from the list (2.25). So a device that discovery
+no longer lists stays in it as Unhealthy until the ledger knows that no pod holds it. If a source of the ledger cannot
+be read, the device stays, and `unreadable` contains the reason.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemovedDevices:
-    """`unreadable` is why it is not known which devices pods hold, empty if it is."""
+    """`unreadable` is why the devices that pods hold are not known; empty if they are."""
 
     def __init__(self, inventory: Inventory, holdings: ResourceHoldings, timeouts: Timeouts) -> None:
         self.unreadable = Latest("")
@@ -32,14 +32,14 @@ class RemovedDevices:
         self._keep = timeouts.departed
 
     async def list_held(self) -> None:
-        """Lists what pods hold by the checkpoint; for the start, before discovery has listed anything."""
+        """Lists the devices that pods hold by the checkpoint; for the start, before the first list of discovery."""
         try:
             self._inventory.add_held(await self._holdings.stored())
         except HoldersUnknown as error:  # the resource is served without it
             self._cannot_read(error)
 
     async def run(self) -> None:
-        """Takes devices off the list that were removed for a while and that no pod holds; runs for ever."""
+        """Removes devices from the list that are gone for a while and that no pod holds; runs forever."""
         inventory = self._inventory
         while True:
             await inventory.latest.until(lambda _: bool(inventory.removed_since))
@@ -48,10 +48,10 @@ class RemovedDevices:
             now = time.monotonic()
             due = [device_id for device_id, since in inventory.removed_since.items() if now - since >= self._keep]
             if due and not await self._forget(due):
-                await asyncio.sleep(self._keep)  # a pod holds them, and nothing reports when that ends
+                await asyncio.sleep(self._keep)  # a pod holds them, and nothing reports when it ends
 
     async def _forget(self, due: list[str]) -> bool:
-        """Whether all of `due` could be forgotten."""
+        """Forgets free devices; returns whether these were all of `due`."""
         try:
             held = await self._holdings.held(due)
         except HoldersUnknown as error:

@@ -1,11 +1,11 @@
-"""Third-party plugins that register a resource which this daemon serves.
+"""Detects third-party plugins that register a resource which this daemon serves.
 
 The kubelet accepts a second plugin for a resource: its calls go to the newer one, both streams stay open, and each list
-replaces the other (2.22). No message reports that. Two things show it in the kubelet's checkpoint, which is written
-after every device list and allocation (4.31): devices that this daemon never listed, and an allocation that it never
+replaces the other (2.22). No message reports that. The kubelet's checkpoint, written after every device list and
+allocation (4.31), shows it by two signs: devices that this daemon never listed, and an allocation that it never
 answered.
 
-A newer pod of the same release is no rival: its socket has the name of this resource.
+A newer pod of the same release is not a rival: its socket is named after this resource.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class RegisteredResource(msgspec.Struct, frozen=True):
-    """What this daemon knows of a resource: the devices it lists, those it has allocated, its own socket."""
+    """This daemon's facts about a resource: the devices it lists, those it has allocated, its own socket."""
 
     listed: Collection[str]
     allocated: Collection[str]
@@ -38,7 +38,7 @@ class RegisteredResource(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct):
-    """Of one resource: devices that it may have from before, and the containers whose allocations are known."""
+    """Facts about one resource: possible devices of an earlier plugin, and the containers with known allocations."""
 
     earlier: set[str]
     containers: set[tuple[str, str]]
@@ -46,7 +46,7 @@ class _Seen(msgspec.Struct):
 
 
 class Rivals:
-    """`found` has, by resource, how a rival shows; `served` returns the resources that the kubelet has lists of.
+    """`found` contains the evidence of a rival by resource; `served` returns the resources whose lists the kubelet has.
 
     A comparison begins `settle` seconds after a change: a kubelet that starts many pods writes its checkpoint for each.
     """
@@ -72,7 +72,7 @@ class Rivals:
                 try:
                     await self.compare()
                 except (OSError, PlugwrightError):
-                    continue  # whoever needs the checkpoint reports it
+                    continue  # readers that need the checkpoint report it
 
     async def compare(self) -> None:
         content, served = await self._checkpoint.read(), self._served()
@@ -95,13 +95,13 @@ class Rivals:
     ) -> str:
         containers = {(entry.pod_uid, entry.container): _device_ids(entry) for entry in entries}
         seen = self._seen.get(resource)
-        if seen is None:  # what an earlier run, or another plugin before this one, has left
+        if seen is None:  # left by an earlier run, or by another plugin before this one
             self._seen[resource] = _Seen(registered - set(own.listed), set(containers), set(own.listed))
             return ""
         seen.listed |= set(own.listed)
         foreign = registered - seen.listed
         if not foreign:
-            seen.earlier = set()  # the kubelet has our list: what returns from now on is another plugin's
+            seen.earlier = set()  # the kubelet has our list: devices that return from now on are another plugin's
         new = {key: ids for key, ids in containers.items() if key not in seen.containers}
         answered = [ids for ids in new.values() if ids <= set(own.allocated)]
         seen.containers = set(containers)
@@ -112,7 +112,7 @@ class Rivals:
         return "" if new or foreign or not self._was_allocation(resource) else self.found.value[resource]
 
     def _was_allocation(self, resource: str) -> bool:
-        """An allocation by a rival is reported until the kubelet asks this daemon again."""
+        """Whether a rival's allocation was reported, which stays until the kubelet calls this daemon again."""
         return "without asking" in self.found.value.get(resource, "")
 
 

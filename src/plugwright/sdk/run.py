@@ -1,7 +1,7 @@
-"""Running plugins: as a program until a signal ends it, or inside the caller's own event loop.
+"""Runs plugins: as a program until a signal ends it, or inside the caller's own event loop.
 
 SIGTERM and SIGINT stop, SIGHUP reloads (`signals`). If systemd started the program, it receives sd_notify messages:
-ready, reloading, stopping, and with WatchdogSec that the event loop runs.
+ready, reloading, stopping, and with WatchdogSec heartbeats of the event loop.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ __all__ = ["collected_plugins", "log_start", "rediscover", "run", "run_until_sto
 
 logger = logging.getLogger(__name__)
 
-_LOADED = 1.0  # seconds after which a daemon has loaded what it needs
-_BEATS = 3  # within the watchdog's limit: a beat that comes late is no hang
+_LOADED = 1.0  # seconds after which a daemon has loaded all that it needs
+_BEATS = 3  # within the watchdog's limit: one late beat is no hang
 
 _collected: ContextVar[list[Plugin] | None] = ContextVar("collected", default=None)
 
@@ -47,8 +47,8 @@ Watching = Callable[[Daemon, Callable[[], None]], AbstractAsyncContextManager[No
 def run(*plugins: Plugin, settings: Settings | None = None, drivers: DriverFactory | None = None) -> None:
     """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again.
 
-    Settings that are left at their defaults come from the same variables as those of `plugwright run`. A mistake ends
-    the program with one line.
+    Settings left at their defaults come from the same variables as those of `plugwright run`. An error ends the program
+    with one line.
     """
     if not plugins:
         raise TypeError("run() needs at least one plugin")
@@ -125,9 +125,9 @@ async def serving(
     stalls: StallDetector | None = None,
     history_dir: Path | None = None,
 ) -> AsyncIterator[Daemon]:
-    """Serves `plugins` while inside, in the caller's own event loop; touches no signals. `stalls` is `Daemon`'s.
+    """Serves `plugins` while inside, in the caller's own event loop; handles no signals. `stalls` is as in `Daemon`.
 
-    The history of the devices is kept in `history_dir`, or in the state directory.
+    The history of the devices is stored in `history_dir`, or in the state directory.
     """
     settings = settings or Settings()
     warn_of_misspelt_methods(check_plugins(plugins))
@@ -139,7 +139,7 @@ async def serving(
             stack.enter_context(serve_probes(daemon))
         await stack.enter_async_context(daemon.running(plugins))
         if (directory := history_dir or settings.state_dir) is not None:
-            from plugwright.sdk.history import recording  # a daemon that keeps nothing does without
+            from plugwright.sdk.history import recording  # not needed by a daemon that keeps no history
 
             await stack.enter_async_context(recording(daemon, directory))
         await stack.enter_async_context(serve_control_socket(daemon, settings.control_socket))
@@ -159,7 +159,7 @@ class _Requests:
         return self._signals.stop
 
     async def finish(self, daemon: Daemon) -> None:
-        """Lets claims in progress end: the kubelet asks again for one that was cut off only after a minute or more."""
+        """Waits for claims in progress: the kubelet retries an interrupted call only after a minute or more."""
         drivers = [runtime.driver for runtime in daemon.resources.values() if runtime.driver is not None]
         with self._signals.finishing(), suppress(TimeoutError):
             async with asyncio.timeout(self._signals.limits.finish):
@@ -183,7 +183,7 @@ class _Requests:
 
 
 async def _handle(requests: _Requests, reload: Reload, daemon: Daemon, systemd: Systemd) -> None:
-    """Reloads whenever that is requested; returns when a stop is."""
+    """Reloads on each request; returns when a stop is requested."""
     async for _ in requests.changed.notifications():
         if requests.stop:
             systemd.stopping()
@@ -226,9 +226,9 @@ async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
 async def _watched(limit: float) -> AsyncIterator[None]:
     """Ends the process when its event loop hangs for `limit` seconds, so that the kubelet restarts it; 0 is no limit.
 
-    In place of a liveness probe, which would come over the pod's network: a node with a broken network would lose its
+    Replaces a liveness probe, which would come over the pod's network: a node with a broken network would lose its
     devices too. Python's fault handler waits in a thread that needs neither the loop nor the interpreter's lock, and
-    writes the lines of all threads to stderr before it ends the process.
+    writes the current lines of all threads to stderr before it ends the process.
     """
     if not limit:
         yield

@@ -1,7 +1,7 @@
-"""Through which API the devices of a resource are offered: the device plugin API, claims, or both.
+"""The API through which the devices of a resource are offered: the device plugin API, claims, or both.
 
-Each device is offered by one API at a time. What serves claims is `dra`, which this package does not know: a daemon
-gets it as a `daemon.DriverFactory`.
+Each device is offered by one API at a time. `dra` serves claims; this package does not depend on it, and a daemon gets
+it as a `daemon.DriverFactory`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ __all__ = ["DriverState", "Expectation", "ResourceDriver", "ServeMode", "ServeSe
 
 
 class ServeMode(StrEnum):
-    """Which of the kubelet's two APIs offers devices."""
+    """The kubelet API or APIs that offer the devices."""
 
     DEVICE_PLUGIN = "device-plugin"
     DRA = "dra"
@@ -26,9 +26,9 @@ class ServeMode(StrEnum):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """Which devices claims have at first where both APIs serve, and what is kept free on each side.
+    """The devices that claims get at first if both APIs serve, and the number kept free on each side.
 
-    `dra` is how many of them, or None for all that are free; `attributes` select them instead, by patterns.
+    `dra` is the number for claims, or None for all free devices; `attributes` select them instead, by patterns.
     """
 
     dra: int | None = None
@@ -39,8 +39,8 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 class TaintSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The taint of an Unhealthy device.
 
-    `effect` is `NoSchedule`, `NoExecute` or `None`, a rehearsal. `NoExecute` comes `grace` seconds after `NoSchedule`,
-    for at most `budget` devices an hour.
+    `effect` is `NoSchedule`, `NoExecute`, or `None` for a rehearsal. `NoExecute` follows `grace` seconds after
+    `NoSchedule`, for at most `budget` devices per hour.
     """
 
     effect: str = "NoSchedule"
@@ -49,10 +49,10 @@ class TaintSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`driver` is the name of the DRA driver; empty: made of the resource's name.
+    """`driver` is the name of the DRA driver; if empty, it is made from the resource's name.
 
-    `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
-    they are not looked for, because a test has no hardware.
+    `cdi` is the directory for the CDI specs of claims. Their device nodes must exist below `host_root`; None skips that
+    check, because a test has no hardware.
     """
 
     api: ServeMode = ServeMode.DEVICE_PLUGIN
@@ -63,7 +63,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     taints: TaintSettings = msgspec.field(default_factory=TaintSettings)
 
     def __post_init__(self) -> None:
-        """Also makes the enum's member of an API's name."""
+        """Also converts the name of an API to the enum's member."""
         try:
             msgspec.structs.force_setattr(self, "api", ServeMode(self.api))
         except ValueError:
@@ -71,18 +71,18 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, serve: "str | ServeSettings") -> "ServeSettings":
-        """The settings, or those of an API's name alone."""
+        """The settings; a string is the name of an API."""
         return serve if isinstance(serve, ServeSettings) else cls(api=serve)  # type: ignore[arg-type]
 
     def without_new_claims(self) -> "ServeSettings":
-        """Both APIs, with no device for claims: serves only the claims that hold devices already."""
+        """Both APIs, without devices for claims: serves only claims that already hold devices."""
         return replace(self, api=ServeMode.BOTH, split=Split(dra=0))
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that a node should have: from `least` to `most` of them (None: any number more), all of one model.
+    """The devices that a node should have: from `least` to `most` of them (None: no upper limit), all of one model.
 
-    `model` is a pattern, as `NVIDIA H100*`. With `not_ready`, a daemon with other devices is not ready.
+    `model` is a pattern such as `NVIDIA H100*`. With `not_ready`, a daemon with other devices is not ready.
     """
 
     least: int
@@ -92,14 +92,14 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The number, for people."""
+        """The number as text."""
         if self.most is None:
             return f"at least {self.least}"
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
 
 class DriverState(msgspec.Struct, frozen=True):
-    """Whether a driver is registered and its devices are published; `reason` says why not."""
+    """Whether a driver is registered and its devices are published; `reason` explains why not."""
 
     state: str  # of its registration
     reason: str = ""
@@ -108,7 +108,7 @@ class DriverState(msgspec.Struct, frozen=True):
 
 
 class ResourceDriver(Protocol):
-    """Serves the devices of one resource by claims, beside its device plugin service or instead of it."""
+    """Serves the devices of one resource by claims, in addition to its device plugin service or instead of it."""
 
     name: str
     state: Latest[DriverState]
@@ -116,17 +116,17 @@ class ResourceDriver(Protocol):
     async def run(self) -> None: ...
 
     async def finish(self) -> None:
-        """The daemon stops: refuses further calls, and returns when those in progress have ended."""
+        """Called when the daemon stops: refuses further calls, and returns when those in progress have ended."""
         ...
 
     def fail(self, reason: str) -> None:
-        """`run` has raised and is about to be called again; the driver's state tells the reason."""
+        """`run` has raised and will be called again; the driver's state contains the reason."""
         ...
 
     def status(self) -> Mapping[str, object]:
-        """For `plugwright status`: what JSON has."""
+        """The driver's status for `plugwright status`, as JSON values."""
         ...
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        """An operator's command, such as to move devices from one API to the other."""
+        """Runs an operator's command, such as moving devices from one API to the other."""
         ...

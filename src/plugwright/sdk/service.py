@@ -1,4 +1,4 @@
-"""The device plugin service of one resource: answers from the inventory, and from the plugin's own methods."""
+"""The device plugin service of one resource: answers from the inventory and from the plugin's methods."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ __all__ = ["PluginService", "StreamCounts"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_STORING = 0.05  # seconds from an answer to Allocate until the kubelet has surely stored it
+_STORING = 0.05  # seconds after an answer to Allocate by which the kubelet has certainly stored it
 _KEPT = 4096  # encoded allocations
 
 
@@ -49,7 +49,7 @@ class StreamCounts(msgspec.Struct, frozen=True):
 
 
 class PluginService:
-    """Implements `protocol.device_plugin.DevicePluginService`. `plugin` may be replaced while serving."""
+    """Implements `protocol.device_plugin.DevicePluginService`. `plugin` can be replaced while serving."""
 
     def __init__(self, plugin: Plugin, inventory: Inventory, calls: PluginCalls, settings: Settings) -> None:
         self.plugin = plugin
@@ -57,7 +57,7 @@ class PluginService:
         self.streams = Latest(StreamCounts(0, 0))
         self.before_allocate: Callable[[Sequence[str]], Awaitable[None]] | None = None
         self.on_allocated: Callable[[str, list[str]], None] = lambda resource, device_ids: None
-        self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
+        self._last_stream = time.monotonic()  # when the last stream ended, or when serving began
         self._inventory, self._calls = inventory, calls
         self._problems = LogOnce(logger)
         self._after = IdleCalls()  # the kubelet admits one pod at a time, and waits for the next answer
@@ -67,14 +67,14 @@ class PluginService:
 
     @property
     def seconds_without_stream(self) -> float:
-        """Since the kubelet last had a stream open; 0 while it has."""
+        """Seconds since the kubelet last had a stream open; 0 while one is open."""
         return 0.0 if self.streams.value.open else time.monotonic() - self._last_stream
 
     async def options(self) -> Options:
         return await self._counted("GetDevicePluginOptions", self._options())
 
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
-        """The latest list at once, and again whenever what the kubelet sees of it has changed."""
+        """Yields the latest list immediately, and again whenever the kubelet's view of it has changed."""
         counts = self.streams.value
         self.streams.publish(StreamCounts(counts.open + 1, counts.opened + 1))
         try:
@@ -96,9 +96,9 @@ class PluginService:
         return await self._counted("Allocate", self._answer(containers))
 
     def allocate_now(self, containers: Sequence[Sequence[str]]) -> bytes | None:
-        """As `allocate`, if the plugin has the answer at hand; None if not, and nothing is done then.
+        """Like `allocate`, if the plugin already knows the answer; otherwise returns None and changes nothing.
 
-        What `allocate` refuses has no answer here, so every refusal is counted, logged and answered there.
+        A request that `allocate` refuses gets None here, so that `allocate` counts, logs and answers every refusal.
         """
         start, plugin, ledger = time.perf_counter(), self.plugin, self._inventory.ledger
         if not answers_now(plugin) or (ledger is not None and not ledger.memory.is_written.value):
@@ -116,7 +116,7 @@ class PluginService:
             return None
         if answer is None:
             return None
-        if ledger is not None:  # the call ends before another begins, and holds its devices from now on
+        if ledger is not None:  # the call ends before another begins, and its devices are held from now on
             ledger.begin_allocate(self._inventory.resource, device_ids)
             ledger.end_allocate(self._inventory.resource, device_ids, is_answered=True)
         self._inventory.note_allocated(device_ids)
@@ -126,7 +126,7 @@ class PluginService:
         return answer
 
     def flush(self) -> None:
-        """Logs what waits for an idle event loop."""
+        """Logs the lines that wait for an idle event loop."""
         self._after.flush()
 
     async def allocations(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
@@ -134,7 +134,7 @@ class PluginService:
         return [await self._allocate(devices) for devices in self._requests(containers)]
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
-        """Never fails: an error here would refuse the pod, while the kubelet can do without an answer."""
+        """Never fails: an error here would refuse the pod, although the kubelet can continue without a preference."""
         return await self._counted("GetPreferredAllocation", self._preferences(requests))
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -144,7 +144,7 @@ class PluginService:
         await self._calls.call("release", self.plugin.release, devices, limit=self._limits.allocate)
 
     async def _counted(self, method: str, answer: Coroutine[Any, Any, T]) -> T:
-        """One call of the kubelet: an exception that is not ours is logged here and made ours."""
+        """Counts one call of the kubelet; logs an exception that is not ours and converts it to ours."""
         start, outcome = time.perf_counter(), "failed"
         try:
             result = await answer
@@ -179,7 +179,7 @@ class PluginService:
             allocating.end()
 
     def _await_storing(self) -> None:
-        """An Allocate is in progress until the kubelet has stored its answer; one timer for many answers."""
+        """Keeps an Allocate in progress until the kubelet has stored its answer; one timer serves many answers."""
         loop, is_awaited = asyncio.get_running_loop(), self._stored_at is not None
         self._stored_at = loop.time() + _STORING
         if not is_awaited:
@@ -280,7 +280,7 @@ class PluginService:
         return devices
 
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
-        """Those that are listed, sorted: the kubelet's own order is random, and the same devices get one answer."""
+        """The listed devices, sorted: the kubelet's order is random, and the same devices must get the same answer."""
         snapshot = self._inventory.latest.value
         found = map(snapshot.listed, device_ids) if snapshot else ()
         listed = [device for device in found if device is not None]
@@ -310,7 +310,7 @@ class PluginService:
         return chosen
 
     async def _preferred_by_plugin(self, *arguments: object) -> list[str]:
-        """The ids that prefer() returns; none if it fails."""
+        """The ids that prefer() returns; empty if it fails."""
         try:
             preferred: object = await self._call("prefer", self.plugin.prefer, *arguments, limit=self._limits.prefer)
         except PluginError:
@@ -327,7 +327,7 @@ class PluginService:
         problem = preference_problem(self._inventory.resource, preferred, request)
         if problem:
             facts = {"resource": self._inventory.resource, "error": problem}
-            # The same mistake for every pod, though each text names other devices.
+            # The same mistake for every pod, although each text names other devices.
             self._problems.warning("preference corrected", "corrected", extra=facts)
 
     async def _call(

@@ -1,4 +1,4 @@
-"""Settings of a daemon: directories, the way of registration, addresses, time limits."""
+"""Settings of a daemon: directories, kind of registration, addresses, time limits."""
 
 import math
 from enum import StrEnum
@@ -16,44 +16,44 @@ __all__ = ["Limits", "Registration", "Settings", "Timeouts"]
 
 
 class Registration(StrEnum):
-    """The two ways to a kubelet; one at a time, because two registrations of one resource cut each other off."""
+    """The two kinds of registration. Only one is used, because two registrations of one resource cut each other off."""
 
     DIRECT = "direct"  # the plugin calls Register on kubelet.sock
     WATCHER = "watcher"  # the kubelet's plugin watcher finds the socket in plugins_registry
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that the methods of a plugin may take."""
+    """Time limits of a plugin's methods, in seconds."""
 
-    allocate: float = 10.0  # then Allocate fails, and the kubelet refuses the pod
-    prefer: float = 1.0  # then the default preference is used
-    pre_start: float = 25.0  # then the container does not start; the kubelet itself gives up after 30 (0.8)
-    command: float = 10.0  # then the operator's command fails
-    loop_step: float = 1.0  # an async method that keeps the event loop longer is logged as a stall
-    stop: float = 2.0  # a discover() that is to end and does not is left behind after this
-    heartbeat: float = 2.0  # then /healthz and `status` say that the event loop is blocked, and where
+    allocate: float = 10.0  # afterwards Allocate fails, and the kubelet refuses the pod
+    prefer: float = 1.0  # afterwards the default preference is used
+    pre_start: float = 25.0  # afterwards the container does not start; the kubelet itself gives up after 30 (0.8)
+    command: float = 10.0  # afterwards the operator's command fails
+    loop_step: float = 1.0  # an async method that blocks the event loop longer is logged as a stall
+    stop: float = 2.0  # a cancelled discover() that has not ended is abandoned
+    heartbeat: float = 2.0  # afterwards /healthz and `status` report that the event loop is blocked, and where
 
     def __post_init__(self) -> None:
         _check_seconds(self)
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds before the daemon acts on something that is wrong."""
+    """Seconds before the daemon reacts to a problem."""
 
-    discovery: float = 30.0  # discover() fails: devices keep their last health for this long, then turn Unhealthy
+    discovery: float = 30.0  # discover() fails: devices keep their last health for this long, then become Unhealthy
     departed: float = 60.0  # a removed device stays listed as Unhealthy for at least this long
-    holders: float = 10.0  # which devices pods hold is read again after this, while the end of a pod matters
-    in_flight: float = 30.0  # a device that leaves DRA has its taint for this long before it is looked for in claims
+    holders: float = 10.0  # interval of reading which devices pods hold, while the end of a pod matters
+    in_flight: float = 30.0  # a device that leaves DRA has its taint for this long before claims are searched for it
     wiped: float = 35.0  # a driver that ends earlier claims registers after this; the kubelet removes slices after 30
     first_stream: float = 10.0  # registered without a ListAndWatch call for this long: registered again
-    lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
-    retry: float = 0.01  # registration failed: tried again after this, doubling each time
-    longest: float = 30.0  # the end of that doubling
+    lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubled each time
+    retry: float = 0.01  # registration failed: retried after this, doubled each time
+    longest: float = 30.0  # limit of that doubling
     checkpoint: float = 5.0  # the kubelet's checkpoint could not be read for this long: served without it
-    register: float = 15.0  # one Register call; the kubelet tries for 10 to connect back before it answers (2.1)
-    restart: float = 0.1  # a part of a resource failed: started again after this, doubling to 5 s
-    steady: float = 60.0  # after this long without a failure, the next one is a first one again
-    audit: float = 2.0  # after an allocation: the kubelet is asked for its pod, and later twice more
+    register: float = 15.0  # one Register call; the kubelet tries to connect back for 10 before it answers (2.1)
+    restart: float = 0.1  # a part of a resource failed: restarted after this, doubled up to 5 s
+    steady: float = 60.0  # after this long without a failure, the back-off starts again
+    audit: float = 2.0  # after an allocation: the kubelet's pods are listed after this, and later twice more
     burst: float = 0.05  # changes of the device list closer together than this are sent as one
 
     def __post_init__(self) -> None:
@@ -66,25 +66,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
     device_plugins_dir: str | Path | None = None  # PLUGWRIGHT_DEVICE_PLUGINS_DIR, then device-plugins below it
     registration: Registration = Registration.DIRECT
-    node_name: str = ""  # of this node in the API server, for DRA drivers; NODE_NAME
-    pod_uid: str = ""  # of this pod, where another may serve beside it during a rolling update; POD_UID
+    node_name: str = ""  # name of this node in the API server, for DRA drivers; NODE_NAME
+    pod_uid: str = ""  # UID of this pod; needed for rolling updates with maxSurge; POD_UID
     kubeconfig: Path | None = None  # for DRA drivers; None: the pod's service account, then KUBECONFIG
     release: str = "plugwright"  # owns the served resources and their state: namespace/name; PLUGWRIGHT_RELEASE
     state_dir: Path | None = None  # state over restarts, of each release in its own directory; None: not kept
-    node_dir: Path | None = None  # cordons and owners, shared by all daemons of the node; None: the state directory
+    node_dir: Path | None = None  # cordons and owners, shared by the node's daemons; None: the state directory
     control_socket: Path | None = None  # None: no control socket
     listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics; empty: no HTTP
-    node_addresses: tuple[str, ...] = ()  # of the node that probes, or "gateway"; others never crowd it out there
-    tls_cert: Path | None = None  # with its key: that port speaks TLS
+    node_addresses: tuple[str, ...] = ()  # addresses of the probing node, or "gateway"; others never crowd it out
+    tls_cert: Path | None = None  # with its key: enables TLS on that port
     tls_key: Path | None = None
-    metrics_token_file: Path | None = None  # /metrics takes the bearer token in this file; None: no token
+    metrics_token_file: Path | None = None  # /metrics requires the bearer token in this file; None: no token
     cordons: tuple[CordonRule, ...] = ()  # of the configuration that the daemon starts with
     watchdog: float = 0.0  # seconds after which a process whose event loop hangs ends itself; 0: never
     limits: Limits = msgspec.field(default_factory=Limits)
     timeouts: Timeouts = msgspec.field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
-        """Also makes paths of strings, and the enum's member of a way's name."""
+        """Also converts strings to paths, and the name of a registration to the enum's member."""
         for item in fields(self):
             if item.type in (Path | None, str | Path | None):
                 force_setattr(self, item.name, _path(item.name, getattr(self, item.name)))
@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node_directory(self) -> Path | None:
-        """The directory that all plugwright daemons of the node share; None if nothing is kept."""
+        """The directory that all plugwright daemons of the node share; None if nothing is stored."""
         return self.node_dir or self.state_dir
 
     @property

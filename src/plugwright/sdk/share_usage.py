@@ -1,6 +1,6 @@
-"""What holders use of their shares of a device, for the NodeReport, `status` and metrics.
+"""The holders' use of their shares of a device, for the NodeReport, `status` and metrics.
 
-A plugin that measures it answers `usage()` from memory.
+A plugin that measures it implements `usage()`, which answers from memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,31 +12,31 @@ from plugwright.text import clean
 
 __all__ = ["SHARE_LABELS", "HeldShare", "ShareUsage", "UsageOf", "incidents", "share_metrics", "usages"]
 
-HeldShare = tuple[str, str]  # device id, and the id of a claim's part of it
+HeldShare = tuple[str, str]  # device id, and the id of a claim's part of the device
 
 
 class ShareUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container or claim uses of one device, in bytes; None where it is not known.
+    """A container's or claim's use of one device, in bytes; None if unknown.
 
-    `used`, `peak` and `refusals` are the limiter's own count, which runs in the tenant's processes; `driver` is the
-    driver's, and decides whether the limit is exceeded.
+    `used`, `peak` and `refusals` are counted by the limiter, which runs in the tenant's processes; `driver` is counted
+    by the driver, and decides whether the limit is exceeded.
     """
 
     of: str  # identity of the physical device
     limit: int
-    at: float  # when it was measured, in seconds since the epoch
+    at: float  # time of the measurement, in seconds since the epoch
     used: int | None = None
-    peak: int | None = None  # the most that was counted at once
-    refusals: int | None = None  # requests for memory that did not fit
+    peak: int | None = None  # the highest count
+    refusals: int | None = None  # rejected requests for memory
     processes: int | None = None
     driver: int | None = None
-    driver_peak: int | None = None  # of those that were measured
-    exceeded: bool = False  # now
-    incidents: int = 0  # how often it began to be exceeded
+    driver_peak: int | None = None  # the highest measurement
+    exceeded: bool = False  # at present
+    incidents: int = 0  # how often the limit was exceeded anew
 
     @property
     def incident(self) -> str:
-        """How the limit was exceeded, in words; empty if it never was."""
+        """How the limit was exceeded, as text; empty if it never was."""
         if not self.incidents:
             return ""
         when = "exceeds its share now" if self.exceeded else "has exceeded its share"
@@ -57,9 +57,9 @@ UsageOf = Callable[[Sequence[HeldShare]], Sequence[ShareUsage]]
 
 
 def usages(resource: str, holdings: Holdings, usage: UsageOf) -> Iterator[tuple[Sequence[Holding], ShareUsage]]:
-    """For each container and claim the holdings of the resource that share one limit, and the use of one device.
+    """For each container and claim, the holdings of the resource that share one limit, and the use of one device.
 
-    Devices that were allocated together have one limit. Others, such as those of two requests, are looked up alone.
+    Devices allocated together have one limit. Others, such as those of two requests, are looked up separately.
     """
     held: dict[object, list[Holding]] = {}
     for holding in holdings.holdings:
@@ -80,7 +80,7 @@ def incidents(resource: str, holdings: Holdings, usage: UsageOf) -> list[str]:
 def share_metrics(
     resources: Iterable[tuple[str, UsageOf]], holdings: Holdings
 ) -> Iterator[tuple[str, str, list[tuple[list[str], int]]]]:
-    """Name, help and samples of each metric, those of holders that the ledger knows; an unknown value has no sample."""
+    """Name, help and samples of each metric, for the holders known to the ledger; an unknown value has no sample."""
     found = [
         ([clean(text) for text in _labels(resource, holders[0], measured)], measured)
         for resource, usage in resources

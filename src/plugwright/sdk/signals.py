@@ -1,13 +1,13 @@
-"""Signals of a running daemon: SIGTERM and SIGINT stop it, SIGHUP reloads; a stop has a limit, whatever hangs.
+"""Signals of a running daemon: SIGTERM and SIGINT stop it, SIGHUP reloads; a stop always has a time limit.
 
-The limit is longer while claims in progress are finished (`finishing`), until a second SIGTERM or SIGINT.
+The limit is extended while claims in progress are finished (`finishing`), until a second SIGTERM or SIGINT.
 
-SIGUSR1 and SIGUSR2, which end other processes, do nothing.
+SIGUSR1 and SIGUSR2, which by default end a process, are ignored.
 
-The kernel's notice of a signal goes to a thread of its own (`signal.set_wakeup_fd`), because a handler in Python only
-runs when the main thread gets back to the interpreter: one that hangs in a driver's library never does, and one that
-sleeps in the event loop does not where the kernel gave the signal to another thread. That thread sleeps until there is
-a signal. When a stop has not ended the process in time, it does.
+A separate thread receives the kernel's notice of a signal (`signal.set_wakeup_fd`), because a handler in Python only
+runs when the main thread returns to the interpreter: a main thread that hangs in a driver's library never does, and one
+that sleeps in the event loop does not if the kernel gave the signal to another thread. The thread sleeps until there is
+a signal. When a stop exceeds its limit, the thread ends the process.
 """
 
 import logging
@@ -31,19 +31,19 @@ logger = logging.getLogger(__name__)
 
 _STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 _HANDLED = (*_STOP, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # by default, each of them ends the process
-_FINISHING, _FINISHED = 254, 255  # notices of our own beside the numbers of signals
+_FINISHING, _FINISHED = 254, 255  # our own notices besides the numbers of signals
 
 
 class StopLimits(msgspec.Struct, frozen=True):
-    """Seconds; together less than the ten that a pod has to end."""
+    """Limits in seconds; together less than the ten that a pod has to end."""
 
     finish: float = 8.0  # for claims in progress, before the stop; without any, it takes no time
-    stop: float = 0.9  # for everything that ends in order
-    last_words: float = 0.05  # then for a log line about that
+    stop: float = 0.9  # for an orderly end
+    last_words: float = 0.05  # afterwards, for a log line about that
 
 
 class Signals:
-    """Receives signals while inside, in the main thread. `end` is called where a stop takes too long."""
+    """Receives signals while inside, in the main thread. Calls `end` if a stop takes too long."""
 
     def __init__(self, limits: StopLimits | None = None, end: Callable[[StopLimits], None] | None = None) -> None:
         self.stop = self.stop_now = self.reload = False  # `stop_now`: a second signal
@@ -66,14 +66,14 @@ class Signals:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        # Python waits at its end for a plugin's own threads that are not daemons: the limit goes on for those.
+        # At exit Python waits for a plugin's own non-daemon threads: the limit still applies to those.
         main = threading.main_thread()
         if not self.stop or all(thread is main or thread.daemon for thread in threading.enumerate()):
             self._close()
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Inside, a stop may take `limits.finish` longer, unless a second signal has come."""
+        """Inside, a stop can take `limits.finish` longer, unless a second signal has arrived."""
         self._notify(_FINISHING)
         try:
             yield
@@ -81,7 +81,7 @@ class Signals:
             self._notify(_FINISHED)
 
     def subscribe(self, wake: Callable[[], object]) -> None:
-        """Calls `wake`, which must not wait, in another thread after each signal from now on."""
+        """Calls `wake`, which must not block, in another thread after each signal from now on."""
         self._wake = wake
 
     def _close(self) -> None:
@@ -102,7 +102,7 @@ class Signals:
         self._wake()
 
     def _watch(self) -> None:
-        deadline: float | None = None  # set by the first signal that stops
+        deadline: float | None = None  # set by the first stop signal
         while True:
             self._received.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
             try:
@@ -126,12 +126,12 @@ class Signals:
 
 
 def _handled_by_thread(_: int, __: object) -> None:
-    """Only with a handler in Python does the kernel's notice reach the thread."""
+    """Does nothing: only with a handler in Python does the kernel's notice reach the thread."""
 
 
 def end_process(limits: StopLimits) -> None:
-    """Logs that and exits with code 0; a log that hangs as well does not keep the process."""
-    with suppress(RuntimeError):  # no thread left
+    """Logs the forced end and exits with code 0, even if the log hangs as well."""
+    with suppress(RuntimeError):  # no thread available
         words = threading.Thread(target=_say_so, name="plugwright-last-words", daemon=True)
         words.start()
         words.join(limits.last_words)

@@ -1,8 +1,8 @@
-"""The directory of the sockets being replaced under a running daemon, as `kubeadm reset` and a new join do.
+"""Detects that the directory of the sockets is replaced under a running daemon, as by `kubeadm reset` and a new join.
 
 inotify does not always report it: a mount, or a process that has the deleted directory open, keeps it alive. A mount
-goes on showing the deleted directory for ever. There only a new container, with a new mount, sees what the kubelet has
-now, so the daemon must end. Without a mount the new directory is at the same path, and is watched again.
+shows the deleted directory indefinitely. Only a new container with a new mount can then see the kubelet's present
+directory, so the daemon must end. Without a mount the new directory has the same path, and is watched again.
 """
 
 import logging
@@ -19,11 +19,11 @@ __all__ = ["watch_for_replacement"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_LOOK = 30.0  # seconds between two looks at an empty directory
+_LONGEST_LOOK = 30.0  # seconds between two checks of an empty directory
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """The directory as it was found."""
+    """The observed state of the directory."""
 
     inode: int = 0  # 0: there is no directory
     is_deleted: bool = False
@@ -31,9 +31,9 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 async def watch_for_replacement(directory: Directory, first_look: float = 0.1) -> None:
-    """Runs for ever, or raises `DirectoryReplaced`.
+    """Runs forever, or raises `DirectoryReplaced`.
 
-    Looks after every event, and while the directory is empty again now and then: files are removed before it is.
+    Checks after every event, and periodically while the directory is empty, because files are removed before it is.
     """
     backoff, inode = Backoff(first_look, max(first_look, _LONGEST_LOOK)), 0
     while True:

@@ -1,6 +1,6 @@
-"""The shapes of a daemon's status, as the control socket sends it and `plugwright status` prints it.
+"""The structure of a daemon's status, as the control socket sends it and `plugwright status` prints it.
 
-`control` fills them; a reader of this module loads no server.
+`control` fills it; a reader of this module does not load a server.
 """
 
 import math
@@ -24,33 +24,33 @@ __all__ = [
     "shown",
 ]
 
-NOT_SERVING = "starting or stopping"  # in the lines of the readiness probe: resources may be absent from a report
-# Codes of devices that are Unhealthy by plan, or that are reported as missing: no failure of the device.
+NOT_SERVING = "starting or stopping"  # in the lines of the readiness probe: a report can lack resources
+# Codes of devices that are Unhealthy as planned, or reported as missing: not a failure of the device.
 PLANNED_CODES = frozenset({"cordoned", "dra", "gone", "held", "holders-unknown", "unconfigured"})
 
-_LARGEST = 2**63  # beyond it few readers of JSON agree
-_DEEPEST = 4  # levels of an attribute that are shown
+_LARGEST = 2**63  # larger integers are not portable across JSON readers
+_DEEPEST = 4  # levels of nested attributes that are shown
 
 
 class RefusedConfig(msgspec.Struct, frozen=True):
-    """A version of the operator's file that is not in force, and why."""
+    """A rejected version of the operator's file, and why."""
 
-    sha256: str  # empty if it could not be read
+    sha256: str  # empty if the file could not be read
     since: float
     error: str
 
 
 class ConfigState(msgspec.Struct, frozen=True):
-    """The operator's file: the version in force, and the latest one if that was refused."""
+    """The operator's file: the version in force, and the latest one if it was rejected."""
 
     path: str
     sha256: str  # the first digits
-    loaded: float  # when it was last read and taken
-    failures: int = 0  # reloads that were refused, since the start
+    loaded: float  # when it was last read and accepted
+    failures: int = 0  # rejected reloads since the start
     refused: RefusedConfig | None = None
-    refused_names: Mapping[str, str] = {}  # resources left out, with the reasons
-    unnamed: tuple[str, ...] = ()  # names such as `nvidia.com/{model}` that no device has been found for
-    restored: bool = False  # the file was refused at the start: in force is the last good version of an earlier run
+    refused_names: Mapping[str, str] = {}  # omitted resources, with the reasons
+    unnamed: tuple[str, ...] = ()  # names such as `nvidia.com/{model}` without a matching device
+    restored: bool = False  # the file was rejected at the start: the last valid version of an earlier run is in force
 
     def problems(self) -> Iterator[str]:
         if self.refused is not None and self.restored:
@@ -70,9 +70,9 @@ class DeviceStatus(TypedDict):
     code: str  # the kind of the reason, such as `xid-79`; empty for a Healthy device
     since: float
     numa: list[int]
-    pods: list[str]  # that hold it, as namespace/name
-    api: str  # that offers it; empty while it is on its way from one to the other
-    claims: list[str]  # that hold it, as namespace/name
+    pods: list[str]  # pods that hold it, as namespace/name
+    api: str  # API that offers it; empty while it moves from one to the other
+    claims: list[str]  # claims that hold it, as namespace/name
     attributes: dict[str, object]
     capacity: dict[str, int]
 
@@ -82,24 +82,24 @@ class ResourceStatus(TypedDict):
     state: str  # of its registration, or `idle`
     reason: str
     since: float
-    rival: str  # how another plugin shows that serves the resource too, empty if none does
+    rival: str  # evidence that another plugin serves the resource too; empty if there is none
     owner: str  # the other daemon that owns the resource, empty if there is none
     endpoint: str
     streams: int
     registrations: int
-    fault: str  # why it was last started again, empty once it has run steadily since
+    fault: str  # why it was last restarted, empty after it has run steadily since
     restarts: int
-    held: str  # why it cannot be read which devices pods hold, empty if it can
-    stuck: dict[str, int]  # threads that hang in a method of the plugin, by method
+    held: str  # why the devices that pods hold cannot be read, empty if they can
+    stuck: dict[str, int]  # threads that hang in the plugin, by method
     discovery: str  # why discover() fails, empty if it does not
-    empty: str  # why the latest list has no device, where the plugin knows
-    expected: str  # how many devices the operator's file expects, empty if it does not say
+    empty: str  # why the latest list has no device, if the plugin knows
+    expected: str  # how many devices the operator's file expects, empty if it does not specify that
     shortfall: str  # why the devices are not the expected ones, empty if they are
     shortfall_code: str  # the kind of that reason
-    refused: str  # why the latest list was refused, empty if it was not
+    refused: str  # why the latest list was rejected, empty if it was not
     serve: str  # by which API: device-plugin, dra or both
-    exceeded: list[str]  # holders whose share exceeds its limit, or did
-    driver: dict[str, object] | None  # what the DRA driver says of itself; None where there is none
+    exceeded: list[str]  # holders whose share exceeds or exceeded its limit
+    driver: dict[str, object] | None  # status of the DRA driver; None if there is none
     devices: list[DeviceStatus]
 
 
@@ -107,15 +107,15 @@ class CordonStatus(TypedDict):
     resource: str
     id: str
     reason: str
-    by: str  # empty if it is not known
-    since: float | None  # None if it is not known
-    until: float | None  # None: without an end
+    by: str  # empty if unknown
+    since: float | None  # None if unknown
+    until: float | None  # None: no end
     declared: bool  # by a rule of the configuration; `resource` and `id` are its patterns
     served: bool  # whether the resource is served at present
 
 
 class HungStatus(TypedDict):
-    """A blocking call that hangs in a thread: a read of a dead file system, a driver that does not answer."""
+    """A blocking call that hangs in a thread: a read of a dead file system, a driver that does not respond."""
 
     name: str
     since: float  # when the call began
@@ -132,17 +132,17 @@ class DaemonStatus(TypedDict):
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
     pods_unreadable: str  # why the pods of the devices are not known, empty if they are
-    waiting: dict[str, str]  # by resource, devices that are kept back until a source of holdings can be read
+    waiting: dict[str, str]  # by resource, devices kept back until a source of holdings can be read
     log_lines_dropped: int
-    config: dict[str, object] | None  # a `ConfigState`; None for a plugin that is run without a file
+    config: dict[str, object] | None  # a `ConfigState`; None for a plugin that runs without a file
     resources: list[ResourceStatus]
 
 
 def shown(value: object) -> object:
-    """An attribute's value as `status` shows it: what JSON has, and the text of anything else. Never raises."""
+    """An attribute's value as `status` shows it: a JSON value, or the text of anything else. Never raises."""
     try:
         return _shown(value, _DEEPEST)
-    except Exception:  # noqa: BLE001  an object of the plugin's own kind
+    except Exception:  # noqa: BLE001  an object of the plugin's own type
         return clean(value)
 
 

@@ -1,9 +1,9 @@
-"""Supervision of one resource: what fails in it is visible, starts again, and touches no other resource.
+"""Supervision of one resource: its failures are reported, its parts restarted, and other resources unaffected.
 
-A resource has parts that run for ever: discovery, registration, the bookkeeping of removed devices. Whatever one of
-them raises, the plugin's fault or ours, is logged with its traceback, counted, shown in `status` and handed to the
-part, which turns the devices Unhealthy; then the part is started again after a wait. Plugin code that does not end when
-it is cancelled is left behind: neither a thread nor a task can be killed, but nobody has to wait for it.
+A resource has parts that run forever: discovery, registration, the bookkeeping of removed devices. Every exception of a
+part, whether the plugin's fault or ours, is logged with its traceback, counted, shown in `status` and passed to the
+part, which marks the devices Unhealthy; then the part is restarted after a wait. Plugin code that does not end when it
+is cancelled is abandoned: neither a thread nor a task can be killed, but nothing has to wait for it.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ __all__ = ["Part", "ResourceSupervisor", "RestartTiming"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_WAIT = 5.0  # a resource that is not served is worth an attempt every few seconds
+_LONGEST_WAIT = 5.0  # seconds; a resource that is not served is worth an attempt every few seconds
 
 
 class Part(msgspec.Struct, frozen=True):
-    """`failed` gets the reason; `restarted` is called when the part is about to run again."""
+    """A part of a resource. `failed` gets the reason; `restarted` is called when the part is about to run again."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -38,27 +38,27 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class RestartTiming(msgspec.Struct, frozen=True):
-    """The time by which parts are steady, and the wait before one is started again."""
+    """The clock that decides whether parts are steady, and the wait before a restart."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 class ResourceSupervisor:
-    """`fault` is the last failure, until every part has run steadily since."""
+    """Restarts the failed parts of a resource. `fault` is the last failure, until every part has run steadily since."""
 
     def __init__(
         self, resource: str, metrics: ResourceMetrics, settings: Settings, clock: RestartTiming | None = None
     ) -> None:
         self.fault = Latest("")
-        self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, and still running
+        self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, but still running
         self._resource, self._metrics, self._clock = resource, metrics, clock or RestartTiming()
         self._timeouts, self._stop_limit = settings.timeouts, settings.limits.stop
         self._problems = LogOnce(logger)
         self._steady: asyncio.TimerHandle | None = None
 
     async def run(self, parts: Sequence[Part]) -> None:
-        """Runs the parts for ever. They end together, if the failure of one cannot even be recorded."""
+        """Runs the parts forever. They end together if the failure of one cannot even be recorded."""
         backoff = self._backoff()
         try:
             while True:
@@ -87,7 +87,7 @@ class ResourceSupervisor:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self.end(*tasks)  # streams end here, and the kubelet takes the devices for unhealthy
+            await self.end(*tasks)  # this ends the streams, and the kubelet considers the devices unhealthy
         return _error_of(done.pop())
 
     async def _keep(self, part: Part) -> None:
@@ -106,7 +106,7 @@ class ResourceSupervisor:
             part.restarted()
 
     def _record(self, name: str, error: BaseException) -> str:
-        """The reason, for `status` and for the devices."""
+        """Records a failure; returns the reason, for `status` and for the devices."""
         reason = clean(f"{name} failed: {type(error).__name__}: {clean(error)}")
         self._metrics.restarts += 1
         facts = {"resource": self._resource, "error": reason}

@@ -1,8 +1,8 @@
 """Hardware in sysfs: attributes, drivers, NUMA nodes, PCI functions, and the device nodes in /dev.
 
-Every root is an argument, so that a tree in a temporary directory is as good as a machine. What is absent or cannot
-be read is empty: hardware may go away while it is being read, and may say anything of itself. Which of it becomes a
-device is decided in the plugins.
+Every root is an argument, so that a tree in a temporary directory can replace a machine. Absent and unreadable content
+counts as empty: hardware can disappear while it is being read, and can report any value. The plugins decide which
+hardware becomes a device.
 """
 
 import os
@@ -40,8 +40,8 @@ _STANDARD = "resource.kubernetes.io"
 NUMA_ATTRIBUTE = f"{_STANDARD}/numaNode"
 _NUMA_NODE = re.compile("[0-9]{1,9}")
 _MOUNTINFO = Path("/proc/self/mountinfo")
-_LINKS = 40  # as many as the kernel follows
-_DEPTH = 8  # from a USB or PCI device down to the deepest node below it, with room to spare
+_LINKS = 40  # same as the kernel
+_DEPTH = 8  # from a USB or PCI device to the deepest node below it, with a margin
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -62,13 +62,13 @@ class Host(msgspec.Struct, frozen=True):
         return self.root / "proc"
 
     def has_tmpfs_dev(self, mountinfo: Path = _MOUNTINFO) -> bool:
-        """Whether /dev is a tmpfs, as a container runtime or systemd makes one; the kernel's own is a devtmpfs."""
+        """Whether /dev is a tmpfs made by a container runtime or systemd; the kernel's own is a devtmpfs."""
         try:
             lines = [line.split(" ") for line in mountinfo.read_text(errors="replace").splitlines()]
         except OSError:
             return False
         kinds = [words[words.index("-") + 1] for words in lines if "-" in words and words[4] == str(self.dev)]
-        return kinds[-1:] == ["tmpfs"]  # the last one is on top
+        return kinds[-1:] == ["tmpfs"]  # the last mount is on top
 
     def seen(self, path: str) -> Path:
         """The path below `root` of a path of the host."""
@@ -79,15 +79,15 @@ class Host(msgspec.Struct, frozen=True):
         return "/" + str(seen.relative_to(self.root))
 
     def has(self, path: str) -> bool:
-        """By stat: an unprivileged daemon may stat device nodes, but not open them."""
+        """Whether a path exists, by stat: an unprivileged daemon can stat device nodes, but not open them."""
         try:
             self.stat(path)
-        except (OSError, ValueError):  # no path at all, such as one with a NUL in it
+        except (OSError, ValueError):  # not a valid path, such as one that contains a NUL
             return False
         return True
 
     def stat(self, path: str) -> os.stat_result:
-        """The status of a path of the host, links followed; OSError where there is none."""
+        """The status of a path of the host, following links; OSError if it does not exist."""
         return os.stat(path if self.is_whole else self.seen(self.resolve(path)))  # noqa: PTH116
 
     @property
@@ -96,17 +96,17 @@ class Host(msgspec.Struct, frozen=True):
         return str(self.root) == "/"
 
     def resolve(self, path: str) -> str:
-        """The host's own path with every link followed, none of them out of `root`."""
+        """The host's own path with every link followed, none of which leads out of `root`."""
         if self.is_whole:
             return str(real(Path(path)))
         return str(self._trace(path)[-1])
 
     def passed(self, path: str) -> list[str]:
-        """The directories in which `path` is looked up: a user who may change one of them decides where it leads."""
+        """The directories in which `path` is looked up: a user who can change one of them controls where it leads."""
         return [str(directory) for directory in dict.fromkeys(self._trace(path)[:-1])]
 
     def _trace(self, path: str) -> list[PurePosixPath]:
-        """Every directory passed, and then the end of the path."""
+        """Every directory passed, followed by the end of the path."""
         passed: list[PurePosixPath] = []
         done, left, links = PurePosixPath("/"), list(PurePosixPath(path).parts[:0:-1]), 0
         while left:
@@ -138,7 +138,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class SysfsNode(msgspec.Struct, frozen=True):
-    """A device node: its path on the host, the subsystem that it belongs to, and its directory in /sys."""
+    """A device node: its path on the host, its subsystem, and its directory in /sys."""
 
     path: str
     subsystem: str
@@ -165,7 +165,7 @@ class PciFunction(msgspec.Struct, frozen=True):
 
 
 def real(path: Path) -> Path:
-    """With every link followed; `path` itself where one of them has gone, for which pathlib raises."""
+    """The path with every link followed; `path` itself if one of them is missing, for which pathlib raises."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
@@ -173,7 +173,7 @@ def real(path: Path) -> Path:
 
 
 def matching(directory: Path, pattern: str) -> list[Path]:
-    """The paths below a directory that match a pattern, sorted; none if it has gone."""
+    """The paths below a directory that match a pattern, sorted; empty if the directory is missing."""
     try:
         return sorted(directory.glob(pattern))
     except OSError:
@@ -182,7 +182,7 @@ def matching(directory: Path, pattern: str) -> list[Path]:
 
 def attribute(directory: Path, name: str) -> str:
     try:
-        # Some drivers fill a buffer up with NULs, which no path and no variable may have.
+        # Some drivers pad a buffer with NULs, which no path and no variable can contain.
         text = directory.joinpath(name).read_text(encoding="utf-8", errors="replace")
         return text.replace("\0", "").strip()
     except (OSError, ValueError):
@@ -190,7 +190,7 @@ def attribute(directory: Path, name: str) -> str:
 
 
 def link_name(directory: Path, name: str) -> str:
-    """The last name of a link's target: of `driver`, `subsystem`, `iommu_group`."""
+    """The last component of a link's target: of `driver`, `subsystem`, `iommu_group`."""
     try:
         return Path(os.readlink(directory / name)).name  # noqa: PTH115
     except OSError:
@@ -198,7 +198,7 @@ def link_name(directory: Path, name: str) -> str:
 
 
 def entries(directory: Path) -> list[Path]:
-    """The paths in a directory, sorted; none if there is no such directory."""
+    """The paths in a directory, sorted; empty if it does not exist."""
     try:
         return sorted(directory.iterdir())
     except OSError:
@@ -211,9 +211,9 @@ def uevent(directory: Path) -> dict[str, str]:
 
 
 def numa_nodes(directory: Path) -> tuple[int, ...]:
-    """The NUMA node of a device or of the nearest of its parents that has one; -1 in sysfs means none.
+    """The NUMA node of a device or of its nearest parent that has one; -1 in sysfs means none.
 
-    An IOMMU group has those of its devices, a disk made of others has theirs.
+    An IOMMU group has the nodes of its devices, and a disk composed of others has theirs.
     """
     device = real(directory)
     for path in (device, *device.parents):
@@ -226,31 +226,31 @@ def numa_nodes(directory: Path) -> tuple[int, ...]:
 
 
 def nodes_below(directory: Path) -> list[SysfsNode]:
-    """The device nodes of a device and below it, but not those of another device behind it."""
+    """The device nodes of a device and below it, except those of another device behind it."""
     return sorted(_nodes(real(directory), _DEPTH), key=lambda node: node.path)
 
 
 def pci_address_of(directory: Path) -> str:
-    """The PCI function that a device is, or is behind."""
+    """The address of the PCI function that a device is or is behind."""
     device = real(directory)
     return next((path.name for path in (device, *device.parents) if _PCI_ADDRESS.fullmatch(path.name)), "")
 
 
 def standard_attributes(directory: Path) -> dict[str, str | int]:
-    """The attributes that Kubernetes has names for, of a device that is a PCI function or is behind one; else none.
+    """The attributes with names defined by Kubernetes, for a PCI function or a device behind one; otherwise none.
 
-    Drivers of all vendors publish them alike, so that a claim can ask for a GPU and a NIC on one PCIe root.
+    Drivers of all vendors publish the same ones, so that a claim can request a GPU and a NIC on one PCIe root.
     """
     address = pci_address_of(directory)
     if not address:
         return {}
-    # The outermost root: behind Intel's VMD there is another one, which shares the wires of the first.
+    # The outermost root: Intel's VMD adds another one, which shares the lanes of the first.
     root = next((part for part in real(directory).parts if _PCI_ROOT.fullmatch(part)), "")
     attributes: dict[str, str | int] = {f"{_STANDARD}/pciBusID": address}
     if root:
         attributes[f"{_STANDARD}/pcieRoot"] = root
     nodes = numa_nodes(directory)
-    # Without NUMA there is no attribute: with -1, all such devices would be on one node.
+    # Without NUMA there is no attribute: with -1, all such devices would seem to be on one node.
     if len(nodes) == 1 and nodes[0] in NUMA_NODES:
         attributes[NUMA_ATTRIBUTE] = nodes[0]
     return attributes
@@ -273,7 +273,7 @@ def pci_functions(sys: Path) -> list[PciFunction]:
 
 
 def _parts(device: Path) -> list[Path]:
-    """The devices of which a virtual one is made."""
+    """The devices that a virtual one is composed of."""
     if device.parts[-3:-1] == ("virtual", "vfio"):
         return entries(device.parents[3] / "kernel" / "iommu_groups" / device.name.removeprefix("noiommu-") / "devices")
     return entries(device / "slaves")
@@ -282,7 +282,7 @@ def _parts(device: Path) -> list[Path]:
 def _target(link: Path) -> PurePosixPath:
     try:
         return PurePosixPath(os.readlink(link))  # noqa: PTH115
-    except OSError:  # gone meanwhile
+    except OSError:  # removed in the meantime
         return PurePosixPath(link.name)
 
 
@@ -297,5 +297,5 @@ def _nodes(directory: Path, depth: int) -> Iterator[SysfsNode]:
 
 
 def _is_other_device(directory: Path) -> bool:
-    """Behind a hub there are other USB devices, behind a bridge other PCI functions."""
+    """Whether it is another device: a hub has other USB devices behind it, a bridge other PCI functions."""
     return directory.joinpath("devnum").exists() or _PCI_ADDRESS.fullmatch(directory.name) is not None

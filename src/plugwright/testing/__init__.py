@@ -1,7 +1,7 @@
-"""Tests of plugin authors: an emulated kubelet beside their plugin, and pods that request devices.
+"""Test tools for plugin authors: an emulated kubelet beside their plugin, and pods that request devices.
 
-The public names are loaded when they are first used, because pytest loads this package in every project where
-plugwright is installed.
+The public names are loaded at their first use, because pytest loads this package in every project where plugwright is
+installed.
 """
 
 from importlib import import_module

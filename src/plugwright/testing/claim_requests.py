@@ -1,6 +1,6 @@
-"""Claims for tests, written as what they request.
+"""Claims for tests, written as their requests.
 
-A module of its own, so that a test with the emulated kubelet alone loads no SDK.
+A separate module, so that a test that uses only the emulated kubelet loads no SDK.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from plugwright.kubelet.pods import PodSpec
 __all__ = ["PodWithClaims", "RequestedClaim", "claim_requesting", "pod_claim_name"]
 
 Wanted: TypeAlias = int | Sequence[str] | Mapping[str, str | int]
-"""So many devices; or those with these ids; or a share of one, as `{"memory": "20Gi"}`."""
+"""A number of devices; or their ids; or a share of one, such as `{"memory": "20Gi"}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedClaim:
-    """`requests` are by resource. An empty `name`: each pod gets a claim of its own."""
+    """`requests` are by resource. With an empty `name`, each pod gets its own claim."""
 
     requests: Mapping[str, Wanted] = field(hash=False)
     name: str = ""
@@ -27,7 +27,7 @@ class RequestedClaim:
 
 @dataclass(frozen=True, slots=True)
 class PodWithClaims(PodSpec):
-    """A pod whose claims are made and allocated when it is admitted."""
+    """A pod whose claims are created and allocated when it is admitted."""
 
     wanted: tuple[RequestedClaim, ...] = ()
 
@@ -41,8 +41,8 @@ def claim_requesting(
 ) -> RequestedClaim:
     """A claim for `{"example.com/tape": 1}`, for `{"example.com/tape": ["st1"]}`, or for a share of one device.
 
-    Pods share a claim that has a `name`. `parameters` are its opaque configuration. `admin_access` is that of a
-    monitor, which gets devices that others hold.
+    Pods share a claim that has a `name`. `parameters` are its opaque configuration. `admin_access` is for a monitor,
+    which gets devices held by others.
     """
     if not requests:
         raise TypeError("a claim must request something, got nothing")
@@ -50,5 +50,5 @@ def claim_requesting(
 
 
 def pod_claim_name(number: int) -> str:
-    """By which the containers of a pod name its claim."""
+    """The name by which the containers of a pod refer to its claim."""
     return f"claim-{number}"

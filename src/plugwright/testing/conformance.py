@@ -1,4 +1,4 @@
-"""The contract test as one line of an author's own test; what is checked is `conformance`."""
+"""The contract test as one line of an author's own test; `conformance` contains the checks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -25,11 +25,11 @@ async def assert_conformance(
     dra: bool = False,
     options: VerifyOptions | None = None,
 ) -> list[Verdict]:
-    """Verifies the program; raises AssertionError with each failure and each crash that is not `known`.
+    """Verifies the program; raises AssertionError with each failure and each crash that is not in `known`.
 
-    `{dir}` in the command and in `env` is the device-plugins directory, `{root}` the one above it, `{socket}` is
+    `{dir}` in the command and in `env` is the device-plugins directory, `{root}` its parent, `{socket}` is
     kubelet.sock. `rules` are ids, groups or patterns; without any, all rules are checked. Returns every verdict. A run
-    in which nothing could be checked raises AssertionError too.
+    in which nothing could be checked also raises AssertionError.
 
     With `dra` the program is a DRA driver; the placeholders are then those of `plugwright verify --dra`, and the extra
     `cluster` must be installed, for the API server.

@@ -1,7 +1,7 @@
-"""The harness of plugin tests: plugins of the SDK served beside an emulated kubelet, in the test's own event loop.
+"""The harness of plugin tests: serves plugins of the SDK beside an emulated kubelet, in the test's event loop.
 
 A unix socket's path has at most 107 bytes, and pytest names directories after the test: the kubelet's files stay in the
-test's directory, and where that is too deep, its sockets are reached through a short link.
+test's directory, and if that path is too long, its sockets are reached through a short link.
 """
 
 import asyncio
@@ -44,21 +44,21 @@ from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod
 __all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "until_listed"]
 
 _NODE = "node"
-_QUICK = Timing(reconcile=0.05)  # a real plugin watcher lets a driver wait for up to a second
-_RETRY_TIME = 1.0  # seconds for a discover() that failed: the SDK calls it three or four times in them
+_QUICK = Timing(reconcile=0.05)  # a real plugin watcher can delay a driver for up to a second
+_RETRY_TIME = 1.0  # seconds for a failing discover(), in which the SDK calls it three or four times
 
 
 class PluginKubelet(Kubelet):
-    """The kubelet of `running`, with a view of the plugins that it serves: the wire has no reasons."""
+    """The kubelet of `running`, with a view of its plugins, because the wire carries no reasons."""
 
     daemon: Daemon
     api: OneNode  # the API server in memory, for claims
-    cdi: Path  # where the CDI specs of claims are
+    cdi: Path  # directory of the claims' CDI specs
 
     async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
-        """As `Kubelet.admit`; first, as the scheduler does, allocates the claims that the pod wants.
+        """Like `Kubelet.admit`, but first allocates the claims that the pod requests, as the scheduler does.
 
-        Raises `PodRefused` where devices for them are not free within the kubelet's `timeout`: a real pod would wait.
+        Raises `PodRefused` if their devices do not become free within the kubelet's `timeout`: a real pod would wait.
         """
         if not isinstance(pod, PodWithClaims):
             return await super().admit(pod, predicates)
@@ -77,7 +77,7 @@ class PluginKubelet(Kubelet):
             claim_allocation.release(self.api, pod.spec.namespace, claim.claim_name, pod.uid)
 
     def container(self, pod: Pod, name: str = "main") -> RunContainerOptions:
-        """The options of a container with what a runtime makes of its CDI names: the same for both APIs."""
+        """The options of a container, with a runtime's expansion of its CDI names: the same for both APIs."""
         granted = pod.container(name)
         edits = resolution.edits_for(granted.cdi, [self.cdi]) if granted.cdi else []
         return replace(
@@ -104,7 +104,7 @@ class PluginKubelet(Kubelet):
             async with asyncio.timeout(limit := self.settings.timeout if drivers else 0):
                 if not await self.api.until(is_allocated, limit):
                     raise TimeoutError
-                # A kubelet that does not know the driver yet would try again after a minute.
+                # A kubelet that does not know the driver yet would retry after a minute.
                 await self.daemon.changed.until(
                     lambda: not any(map(_has_waiting_driver, self.daemon.resources.values()))
                 )
@@ -113,11 +113,11 @@ class PluginKubelet(Kubelet):
             raise PodRefused(pod.key, "Unschedulable", f"cannot allocate all claims: {problem}") from None
 
     def status(self) -> DaemonStatus:
-        """What `plugwright status -o json` would show of the plugins."""
+        """The status of the plugins as printed by `plugwright status -o json`."""
         return report(self.daemon)
 
     async def reason(self, resource: str, device_id: str, health: Health | str = Health.UNHEALTHY) -> str:
-        """The reason that the plugin gave for a device, once it has this health; empty if it gave none."""
+        """The plugin's reason for a device, once the device has this health; empty if it gave none."""
         __tracebackhide__ = True
         latest, health = self.daemon.resource(resource).inventory.latest, Health(health)
         try:
@@ -151,12 +151,12 @@ async def running(
     served: Settings | None = None,
     serve: str | ServeSettings = "",
 ) -> AsyncIterator[PluginKubelet]:
-    """Serves one plugin or several while inside; yields the kubelet once it has a device list of each.
+    """Serves one or several plugins while inside; yields the kubelet once it has a device list of each.
 
-    The kubelet's files are in `tmp_path/kubelet`. `settings` are the kubelet's; `served` are the plugins', with the
-    kubelet's directories put in. `serve` is `device-plugin`, `dra` or `both`, as for run(); the API server that DRA
-    needs is in memory, `kubelet.api`. Raises `PluginError` with the reason where a list does not come, and at the end
-    `KubeletFindings` where there are findings that `settings.allowed` does not have.
+    The kubelet's files are in `tmp_path/kubelet`. `settings` are the kubelet's; `served` are the plugins', to which the
+    kubelet's directories are added. `serve` is `device-plugin`, `dra` or `both`, as for run(); the API server for DRA
+    is in memory, `kubelet.api`. Raises `PluginError` with the reason if a list does not arrive, and at the end
+    `KubeletFindings` for findings that `settings.allowed` does not contain.
     """
     __tracebackhide__ = True
     plugins = _checked_arguments(plugins, tmp_path)
@@ -198,7 +198,7 @@ def _driver(api: OneNode, runtime: ResourceRuntime) -> ResourceDriver | None:
         return None
     check_installed("running() with serve='dra' or 'both'", ("starlette",), "testing")
     from plugwright.apiserver.in_process_client import InProcessClient
-    from plugwright.dra.driver import Driver  # a client of the API server, which most tests do without
+    from plugwright.dra.driver import Driver  # a client of the API server, which most tests do not need
 
     return Driver(runtime, connect=lambda _: InProcessClient(api))
 
@@ -217,7 +217,7 @@ def _has_waiting_driver(runtime: ResourceRuntime) -> bool:
 
 @contextmanager
 def checked_findings(kubelet: Kubelet) -> Iterator[None]:
-    """Raises at the end what a real kubelet would stumble over; an error from inside gets it as a note."""
+    """Raises at the end for problems with a real kubelet; an error from inside gets them as a note."""
     __tracebackhide__ = True
     try:
         yield
@@ -237,7 +237,7 @@ def _checked_arguments(plugins: object, tmp_path: object) -> list[Plugin]:
 
 
 async def until_listed(events: AsyncGenerator[Event, None], resources: Collection[str], listed: set[str]) -> None:
-    """Returns when all `resources` are listed, or any resource where none is named; adds them to `listed`."""
+    """Returns when all `resources` are listed, or any resource if none is given; adds them to `listed`."""
     async for event in events:
         if isinstance(event, StateChange) and event.kind == "list":
             listed.add(event.about)
@@ -254,7 +254,7 @@ def kubelet_root(directory: Path) -> Iterator[Path]:
 
 
 async def _until_discovery_fails(daemon: Daemon) -> None:
-    """Returns when discover() of a plugin has failed for longer than the time for retries."""
+    """Returns when discover() of a plugin has been failing for longer than the time for retries."""
     while True:
         await daemon.changed.until(lambda: any(map(_discovery_fails, daemon.resources.values())))
         await asyncio.sleep(_RETRY_TIME)

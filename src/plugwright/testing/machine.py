@@ -1,8 +1,8 @@
-"""A machine that can boot: the directories that a plugin reads and writes, and what a reboot does to them.
+"""A machine that can boot: the directories that a plugin reads and writes, and the effect of a reboot on them.
 
 A plugin whose roots are arguments runs on it without hardware and without root. `/run`, `/dev` and `/tmp` are empty
-after a boot, as on a real machine, devices may be counted in another order, and the kubelet starts containers by the
-answers it has stored. `missing` says what a container runtime would not find then.
+after a boot, as on a real machine, devices can be enumerated in another order, and the kubelet starts containers from
+its stored answers. `missing` lists what a container runtime would then not find.
 """
 
 import shutil
@@ -27,7 +27,7 @@ _LASTING = ("etc", "proc", "sys", "var")
 class Machine:
     """The machine below `root`, booted once; `populate` is called at every boot, to make the nodes of devices.
 
-    `/var/run` is a link to `/run`, `/dev/null` is there, `/proc/sys/kernel/random/boot_id` is another after each boot.
+    `/var/run` is a link to `/run`, `/dev/null` exists, and each boot changes `/proc/sys/kernel/random/boot_id`.
     """
 
     def __init__(self, root: Path, populate: Callable[["Machine"], None] = lambda _: None) -> None:
@@ -40,7 +40,7 @@ class Machine:
         self.reboot()
 
     def path(self, host_path: str | Path) -> Path:
-        """Where a path of the machine is: `/dev/st0` is `root/dev/st0`; a path below `root` is itself."""
+        """The location of a machine's path: `/dev/st0` is `root/dev/st0`; a path below `root` stays unchanged."""
         path = Path(host_path)
         return path if path.is_relative_to(self.root) else self.root / path.relative_to("/")
 
@@ -49,7 +49,7 @@ class Machine:
         return self.path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def reboot(self) -> None:
-        """End what is to end with the machine first: the plugin, and the kubelet of `running`."""
+        """Reboots. First end whatever ends with the machine: the plugin, and the kubelet of `running`."""
         self.boots += 1
         for name in _EMPTY_AFTER_BOOT:
             shutil.rmtree(self.root / name, ignore_errors=True)
@@ -61,12 +61,12 @@ class Machine:
         self._populate(self)
 
     def enumerated(self, devices: Sequence[T]) -> list[T]:
-        """The devices in the order in which they are found at this boot: another one than at the last."""
+        """The devices in the order of their discovery at this boot, which differs from that at the previous boot."""
         start = (self.boots - 1) % len(devices) if devices else 0
         return [*devices[start:], *devices[:start]]
 
     def missing(self, given: RunContainerOptions) -> list[str]:
-        """What a runtime would not find for a container that was given this: paths of the machine and CDI names."""
+        """What a runtime would not find for a container with this allocation: paths of the machine and CDI names."""
         missing = [path for path in self._paths(given) if not self.path(path).exists()]
         for name in given.cdi:
             try:

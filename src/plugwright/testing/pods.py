@@ -1,6 +1,6 @@
 """Pods for tests, written as resource requests instead of manifests.
 
-A module of its own, so that a test with the emulated kubelet alone loads no SDK.
+A separate module, so that a test that uses only the emulated kubelet loads no SDK.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -23,7 +23,7 @@ _SHOWN = 100  # characters of a command or of output in a message
 
 
 class PluginProcess(asyncio.SubprocessProtocol):
-    """A plugin's process; `output` is all that it has written so far, both streams together."""
+    """A plugin's process; `output` is its output so far on both streams."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = tuple(command)
@@ -54,7 +54,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
         return self.returncode or 0
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, limit: float = _STOP_LIMIT) -> int:
-        """Sends a signal to the process group and waits for the end; after `limit` seconds SIGKILL."""
+        """Sends a signal to the process group and waits for the end; after `limit` seconds sends SIGKILL."""
         self._send(number)
         try:
             with suppress(TimeoutError):
@@ -75,7 +75,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
         self._changed.notify()
 
     def process_exited(self) -> None:
-        # Its children may hold the pipe open for ever, and nothing else would end them.
+        # Its children can hold the pipe open indefinitely, and nothing else would end them.
         self._send(signal.SIGKILL)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -103,10 +103,10 @@ class PluginProcess(asyncio.SubprocessProtocol):
 async def plugin_process(
     kubelet: Kubelet, command: Sequence[str | Path], *resources: str, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[PluginProcess]:
-    """Runs `command` while inside; yields once the kubelet has a list of each resource, or of any if none is named.
+    """Runs `command` while inside; yields once the kubelet has a list of each resource, or of any if none is given.
 
     `{dir}` in an argument or a value of `env` is the device-plugins directory, `{root}` the kubelet's, `{socket}` its
-    registration socket. Raises `PluginError` where the plugin ends or no list comes within the kubelet's `timeout`.
+    registration socket. Raises `PluginError` if the plugin ends or no list arrives within the kubelet's `timeout`.
     """
     __tracebackhide__ = True
     arguments = [_fill_in(str(argument), kubelet.paths) for argument in command]
@@ -121,7 +121,7 @@ async def plugin_process(
             yield process
         finally:
             await process.stop()
-            sys.stderr.write(process.output)  # pytest shows it with a test that fails
+            sys.stderr.write(process.output)  # pytest shows it with a failing test
 
 
 def _check_listed(process: PluginProcess, resources: Sequence[str], listed: set[str], timeout: float) -> None:
@@ -144,7 +144,7 @@ async def _start(command: Sequence[str], environment: Mapping[str, str]) -> Plug
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # a process group of its own, so that its children end with it
+            start_new_session=True,  # a separate process group, so that its children end with it
         )
     except OSError as error:
         raise ConfigError(f"cannot start `{shlex.join(command):.{_SHOWN}}`: {error.strerror}") from None

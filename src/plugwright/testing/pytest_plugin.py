@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Log lines in pytest's reports get the facts of `extra`; those of other packages stay as they are."""
+    """Adds the facts of `extra` to log lines in pytest's reports; those of other packages stay unchanged."""
     plugin = session.config.pluginmanager.get_plugin("logging-plugin")
     for name in ("caplog_handler", "report_handler", "log_cli_handler", "log_file_handler"):
         handler = getattr(plugin, name, None)
@@ -56,7 +56,7 @@ class _WithFacts(logging.Formatter):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Names the missing line of a configuration in which pytest-asyncio is there and not switched on."""
+    """Names the missing configuration line if pytest-asyncio is installed but not enabled."""
     try:
         return (yield)
     except pytest.fail.Exception as error:
@@ -85,7 +85,7 @@ def _fail_without_asyncio(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def kubelet_settings(request: pytest.FixtureRequest) -> "testing.KubeletSettings":
-    """The settings of the `kubelet` marker; a project may define a fixture of this name instead."""
+    """The settings of the `kubelet` marker; a project can override them by a fixture of this name."""
     marker = request.node.get_closest_marker("kubelet")
     return testing.KubeletSettings(**(marker.kwargs if marker else {}))
 

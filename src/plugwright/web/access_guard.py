@@ -1,9 +1,9 @@
-"""Who may see the page and use its buttons.
+"""Controls access to the page and its buttons.
 
-Every user of the machine, and every page that a browser has open, can connect to a port of loopback. So the page is
-for those who know its address: that has a token, which becomes a cookie. A change needs a second token, which only a
-page of ours contains, and the Origin of such a page. Host must be a name of loopback: a name that another site's
-owner has point here is none.
+Every user of the machine, and every page open in a browser, can connect to a loopback port. So the page is only for
+those who know its address: it contains a token, which becomes a cookie. A change needs a second token, which only our
+pages contain, and the Origin of such a page. Host must be a name of loopback, which excludes names of other sites that
+resolve to this address.
 """
 
 import hmac
@@ -35,7 +35,7 @@ _CLOSED = "This page is open to those who have its address: use the one that plu
 
 
 class AccessGuard(msgspec.Struct, frozen=True):
-    """`visit` is in the address that is printed, `change` in forms of the page."""
+    """`visit` is a part of the printed address, `change` of forms on the page."""
 
     visit: str
     change: str
@@ -45,7 +45,7 @@ class AccessGuard(msgspec.Struct, frozen=True):
         return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
 
     def refusal(self, request: Request) -> Response | None:
-        """The answer to a request that may not be served; None if it may."""
+        """The response to a forbidden request; None if it is allowed."""
         host = request.headers.get("host", "")
         if _name_of(host) not in _HOSTS:
             return PlainTextResponse("Host must be 127.0.0.1 or localhost\n", 421)
@@ -75,7 +75,7 @@ class AccessGuard(msgspec.Struct, frozen=True):
 
 
 def _cookie(request: Request) -> str:
-    """Browsers give a cookie to every port of a host: each page has its own name."""
+    """The cookie's name. Browsers send a cookie to every port of a host, so each page has its own name."""
     server = request.scope.get("server") or ("", 0)
     return f"plugwright-{server[1]}"
 

@@ -1,13 +1,14 @@
-"""The view of claims: what each asks for, the devices it got, and who uses it."""
+"""The view of claims: the requests, devices and users of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plugwright.explain.world import ApiObject, allocation_of, identity
 from plugwright.fleet.claim_users import text_of
+from plugwright.fleet.fleet_devices import FleetDevice
 from plugwright.model import natural_order
 from plugwright.web.live_fleet import LiveFleet
-from plugwright.web.markup import Html, attribute, command, node_link, table, text
+from plugwright.web.markup import Html, attribute, command, device_link, node_link, pod_link, table, text
 from plugwright.web.rendering import Rendering
 
 __all__ = ["ClaimsPage"]
@@ -40,7 +41,8 @@ class ClaimsPage:
 
 def _row(claim: ApiObject, fleet: LiveFleet) -> Sequence[Html]:
     namespace, name = identity(claim)
-    users = [text_of(user.get("name")) for user in (claim.get("status") or {}).get("reservedFor") or ()]
+    names = [text_of(user.get("name")) for user in (claim.get("status") or {}).get("reservedFor") or ()]
+    users = [pod_link(namespace, pod, pod) for pod in names]
     state = "allocated" if allocation_of(claim) else "waiting"
     if (claim.get("metadata") or {}).get("deletionTimestamp"):
         state = "being deleted"
@@ -49,7 +51,7 @@ def _row(claim: ApiObject, fleet: LiveFleet) -> Sequence[Html]:
         text(state),
         "<br>".join(map(text, _requests(claim))) or "-",
         "<br>".join(_devices(claim, fleet)) or "-",
-        "<br>".join(map(text, users)) or "-",
+        "<br>".join(users) or "-",
         command("kubectl", "plugwright", "why", "-n", namespace, f"claim/{name}"),
     )
 
@@ -73,5 +75,16 @@ def _devices(claim: ApiObject, fleet: LiveFleet) -> Iterator[Html]:
         driver, pool, device = (text_of(result.get(key)) for key in ("driver", "pool", "device"))
         node = fleet.node_of_pool(pool)
         share = " (a share)" if result.get("shareID") else ""
+        known = _device(fleet, node, device, claim)
+        shown = device_link(known) if known is not None else text(f"{driver}/{pool}/{device}")
         where = f" on {node_link(node)}" if node else ""
-        yield f"{text(f'{driver}/{pool}/{device}')}{share}{where}"
+        yield f"{shown}{share}{where}"
+
+
+def _device(fleet: LiveFleet, node: str, name: str, claim: ApiObject) -> FleetDevice | None:
+    """The device of a node that the claim holds under this name."""
+    part = fleet.parts.get(node)
+    for device in part.devices if part is not None else ():
+        if device.id == name and identity(claim) in [(holder.namespace, holder.claim) for holder in device.holders]:
+            return device
+    return None

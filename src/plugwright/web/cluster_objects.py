@@ -1,6 +1,7 @@
-"""The API server's objects that the page shows, kept up to date by watches.
+"""The API server's objects for the page, updated by watches.
 
-Objects are kept without managed fields and heartbeat times: 1,000 nodes that report every ten seconds change nothing.
+Objects are stored without managed fields and heartbeat times, so that 1,000 nodes that report every ten seconds change
+nothing.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from plugwright.text import clean
 __all__ = ["KINDS", "ClusterObjects"]
 
 KINDS = (*PATHS, "taint_rules")  # fields of `World`
-_OF_NAMESPACE = ("pods", "claims")  # read in one namespace where the whole cluster may not be
-_REFUSED_AGAIN = 60.0  # seconds until a kind that may not be read, or is not served, is asked for again
+_OF_NAMESPACE = ("pods", "claims")  # read in one namespace if the whole cluster is not readable
+_REFUSED_AGAIN = 60.0  # seconds between requests for a kind that is not readable or not served
 _FIRST_RETRY, _LONGEST_RETRY = 0.2, 10.0
 _WATCH_AGAIN = 0.5  # seconds between the end of a watch and the next list
 _FINAL = ("Forbidden", "NotFound")
@@ -30,7 +31,7 @@ Changed = Callable[[str, ApiObject | None, ApiObject | None], object]  # kind, t
 
 
 class ClusterObjects:
-    """`run` follows every kind until cancelled; `changed` is called for each object that is another one."""
+    """`run` follows every kind until cancelled; `changed` is called for each changed object."""
 
     def __init__(self, api: ApiClient, namespace: str, changed: Changed) -> None:
         self._api, self._namespace, self._changed = api, namespace, changed
@@ -42,12 +43,12 @@ class ClusterObjects:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each kind was listed, or cannot be."""
+        """Whether each kind was listed, or cannot be listed."""
         return len(self._listed) == len(KINDS)
 
     @property
     def problems(self) -> list[str]:
-        """Why objects may be out of date."""
+        """Why objects could be outdated."""
         return sorted(set(self._problems.values()))
 
     def of(self, kind: str) -> Mapping[ObjectId, ApiObject]:
@@ -93,7 +94,7 @@ class ClusterObjects:
                 self._replace(kind, items)
                 with suppress(
                     PeerGone, PeerRefused, MalformedMessage
-                ):  # its time is over, or the server is: list again
+                ):  # its time limit is reached, or the server ended it: list again
                     await self._watch(kind, path, version)
                 await asyncio.sleep(_WATCH_AGAIN)
 
@@ -103,7 +104,7 @@ class ClusterObjects:
                 self._take(kind, _kept(kind, item), is_deleted=change == "DELETED")
 
     async def _list(self, kind: str) -> tuple[str, list[dict[str, Any]], str]:
-        """The objects of a kind with the path that they are at, from the first path that may be read."""
+        """The objects of a kind with their path, from the first readable path."""
         refused: PeerRefused | None = None
         for path in self._paths(kind):
             try:

@@ -1,7 +1,7 @@
 """The NodeReports of a cluster's daemons, kept up to date.
 
-A daemon on this machine sends each change. One that is reached through the API server is asked again when something
-that the API server knows of its node has changed, and every half minute: each question starts a program in its pod.
+A daemon on this machine sends each change. A daemon reached through the API server is queried again when something in
+the API server has changed for its node, and every half minute: each request starts a program in its pod.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ __all__ = ["DaemonReports", "FindDaemons"]
 FindDaemons = Callable[[], Sequence[ReachableDaemon]]  # called in a thread
 
 _FIND_AGAIN = 30.0  # seconds between two searches for daemons
-_ASK_AGAIN = 30.0  # seconds between two reports of a daemon that is reached through the API server
-_AT_ONCE = 16  # reports that are waited for
+_ASK_AGAIN = 30.0  # seconds between two reports of a daemon reached through the API server
+_AT_ONCE = 16  # concurrent requests for reports
 _LIMIT = 90.0  # seconds for a report or a search
-_SETTLE = (0.7, 2.0)  # seconds from the end of a pod to the questions which devices it still holds
+_SETTLE = (0.7, 2.0)  # seconds between the end of a pod and the requests for the devices that it still holds
 
 
 class _FollowedDaemon:
-    """A daemon, its last report as JSON, and what is to be asked of it."""
+    """A daemon, its last report as JSON, and the pending requests to it."""
 
     __slots__ = ("daemon", "outdated", "problem", "report", "task")
 
@@ -45,7 +45,7 @@ class _FollowedDaemon:
 
 
 class DaemonReports:
-    """`run` follows the daemons that `find` finds until cancelled; `changed` is called with the name of a node."""
+    """`run` follows the daemons returned by `find` until cancelled; `changed` is called with the name of a node."""
 
     def __init__(self, find: FindDaemons, changed: Callable[[str], object]) -> None:
         self._find, self._changed = find, changed
@@ -74,7 +74,7 @@ class DaemonReports:
         return await self._calls.run(partial(daemon.ask, request))
 
     def refresh(self, node: str) -> None:
-        """The API server knows of a change that the daemon may not have sent."""
+        """Requests a new report after a change in the API server that the daemon could have missed."""
         if (followed := self._followed.get(node)) is not None:
             followed.outdated.notify()
 
@@ -105,7 +105,7 @@ class DaemonReports:
                 followed.task = asyncio.create_task(follow(followed))
 
     async def _stream(self, followed: _FollowedDaemon) -> None:
-        """Each change as the daemon sends it, beside questions after the end of pods."""
+        """Receives each change from the daemon, and also queries it after the end of pods."""
         backoff = Backoff(first=0.2, longest=10.0)
         asking = asyncio.create_task(self._poll(followed, every=None))
         try:
@@ -122,7 +122,7 @@ class DaemonReports:
         assert isinstance(followed.daemon, LocalDaemon)
         stream = json_lines.stream(followed.daemon.path, {"do": "watch reports"})
         async with aclosing(stream) as reports:
-            async with self._turns:  # a thousand daemons in one process would all make their first report at once
+            async with self._turns:  # a thousand daemons of one process must not all report simultaneously
                 self._take(followed, await anext(reports))
             backoff.reset()
             async for report in reports:

@@ -1,8 +1,8 @@
-"""The view of one device: what it is, its health and holders, and what happened to it on a time line."""
+"""The view of one device: its properties, health and holders, and a time line of its events."""
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from plugwright.errors import PlugwrightError
@@ -11,16 +11,16 @@ from plugwright.fleet.device_events import event_text
 from plugwright.fleet.fleet_devices import FleetDevice
 from plugwright.text import clean
 from plugwright.web.live_fleet import LiveFleet
-from plugwright.web.markup import Html, command, holder_link, node_link, table, text
+from plugwright.web.markup import Html, command, holder_link, moment, node_link, table, text
 from plugwright.web.node_page import state_badge
 from plugwright.web.rendering import Rendering
 from plugwright.web.simulation_buttons import device_forms
 
 __all__ = ["DevicePage"]
 
-_PAST = 7 * 86_400.0  # seconds of history that are asked for
+_PAST = 7 * 86_400.0  # seconds of requested history
 _MOST_EVENTS = 200
-_SHOWN = ("index", "model")  # attributes that have a line of their own
+_SHOWN = ("index", "model")  # attributes with their own lines
 _NO_HISTORY = "The node's daemon keeps no history: only what is so now is shown."
 
 
@@ -33,7 +33,7 @@ class DevicePage:
         self._note = ""
 
     async def prepare(self, fleet: LiveFleet) -> None:
-        """Asks the daemon for what its report omits of the past."""
+        """Requests the part of the history that the daemon's report omits."""
         daemon = fleet.reports.daemon(self.node)
         if daemon is None:
             self._note = "No daemon of the node is known, and so no history."
@@ -53,17 +53,19 @@ class DevicePage:
             gone = f"<p>No such device is on {node_link(self.node)} now.</p>"
             return Rendering(f"{title}{gone}{self._history(fleet, None)}")
         device, report = found[0], fleet.report(self.node)
-        facts = "".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in _facts(device, _reported(device, report)))
+        reported = _reported(device, report)
+        index = f" {text(f'#{device.index}')}" if device.index else ""
         rows = [
-            [holder_link(holder), text(holder.api), text(holder.claim or "-"), text(holder.since or "unknown")]
+            [holder_link(holder), moment(holder.since), text(holder.api), text(holder.claim or "-")]
             for holder in device.holders
         ]
-        holders = table("Holders", ["Holder", "API", "Claim", "Since"], rows, "No holder is known.")
+        holders = table("Holders", ["Holder", "Since", "API", "Claim"], rows, "No holder is known.")
         commands = "".join(f"<li>{line}</li>" for line in _commands(device))
         return Rendering(
-            f"{title}<p>{state_badge(device)} of {text(device.resource)} on {node_link(device.node)}</p>"
-            f"<dl>{facts}</dl>{holders}{device_forms(device, report)}{self._history(fleet, device)}"
+            f"{title}<p>{state_badge(device)} {text(device.resource)}{index} on {node_link(device.node)}</p>"
+            f"{_listed(_facts(device, reported))}{holders}{self._history(fleet, device)}{device_forms(device, report)}"
             f'<h2>Commands</h2><ul class="commands">{commands}</ul>'
+            f"<h2>Attributes</h2>{_listed(_attributes(device, reported))}"
         )
 
     def _is_this(self, device: FleetDevice) -> bool:
@@ -104,8 +106,8 @@ def _now(device: FleetDevice | None) -> Iterator[Html]:
         yield _line("bad" if device.health == "Unhealthy" else "", device.since, f"{device.health}{reason}")
 
 
-def _line(mark: str, moment: str, words: str) -> Html:
-    return f'<li class="{mark}"><time>{text(moment or "at an unknown time")}</time> {text(words)}</li>'
+def _line(mark: str, time: str, words: str) -> Html:
+    return f'<li class="{mark}">{moment(time)} {text(words)}</li>'
 
 
 def _reported(device: FleetDevice, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -120,23 +122,36 @@ def _facts(device: FleetDevice, reported: Mapping[str, Any]) -> Iterator[tuple[s
     until = f" until {device.cordoned_until}" if device.cordoned_until else ""
     cordon = f"by {device.cordoned_by or 'an unknown author'}{until}"
     facts = {
-        "Model": device.model,
-        "Index": device.index,
-        "Health": health,
-        "Since": device.since,
-        "Cordoned": cordon if device.state == "cordoned" else "",
-        "NUMA node": ", ".join(map(str, device.numa)),
-        "Offered by": device.api,
-        "Share": device.share,
-        "Taints": ", ".join(device.taints),
-        "Hardware": ", ".join(device.physical),
-        "Kept back": text_of(reported.get("closed")),
+        "Model": text(device.model),
+        "Health": text(health) + (f", since {moment(device.since)}" if device.since else ""),
+        "Cordoned": text(cordon) if device.state == "cordoned" else "",
+        "NUMA node": text(", ".join(map(str, device.numa))),
+        "Offered by": text(device.api),
+        "Share": text(device.share),
+        "Taints": text(", ".join(device.taints)),
+        "Kept back": text(text_of(reported.get("closed"))),
     }
-    attributes = {name: value for name, value in (reported.get("attributes") or {}).items() if name not in _SHOWN}
-    facts |= {clean(name, 60): str(value) for name, value in attributes.items()}
-    facts |= {f"{clean(name, 60)} (capacity)": str(value) for name, value in (reported.get("capacity") or {}).items()}
-    facts["Known by"] = device.source
-    yield from ((text(name), text(value)) for name, value in facts.items() if value)
+    yield from ((name, value) for name, value in facts.items() if value not in ("", text("")))
+
+
+def _attributes(device: FleetDevice, reported: Mapping[str, Any]) -> Iterator[tuple[str, Html]]:
+    yield "Hardware", text(", ".join(device.physical) or "-")
+    for name, value in (reported.get("attributes") or {}).items():
+        if name not in _SHOWN and value not in ("", {}, []):
+            yield text(clean(name, 60)), text(str(value))
+    for name, value in (reported.get("capacity") or {}).items():
+        yield text(f"{clean(name, 60)} (capacity)"), text(_amount(value))
+    yield "Known by", text(device.source)
+
+
+def _amount(value: object) -> str:
+    if isinstance(value, int) and value >= 2**30:
+        return f"{value} ({value / 2**30:.4g}Gi)"
+    return str(value)
+
+
+def _listed(facts: Iterable[tuple[str, Html]]) -> Html:
+    return f"<dl>{''.join(f'<dt>{key}</dt><dd>{value}</dd>' for key, value in facts)}</dl>"
 
 
 def _commands(device: FleetDevice) -> Iterator[Html]:

@@ -1,26 +1,33 @@
 """The view of the fleet: a cell for each device, grouped by node or model.
 
-The cells of a node are a piece of their own, which is made again only when the devices of that node have changed.
+The cells of a node are a separate piece, which is recreated only when the devices of that node have changed.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from typing import Any
 
 import msgspec
 
+from plugwright.explain.world import identity
+from plugwright.fleet.claim_users import text_of
+from plugwright.fleet.device_events import event_text
 from plugwright.fleet.fleet_devices import STATE_LETTERS, Fleet, FleetDevice
+from plugwright.model import some
 from plugwright.web.live_fleet import LiveFleet
-from plugwright.web.markup import Html, attribute, device_url, node_link, text
+from plugwright.web.markup import Html, attribute, device_url, moment, node_link, table, text, url
 from plugwright.web.rendering import Rendering
 
 __all__ = ["FleetFilter", "FleetPage"]
 
 _GROUPINGS = ("node", "model")
+_MOST_EVENTS, _MOST_PODS = 10, 5
 
 
 class FleetFilter(msgspec.Struct, frozen=True):
-    """The part of the address that chooses devices; empty texts choose all."""
+    """The part of the address that selects devices; empty strings select all."""
 
     by: str = "node"
     state: str = ""
@@ -51,7 +58,7 @@ _LONGEST = 253
 
 
 class _NodeCells(msgspec.Struct, frozen=True):
-    """What one node shows: by group its cells, and how many devices there are of each state."""
+    """The display of one node: its cells by group, and the number of devices in each state."""
 
     cells: Mapping[str, Html]
     states: Counter[str]
@@ -71,13 +78,18 @@ class FleetPage:
         self._made = {node: made for node, made in self._made.items() if node in nodes}
         states: Counter[str] = sum((made.states for made in nodes.values()), Counter())
         resources = sorted(frozenset().union(*(made.resources for made in nodes.values())))
-        pieces = {"summary": self._summary(states, len(nodes)), "states": self._legend(states)}
+        pieces = {
+            "summary": self._summary(states, len(nodes)),
+            "states": self._legend(),
+            "events": self._events(fleet),
+        }
+        pieces["waiting"] = _waiting(fleet, has_events="<table" in pieces["events"])
         groups = self._by_node(nodes, pieces) if self.filter.by == "node" else self._by_model(nodes, pieces)
         body = "".join(groups) or '<p id="none">No device matches.</p>'
         form = self._form(resources)
         main = (
-            f'<h1>Fleet</h1>{form}<div role="status">{pieces["summary"]}</div>{pieces["states"]}'
-            f'<div id="cells" class="groups">{body}</div>'
+            f'<h1>Fleet</h1>{form}<div role="status">{pieces["summary"]}{pieces["waiting"]}</div>'
+            f'{pieces["states"]}<div id="cells" class="groups">{body}</div>{pieces["events"]}'
         )
         return Rendering(main, pieces)
 
@@ -101,7 +113,7 @@ class FleetPage:
         )
 
     def _counts(self, part: Fleet) -> Iterator[str]:
-        """Devices without ids, which no filter but that of the resource can choose."""
+        """Devices without ids, which only the filter of the resource can select."""
         if self.filter.state or self.filter.q or self.filter.by != "node":
             return
         for count in part.unnamed:
@@ -115,10 +127,10 @@ class FleetPage:
                 continue
             title = node_link(node) if node else "devices of no node"
             rows = "".join(
-                f'<p class="row"><span class="of">{text(resource)}</span> {cells}</p>'
+                f'<p class="row"><span class="of">{text(resource)}</span> <span>{cells}</span></p>'
                 for resource, cells in made.cells.items()
             )
-            rows += "".join(f'<p class="row">{text(note)}</p>' for note in made.notes)
+            rows += "".join(f'<p class="note">{text(note)}</p>' for note in made.notes)
             name = f"n{number}-{_slug(node)}"
             pieces[name] = f'<section class="group" id="{name}"><h2>{title}</h2>{rows}</section>'
             yield pieces[name]
@@ -136,16 +148,32 @@ class FleetPage:
 
     def _summary(self, states: Counter[str], nodes: int) -> Html:
         total = sum(states.values())
-        parts = ", ".join(f"{states[state]} {state}" for state in STATE_LETTERS if states[state])
+        parts = ", ".join(f"{states[state]:,} {state}" for state in STATE_LETTERS if states[state])
         devices, on = "device" if total == 1 else "devices", "node" if nodes == 1 else "nodes"
         return f'<p id="summary">{total:,} {devices} on {nodes:,} {on}{": " if parts else ""}{parts}</p>'
 
-    def _legend(self, states: Counter[str]) -> Html:
+    def _legend(self) -> Html:
+        chosen = msgspec.structs.asdict(self.filter)
         entries = "".join(
-            f'<li><span class="c s-{state}" aria-hidden="true">{escape(letter)}</span> {state}: {states[state]}</li>'
+            f'<li><a href="{url("/", **{**chosen, "state": state})}"><span class="c s-{state}" aria-hidden="true">'
+            f"{escape(letter)}</span> {state}</a></li>"
             for state, letter in STATE_LETTERS.items()
         )
-        return f'<ul id="states" class="legend" aria-label="States">{entries}</ul>'
+        return f'<ul id="states" class="legend" aria-label="Show one state">{entries}</ul>'
+
+    def _events(self, fleet: LiveFleet) -> Html:
+        """The last events of the whole fleet; a filter leaves them out."""
+        found: list[Mapping[str, Any]] = []
+        if not (self.filter.state or self.filter.resource or self.filter.q):
+            every = (event for part in fleet.parts.values() for event in part.events[-_MOST_EVENTS:])
+            found = heapq.nlargest(_MOST_EVENTS, every, key=lambda event: text_of(event.get("time")))
+        rows = [
+            [moment(text_of(event.get("time"))), node_link(text_of(event.get("node"))), _event_device(event),
+             text(event_text(event))]
+            for event in found
+        ]  # fmt: skip
+        listed = table("Last events", ["Time", "Node", "Device", "Event"], rows, "") if rows else ""
+        return f'<section id="events" aria-label="Last events">{listed}</section>'
 
     def _form(self, resources: Iterable[str]) -> Html:
         chosen = self.filter
@@ -157,6 +185,24 @@ class FleetPage:
             f'<label>Name <input id="q" name="q" type="search" value="{attribute(chosen.q)}"></label>'
             '<button type="submit">Show</button> <a href="/">all</a></form>'
         )
+
+
+def _waiting(fleet: LiveFleet, *, has_events: bool) -> Html:
+    pods = fleet.waiting_pods()
+    count = (
+        f"{len(pods):,} {'pod waits' if len(pods) == 1 else 'pods wait'} for devices"
+        if pods
+        else "No pod waits for devices"
+    )
+    names = sorted("/".join(identity(pod)) for pod in pods)
+    listed = f'<a href="/waiting">{count}</a>: {text(some(names, _MOST_PODS))}' if pods else f"{count}."
+    events = ' <a href="#events">Last events</a>' if has_events else ""
+    return f'<p id="waiting">{listed}{events}</p>'
+
+
+def _event_device(event: Mapping[str, Any]) -> Html:
+    node, resource, device = (text_of(event.get(key)) for key in ("node", "resource", "device"))
+    return f'<a href="{url("/device", node=node, resource=resource, id=device)}">{text(device)}</a>'
 
 
 def _select(name: str, label: str, values: Iterable[str], chosen: str) -> Html:
@@ -177,5 +223,5 @@ def _cell(device: FleetDevice) -> Html:
 
 
 def _slug(name: str) -> str:
-    """A name for an id of the page; equal slugs differ by the number before them."""
+    """A name usable in ids of the page; the number before equal slugs distinguishes them."""
     return "".join(character if character.isalnum() and character.isascii() else "-" for character in name)[:60]

@@ -1,6 +1,6 @@
-"""The devices of a cluster as they change: made again node by node, from objects and NodeReports.
+"""The devices of a cluster, updated live: recomputed node by node from objects and NodeReports.
 
-A change of one pod or device costs the devices of its node, not those of the cluster.
+A change of one pod or device recomputes the devices of its node, not those of the cluster.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ __all__ = ["FleetSource", "LiveFleet"]
 _Index: TypeAlias = defaultdict[str, dict[ObjectId, ApiObject]]
 _AT_ONCE = len(KINDS) + 8  # requests to the API server
 _BATCH = 0.1  # seconds in which changes are collected
-_TURN = 20  # nodes that are made before others have their turn
+_TURN = 20  # nodes computed before other tasks run
 
 
 class FleetSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the page reads: an API server, and how its daemons are found."""
+    """The sources of the page: an API server, and a function that finds its daemons."""
 
     access: ClusterAccess
     find: FindDaemons
@@ -40,7 +40,7 @@ class FleetSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveFleet:
-    """Inside `following`, `parts` has the devices of each node, and `changed` is notified with each new `version`."""
+    """Inside `following`, `parts` has each node's devices, and `changed` is notified of each new `version`."""
 
     def __init__(self, source: FleetSource) -> None:
         self.api = ApiClient(source.access, at_once=_AT_ONCE)
@@ -66,7 +66,7 @@ class LiveFleet:
             self.api.close()
 
     async def until_read(self) -> None:
-        """Returns when all objects were read once and made into devices, or when some cannot be read."""
+        """Returns when all objects were read and converted to devices, or when some cannot be read."""
         await self.changed.until(
             lambda: (self.objects.is_complete or self.objects.problems) and not self._outdated and self.version
         )
@@ -80,10 +80,14 @@ class LiveFleet:
             yield from self.parts[node].devices
 
     @property
+    def problems(self) -> list[str]:
+        """Why all of it could be outdated."""
+        return [*self.objects.problems, *filter(None, [self.reports.problem])]
+
+    @property
     def unseen(self) -> list[str]:
-        """What could not be taken into account, and why the rest may be out of date."""
-        shared = [*self.objects.problems, *filter(None, [self.reports.problem]), *self.objects.unseen]
-        return [*shared, *(entry for node in self.nodes for entry in self.parts[node].unseen)]
+        """Facts that could not be taken into account."""
+        return [*self.objects.unseen, *(entry for node in self.nodes for entry in self.parts[node].unseen)]
 
     def report(self, node: str) -> Mapping[str, Any]:
         """The NodeReport of a node; empty if there is none."""
@@ -91,19 +95,19 @@ class LiveFleet:
         return (source.report if source is not None else None) or {}
 
     def node_of_pool(self, pool: str) -> str:
-        """The node whose devices a pool has; empty if it has those of no node."""
+        """The node of a pool's devices; empty if they belong to no node."""
         return self._nodes_of_pools.get(pool, "")
 
     def touch(self) -> None:
-        """Has views shown again: something beside the devices has changed."""
+        """Updates the views, because something other than the devices has changed."""
         self.changed.notify()
 
     def waiting_pods(self) -> list[ApiObject]:
-        """Pods without a node that want devices."""
+        """Pods without a node that request devices."""
         return [pod for pod in self._pods[""].values() if wants_devices(pod) and not is_finished(pod)]
 
     def part_world(self, node: str) -> World:
-        """The objects that the devices of one node depend on."""
+        """The objects on which the devices of one node depend."""
         pools = set(map(_pool_of, self._slices[node].values()))
         claims = self.objects.of("claims").values()
         stored = self.objects.of("nodes").get(("", node))
@@ -115,7 +119,7 @@ class LiveFleet:
         )
 
     def _pods_with_claims(self) -> Iterator[ApiObject]:
-        """Without what their nodes say of them, which belongs to the parts of those nodes."""
+        """Pods without their nodes' statuses, which belong to the parts of those nodes."""
         for pod in self.objects.of("pods").values() if self._slices[""] else ():
             if (pod.get("spec") or {}).get("resourceClaims"):
                 status = dict(pod.get("status") or {})

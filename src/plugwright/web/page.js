@@ -3,9 +3,24 @@
 
 const live = document.getElementById("live");
 
-function say(words, isLost) {
+let fading = 0;
+
+// "live" while the page follows the cluster; a message gives way to it after some seconds, a problem stays.
+function say(words, kind) {
+  clearTimeout(fading);
   if (live.textContent !== words) live.textContent = words;
-  live.className = isLost ? "lost" : "";
+  live.className = kind || "";
+  if (!kind) fading = setTimeout(() => say("live", "on"), 8000);
+}
+
+// How long ago each time was. It is no text of the page, so that nothing is announced every few seconds.
+function tellAges() {
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    const seconds = Math.max(0, (Date.now() - Date.parse(time.dateTime)) / 1000);
+    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([size]) => seconds >= size) || [1, "s"];
+    const age = `${Math.floor(seconds / size)} ${unit} ago`;
+    if (time.dataset.age !== age) time.dataset.age = age;
+  }
 }
 
 function element(html) {
@@ -34,6 +49,7 @@ function replace(pieces) {
   }
   if (place && !document.contains(focused)) restoreFocus(place);
   rove();
+  tellAges();
 }
 
 function focusPlace(focused) {
@@ -96,7 +112,7 @@ async function copy(button) {
     await navigator.clipboard.writeText(button.dataset.copy);
     say("copied");
   } catch {
-    say("the browser does not allow copying: select the line instead", true);
+    say("the browser does not allow copying: select the line instead", "lost");
   }
 }
 
@@ -107,9 +123,9 @@ async function send(form) {
       method: "POST", headers: { Accept: "application/json" }, body: new URLSearchParams(new FormData(form)),
     });
     const body = await answer.json();
-    say(body.done || body.error, !answer.ok);
+    say(body.done || body.error, answer.ok ? "" : "lost");
   } catch {
-    say("the page's server does not answer", true);
+    say("the page's server does not answer", "lost");
   }
 }
 
@@ -118,12 +134,12 @@ function follow() {
   const query = location.search ? location.search + "&" : "?";
   const events = new EventSource(`/events${location.pathname}${query}version=${version}`);
   let isLost = false;
-  events.onopen = () => { if (isLost) say("up to date again"); isLost = false; };
+  events.onopen = () => { if (isLost) say("up to date again"); else if (!live.textContent) say("live", "on"); isLost = false; };
   events.onmessage = (event) => replace(JSON.parse(event.data));
   events.onerror = () => {
     isLost = true;
     document.body.dataset.version = "";
-    say("not up to date: the connection to plugwright is lost", true);
+    say("not up to date: the connection to plugwright is lost", "lost");
     if (events.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
   };
   addEventListener("pagehide", () => events.close());
@@ -145,5 +161,7 @@ document.addEventListener("submit", (event) => {
   }
 });
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+setInterval(tellAges, 10000);
+tellAges();
 rove();
 follow();

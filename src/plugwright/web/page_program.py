@@ -1,4 +1,4 @@
-"""The programs that serve a page: `plugwright page` until it is stopped, `up` and `join` beside their nodes."""
+"""The programs that serve a page: `plugwright page` until it is stopped, `up` and `join` with their nodes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ def run(
     port: int = 0,
     timeout: float | None = None,
 ) -> None:
-    """Calls `ready` once, with the page's address and that of the API server."""
+    """Serves the page; calls `ready` once, with the page's address and that of the API server."""
     access = cluster_access(choice, environment)
     source = FleetSource(access=access, find=lambda: find_all(choice, environment))
     asyncio.run(_serve(source, port, timeout, lambda address: ready(address, access.url)))
@@ -33,7 +33,7 @@ def run(
 def page_of_cluster(info: ClusterInfo) -> AbstractAsyncContextManager[str]:
     """The page of a `plugwright up`, which reads its cluster from the first visit on."""
     access = ClusterAccess.of_kubeconfig(Path(info.kubeconfig))
-    assert access is not None  # the file was named
+    assert access is not None  # because the file was given
     return serving_page(FleetSource(access=access, find=lambda: _local(info.nodes)), 0, at_once=False)
 
 

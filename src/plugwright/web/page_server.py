@@ -56,17 +56,17 @@ _FILES = {
 _READ_LIMIT = 5.0  # seconds that the first view waits for the API server
 _MOST_STREAMS = 64
 _MOST_KEPT = 4  # views of the fleet
-_KEEP_ALIVE = 15.0  # seconds between two signs of life of a stream without changes
-_PAUSE = 0.2  # seconds: a browser gets at most five changes a second
+_KEEP_ALIVE = 15.0  # seconds between two keep-alive messages of a stream without changes
+_PAUSE = 0.2  # seconds: a browser gets at most five changes per second
 _MOST_UNSEEN = 50
 
 
 @asynccontextmanager
 async def serving_page(source: FleetSource, port: int, *, at_once: bool) -> AsyncIterator[str]:
-    """The page's address, with its token, while inside. The cluster is read `at_once`, or from the first visit on."""
+    """The page's address with its token, while inside. Reads the cluster `at_once`, or from the first visit on."""
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(listen(port))
-        listening.listen()  # a client that connects at once waits in line, and is not refused
+        listening.listen()  # a client that connects immediately waits, and is not rejected
         guard = AccessGuard.new()
         server = await stack.enter_async_context(_PageServer(source, guard))
         if at_once:
@@ -76,7 +76,7 @@ async def serving_page(source: FleetSource, port: int, *, at_once: bool) -> Asyn
 
 
 class _PageServer:
-    """An ASGI application; inside `async with` it may read the cluster."""
+    """An ASGI application; inside `async with` it can read the cluster."""
 
     def __init__(self, source: FleetSource, guard: AccessGuard) -> None:
         self._guard, self._source = guard, source
@@ -147,7 +147,7 @@ class _PageServer:
         return view
 
     def _fleet_page(self, request: Request) -> FleetPage:
-        """One for all who look at the same devices: it keeps the cells of nodes that have not changed."""
+        """The page for all viewers of the same devices: it keeps the cells of unchanged nodes."""
         page = FleetPage(request.query_params)
         kept = self._fleet_pages.pop(page.filter, page)
         self._fleet_pages[kept.filter] = kept
@@ -166,7 +166,7 @@ class _PageServer:
         return StreamingResponse(stream, media_type="text/event-stream")
 
     async def _command(self, request: Request) -> Response:
-        """A button: the answer is JSON for the script, and the page again without one."""
+        """Handles a button: returns JSON for the script, or the page for browsers without scripts."""
         if (
             not request.headers.get("content-length", "").isdecimal()
             or int(request.headers["content-length"]) > _LONGEST_FORM
@@ -226,17 +226,21 @@ class _PageServer:
             '<link rel="stylesheet" href="/page.css"><link rel="icon" href="/icon.svg">'
             f'<script src="/page.js" defer></script></head><body data-version="{fleet.changed.count}">'
             '<a class="skip" href="#main">Skip to content</a>'
-            f'<header><nav aria-label="Views">{links}</nav><p id="live" role="status"></p></header>'
+            '<header><a class="name" href="/">plugwright</a>'
+            f'<nav aria-label="Views">{links}</nav><p id="live" role="status"></p>'
+            f'<p class="server">{text(self._source.access.url)}</p></header>'
             f'<main id="main" tabindex="-1">{self._with_token(rendering.main)}</main></body></html>'
         )
 
 
 def _rendered(view: PageView, fleet: LiveFleet) -> Rendering:
-    """The view, and below it what it could not take into account."""
+    """The view, above it why it may be out of date, and below it what it could not take into account."""
     rendering, unseen = view.render(fleet), fleet.unseen
+    problems = "".join(f"<p>Not up to date: {text(problem)}</p>" for problem in fleet.problems)
+    outdated = f'<div id="outdated" role="status">{problems}</div>'
     entries = "".join(f"<li>{text(entry)}</li>" for entry in unseen[:_MOST_UNSEEN])
     more = f"<li>{len(unseen) - _MOST_UNSEEN} more</li>" if len(unseen) > _MOST_UNSEEN else ""
     listed = f"<h2>Not seen</h2><ul>{entries}{more}</ul>" if unseen else ""
     piece = f'<section id="unseen" aria-label="Not seen">{listed}</section>'
-    pieces = {**rendering.pieces, "unseen": piece} if rendering.pieces else {}
-    return Rendering(rendering.main + piece, pieces)
+    pieces = {**rendering.pieces, "outdated": outdated, "unseen": piece} if rendering.pieces else {}
+    return Rendering(outdated + rendering.main + piece, pieces)

@@ -1,7 +1,7 @@
-"""Why each pod waits, worked out in the background: an answer may take seconds on a large cluster.
+"""Why each pod waits, computed in the background, because an answer can take seconds on a large cluster.
 
-One pod is explained at a time, in a thread. An answer is made again when the cluster has changed since, and at the
-earliest after a pause of several times its own duration.
+One pod is explained at a time, in a thread. An answer is recomputed when the cluster has changed since, but not before
+a pause of several times its own duration.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from plugwright.web.live_fleet import LiveFleet
 __all__ = ["PodAnswer", "PodAnswers"]
 
 _LIMIT = 120.0  # seconds for an explanation
-_SHORTEST_PAUSE, _PAUSES = 2.0, 3.0  # seconds, and times the duration of the last answer
+_SHORTEST_PAUSE, _PAUSES = 2.0, 3.0  # seconds, and a multiple of the last answer's duration
 _MOST = 500  # answers that are kept
 _RESOURCE = "/apis/resource.k8s.io/v1/namespaces"
 
 
 class PodAnswer(msgspec.Struct, frozen=True):
-    """An explanation, or why there is none; `version` is the fleet's that it is about."""
+    """An explanation, or why there is none; `version` is that of the explained fleet."""
 
     version: int
-    again: float  # time.monotonic() from which it may be made again
+    again: float  # time.monotonic() from which it can be recomputed
     explanation: Explanation | None = None
     problem: str = ""
 
 
 class PodAnswers:
-    """`run` explains the pods that `of` was asked for, until cancelled."""
+    """`run` explains the pods requested by `of`, until cancelled."""
 
     def __init__(self, fleet: LiveFleet) -> None:
         self._fleet = fleet
@@ -48,7 +48,7 @@ class PodAnswers:
         self._calls = BlockingCalls("explanation of a pod", _LIMIT, at_once=1)
 
     def of(self, pod: ApiObject) -> PodAnswer | None:
-        """The last answer; None if the first is still being made."""
+        """The last answer; None while the first one is being computed."""
         key = identity(pod)
         answer = self._answers.get(key)
         if answer is None or answer.version != self._fleet.version:
@@ -91,7 +91,7 @@ class PodAnswers:
             self._fleet.touch()
 
     async def _of_namespace(self, namespace: str) -> Mapping[str, object]:
-        """Objects that only explanations need."""
+        """Objects needed only for explanations."""
         paths = {
             "templates": f"{_RESOURCE}/{segment(namespace)}/resourceclaimtemplates",
             "quotas": f"/api/v1/namespaces/{segment(namespace)}/resourcequotas",
@@ -100,6 +100,6 @@ class PodAnswers:
         for name, path in paths.items():
             try:
                 found[name] = tuple((await self._fleet.api.list(path))[0])
-            except PlugwrightError:  # as for `why`: a cluster may not serve them, or not show them
+            except PlugwrightError:  # as for `why`: a cluster can lack them, or not show them
                 found |= {name: (), "hidden": self._fleet.objects.hidden | {name}}
         return found

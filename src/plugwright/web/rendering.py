@@ -1,4 +1,4 @@
-"""What a view shows now: the whole of it, and the pieces of it that can be replaced alone."""
+"""The present content of a view: complete, and in separately replaceable pieces."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -28,7 +28,7 @@ class PageView(Protocol):
 
 
 def changed_pieces(before: Rendering, now: Rendering) -> dict[str, Html]:
-    """What a browser that shows `before` must replace to show `now`: `main` if pieces came or went."""
+    """The pieces that a browser showing `before` must replace to show `now`: `main` if pieces were added or removed."""
     if before.main == now.main:
         return {}
     if not now.pieces or before.pieces.keys() != now.pieces.keys():

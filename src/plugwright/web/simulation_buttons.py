@@ -1,4 +1,4 @@
-"""Buttons for devices that do not exist: which commands their plugins have, and the requests that a button makes."""
+"""Buttons for simulated devices: the commands of their plugins, and the requests that a button makes."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from plugwright.web.markup import Html, attribute, text
 
 __all__ = ["TOKEN", "add_forms", "device_forms", "send_command"]
 
-TOKEN = f"@{secrets.token_hex(8)}@"  # where the server puts the token for changes, which no view knows
+TOKEN = f"@{secrets.token_hex(8)}@"  # replaced by the server with the token for changes, which views do not know
 _ADD = "add"
-# By command of a plugin: what the button says, and the arguments beside the id.
+# By command of a plugin: the label of the button, and the arguments besides the id.
 _BUTTONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "fail": ("Fail", {"reason": "made to fail on the page"}),
     "xid": ("Fail with Xid 79", {"xid": "79"}),
@@ -33,19 +33,26 @@ class _Command(msgspec.Struct, frozen=True):
 
 
 def device_forms(device: FleetDevice, report: Mapping[str, Any]) -> Html:
-    """A button for each command to a simulated device; nothing for a real one."""
+    """A button for each command to a simulated device; empty for a real one."""
     offered = _offered(report, device.resource)
     forms = "".join(
         _form(_Command(device.node, device.resource, name, device.id), f"<button>{label}</button>")
         for name, (label, _) in _BUTTONS.items()
         if name in offered
     )
-    return f'<h2>Simulation</h2><div class="buttons">{forms}</div>' if forms else ""
+    return _section(forms)
 
 
 def add_forms(node: str, report: Mapping[str, Any]) -> Html:
     forms = "".join(_add_forms(node, report))
-    return f'<h2>Simulation</h2><div class="buttons">{forms}</div>' if forms else ""
+    return _section(forms)
+
+
+def _section(forms: Html) -> Html:
+    """Not printed."""
+    return (
+        f'<section class="simulation"><h2>Simulation</h2><div class="buttons">{forms}</div></section>' if forms else ""
+    )
 
 
 def _add_forms(node: str, report: Mapping[str, Any]) -> Iterator[Html]:
@@ -72,7 +79,7 @@ def _offered(report: Mapping[str, Any], resource: str) -> set[str]:
 
 
 async def send_command(fleet: LiveFleet, form: Mapping[str, str]) -> str:
-    """Has a plugin change a simulated device; returns its answer. Anything else is refused."""
+    """Makes a plugin change a simulated device; returns its answer. Other requests are rejected."""
     command = _Command(*(form.get(key, "") for key in ("node", "resource", "name", "id")))
     if command.name not in _offered(fleet.report(command.node), command.resource):
         raise ConfigError(f"{command.resource} of {command.node} has no simulated devices that take {command.name!r}")

@@ -7,7 +7,7 @@ from plugwright.explain.world import ApiObject, identity
 from plugwright.fleet.claim_users import text_of
 from plugwright.fleet.counts import device_requests
 from plugwright.web.live_fleet import LiveFleet
-from plugwright.web.markup import Html, command, table, text
+from plugwright.web.markup import Html, command, moment, table, text
 from plugwright.web.pod_answers import PodAnswer, PodAnswers
 from plugwright.web.rendering import Rendering
 
@@ -15,7 +15,7 @@ __all__ = ["WaitingPage"]
 
 _MOST_EXPLAINED, _MOST_SHOWN = 20, 200
 _MOST_EVIDENCE = 5
-_COLUMNS = ["Pod", "Requests", "Since", "Why it waits", "Command"]
+_COLUMNS = ["Pod", "Why it waits", "Requests", "Since", "Command"]
 
 
 class WaitingPage:
@@ -38,7 +38,7 @@ class WaitingPage:
         wants = [f"{count} {resource}" for resource, count in device_requests(pod).items()]
         wants += [f"claim {text_of(one.get('name'))}" for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
         line = command("kubectl", "plugwright", "why", "-n", namespace, name)
-        return text(f"{namespace}/{name}"), text(", ".join(wants)), text(_since(pod)), why, line
+        return text(f"{namespace}/{name}"), why, text(", ".join(wants)), moment(_since(pod)), line
 
 
 def _since(pod: ApiObject) -> str:
@@ -54,7 +54,7 @@ def _why(answer: PodAnswer | None) -> Html:
 
 
 def _explained(explanation: Explanation) -> Iterator[Html]:
-    yield text(explanation.answer, 1000)
+    yield text(explanation.answer.removeprefix("waits: "), 1000)
     evidence = "".join(
         f"<li>{group.count} {'node' if group.count == 1 else 'nodes'}: {text(group.text)}</li>"
         for group in explanation.evidence[:_MOST_EVIDENCE]

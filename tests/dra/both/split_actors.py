@@ -91,6 +91,7 @@ class Cluster:
     refusal: str = ""  # of every list
     largest: int = 1000  # claims that an answer may have
     allocatable: int = 0  # of the Node
+    kind: str = "ResourceClaimList"  # of the answers
 
     async def get(self, path: str) -> dict[str, object]:
         await asyncio.sleep(0)
@@ -111,7 +112,7 @@ class Cluster:
         names = sorted(self.claims)
         more = str(begin + self.page) if begin + self.page < len(names) else ""
         items = [claim_document(name, self.claims[name]) for name in names[begin : begin + self.page]]
-        return {"items": items, "metadata": {"continue": more}}
+        return {"kind": self.kind, "items": items, "metadata": {"continue": more}}
 
 
 def claim_document(name: str, devices: Sequence[str], admin: bool = False) -> dict[str, object]:

@@ -27,7 +27,7 @@ from plugwright import Device
 from plugwright.dra.both.holders import ClaimHolders, PodHolders, allocated_devices
 from plugwright.dra.both.operators import waits_for
 from plugwright.dra.device_placement import DeviceState
-from plugwright.errors import ConfigError, HoldersUnknown, PeerRefused, PodRefused
+from plugwright.errors import ConfigError, HoldersUnknown, MalformedMessage, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.events import StateChange
 from plugwright.sdk.serve_settings import ServeMode
@@ -185,7 +185,28 @@ async def test_a_device_that_a_claim_has_moves_when_the_claim_is_gone(root: Path
 
 async def test_admin_access_holds_no_device() -> None:
     document = claim_document("default/monitor", ["st0"], admin=True)
-    assert list(allocated_devices([document, None, {"status": 7}], DRIVER, NODE)) == []
+    assert list(allocated_devices([document, {"status": {}}], DRIVER, NODE)) == []
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        None,
+        {"status": 7},
+        {"status": {"allocation": [1]}},
+        {"status": {"allocation": {"devices": {"results": {}}}}},
+        {"status": {"allocation": {"devices": {"results": "st0"}}}},
+    ],
+)
+def test_a_claim_that_cannot_be_read_may_hold_any_device(claim: object) -> None:
+    with pytest.raises(MalformedMessage, match="each claim must have its allocation"):
+        list(allocated_devices([claim], DRIVER, NODE))
+
+
+async def test_an_empty_list_of_another_kind_leaves_holders_of_devices_unknown() -> None:
+    cluster = Cluster(kind="List")
+    with pytest.raises(HoldersUnknown, match="must be a ResourceClaimList, got 'List'"):
+        await ClaimHolders(cluster, DRIVER, NODE).by_device()
 
 
 async def test_claims_that_may_not_be_listed_leave_their_holders_unknown() -> None:

@@ -26,7 +26,7 @@ from tests.dra.resource_claims.claim_node import (
 )
 
 from plugwright.attributes import ClaimReference
-from plugwright.errors import ClaimWaits, PeerRefused, PluginError, PluginFailed
+from plugwright.errors import ClaimRefused, ClaimWaits, PeerRefused, PluginError, PluginFailed
 from plugwright.model import Allocation, Device, Mount
 from plugwright.protocol import dra
 from plugwright.protocol.dra import Claim, PreparedDevice
@@ -508,6 +508,8 @@ async def test_a_claim_unprepared_while_another_pod_has_it_stays_until_the_last_
     await node.preparation.abandoned.undo()
     assert edits(node, ONE)
     assert (list(node.prepared.held()), node.drives.released) == (["st0"], [])
+    (kept,) = (await node.prepared.read()).values()
+    assert kept.pods == ("never-started", "running")
     node.api.put(reserved(document("one"), "running"))
     node = node.restart()
     await node.preparation.abandoned.undo()
@@ -710,6 +712,40 @@ async def test_claims_left_behind_stay_while_the_api_server_is_away(
     await hurried.until(lambda: not hurried.prepared.held())
     running.cancel()
     await asyncio.wait((running,))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uid": 7},
+        {"status": 7},
+        {"status": {"allocation": "st0"}},
+        {"status": {"allocation": {"devices": {"results": [result(consumedCapacity={"size": "much"})]}}}},
+    ],
+    ids=str,
+)
+async def test_a_wrong_answer_does_not_end_a_claim(hurried: ClaimNode, wrong: dict[str, Any]) -> None:
+    right = reserved(document(), "a", "b")
+    hurried.api.put(right)
+    await hurried.prepare(claim())
+    await hurried.unprepare(claim())
+    metadata = {**right["metadata"], **({"uid": wrong["uid"]} if "uid" in wrong else {})}
+    hurried.api.put({**right, **wrong, "metadata": metadata})
+    with pytest.raises(ClaimRefused):
+        await hurried.preparation.abandoned.undo()
+    assert list(hurried.prepared.held()) == ["st0"]
+    assert hurried.drives.released == []
+    hurried.api.remove("one")
+    await hurried.preparation.abandoned.undo()
+    assert list(hurried.prepared.held()) == []
+
+
+async def test_a_wrong_answer_keeps_a_claim_waiting(node: ClaimNode) -> None:
+    node.api.put({"metadata": {"namespace": "default", "name": "one"}})
+    preparing = asyncio.create_task(node.prepare(claim()))
+    await node.until(lambda: node.api.asked > 2)
+    node.api.put(document())
+    assert len(await preparing) == 1
 
 
 async def test_cdi_files_that_vanished_are_written_again_when_the_driver_starts(node: ClaimNode) -> None:  # 2.6

@@ -1,6 +1,7 @@
 """CDI specs: what could not work is refused, files are whole, and what is read is what was written."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,12 @@ FULL = cdi.Spec(
     {"who": "us"},
 )  # fmt: skip
 
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "not UTF-8": (lambda path: path.write_bytes(b'{"kind": "\xff"}'), "can't decode byte 0xff"),
+    "nested": (lambda path: path.write_text("[" * 100_000), "recursion"),
+    "large": (lambda path: path.write_bytes(b" " * (4 * 2**20 + 1)), "it must have at most 4194304 bytes"),
+    "pipe": (os.mkfifo, "it must be a regular file"),
+}
 VERSIONS: dict[str, tuple[cdi.Spec, str]] = {
     "nodes, env and hooks": (spec(replace(NODE, env={"A": "b"}, hooks=(cdi.Hook("poststop", "/x"),))), "0.3.0"),
     "a mount without a type": (spec(edits(mounts=[cdi.Mount("/a")])), "0.3.0"),
@@ -243,6 +250,25 @@ def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
     impostor.write_text(cdi.to_json(spec(kind="example.com/disk")))
     assert ours.remove(keep=[kept]) == [gone]
     assert set(tmp_path.iterdir()) == {kept, foreign, vendor, impostor}
+
+
+@pytest.mark.parametrize(("make", "said"), FOREIGN.values(), ids=FOREIGN)
+def test_a_file_of_others_that_cannot_be_read_disturbs_none_of_ours(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    directory, foreign = cdi.SpecDirectory(tmp_path), tmp_path / "vendor.com-gpu.json"
+    ours = directory.write(spec())
+    make(foreign)
+    with pytest.raises(InvalidValue, match=f"{foreign}: .*{said}"):
+        cdi.read(foreign)
+    assert directory.files() == [ours]
+    assert list(resolve([tmp_path])) == [f"{TAPE}=st0"]
+
+
+def test_a_pipe_in_place_of_our_file_is_replaced(tmp_path: Path) -> None:
+    directory = cdi.SpecDirectory(tmp_path)
+    os.mkfifo(directory.file(TAPE))
+    assert cdi.read(directory.write(spec())) == spec()
 
 
 def test_a_later_directory_wins_and_a_name_twice_in_one_is_unusable(tmp_path: Path) -> None:

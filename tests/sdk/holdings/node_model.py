@@ -5,7 +5,7 @@ offer the same hardware under different resources. Each has a daemon that is kil
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from tests.sdk.holdings.node_parts import (
@@ -40,12 +40,16 @@ class Rules(msgspec.Struct, frozen=True):
     confirms_allocate: bool = True  # decides again when an Allocate is recorded, if another release offers the device
     confirms_claims: bool = True  # decides again when a claim is recorded
     reads_again: bool = True  # for that decision
+    keeps_offers: bool = True  # of a list that stays until the plugins of another configuration have listed devices
     arbitrates: bool = True  # with `serve: both` a device is on one side
 
 
 class Node:
     def __init__(self, seed: int, rules: Rules) -> None:
         self.random, self.rules, self.now = random.Random(seed), rules, 1000.0
+        self.reloads = (
+            random.Random(f"{seed} reloads").random() < 0.3
+        )  # in the other lives only restarts change settings
         [self.version] = self.random.choices(VERSIONS, (1, 1, 4, 4))
         # In some lives the ids of the second release are names of its own, and its memory is never lost.
         self.has_own_names = self.random.random() < 0.5
@@ -73,6 +77,7 @@ class Node:
             (3, self.start_one), (1, self.kill_one), (2, self.lose_memory), (2, self.lose_claim_files),
             (1, self.lose_split), (2, self.toggle_checkpoint), (2, self.toggle_pods), (1, self.foreign_list),
             (1, self.reboot), (1, self.restart_kubelet), (1, self.follow), (2, self.move),
+            *[(3, self.reload), (4, self.discover)] * self.reloads,
         ]  # fmt: skip
         [(_, step)] = self.random.choices(steps, [weight for weight, _ in steps])
         self.trace.append(step.__name__)
@@ -104,11 +109,12 @@ class Node:
             return
         self.trace[-1] += f" {name}"
         book.begin_allocate(resource, [device_id])
-        if name in book.beside_neighbours:
+        is_shared = name in book.beside_neighbours
+        if is_shared:
             self.store_memory(release)
         self.forgotten.discard(name)
         self.in_use.add(name)
-        self.open.append((release, Holder(name, device)))
+        self.open.append((release, Holder(name, device, offers=book.offers if is_shared else None)))
 
     def finish_allocate(self) -> None:
         if not self.open:
@@ -117,7 +123,7 @@ class Node:
         book, (resource, device_id) = release.book, holder.name
         assert book is not None
         self.trace[-1] += f" {holder.name}"
-        refused = self.confirm_allocate(release, holder.name)
+        refused = self.confirm_allocate(release, holder)
         book.end_allocate(resource, [device_id], is_answered=not refused)
         if refused:
             self.trace[-1] += f" refused: {refused}"
@@ -128,22 +134,24 @@ class Node:
         if self.random.random() < 0.7:
             self.write_checkpoint()
 
-    def confirm_allocate(self, release: Release, name: Name) -> str:
-        is_asked = release.book is not None and name in release.book.beside_neighbours
-        return self.confirm(release, name) if is_asked and self.rules.confirms_allocate else ""
+    def confirm_allocate(self, release: Release, holder: Holder) -> str:
+        """A device is decided again if another release offered it when the call began."""
+        is_asked = release.book is not None and holder.offers is not None and self.rules.confirms_allocate
+        return self.confirm(release, holder) if is_asked else ""
 
-    def confirm(self, release: Release, name: Name) -> str:
+    def confirm(self, release: Release, holder: Holder) -> str:
         """Why a device that is recorded as given out cannot be."""
-        book = release.book
+        book, name = release.book, holder.name
         assert book is not None
-        if name in book.beside_neighbours:
+        if holder.offers is not None or (holder.is_claim and name in book.beside_neighbours):
             if book.memory is None:
                 return "the memory is lost"
             self.store_memory(release)
             if self.rules.reads_again:
                 self.read_files(release)
                 book.settle()
-        return book.conflicts(name[0], [name[1]]).get(name[1], "")
+        before = holder.offers if holder.offers is not None else book.offers
+        return book.conflicts(name[0], [name[1]], before).get(name[1], "")
 
     def end_pod(self) -> None:
         if pods := [holder for holder in self.holders if not holder.is_claim]:
@@ -210,7 +218,7 @@ class Node:
         """Takes longer than the kubelet needs to store an answer."""
         self.kill(release)
         self.write_checkpoint()
-        release.config = self.random.choice(release.configs)
+        release.config, release.next_config = self.random.choice(release.configs), None
         self.trace[-1] += f" {release.configs.index(release.config)}"
         release.book = self.rules.book(release.memory, keeps_memory=True, clock=lambda: self.now)
         release.is_listed = False
@@ -224,12 +232,69 @@ class Node:
         else:
             self.read_files(release)
             release.book.settle()
+        self.offer(release)
+
+    def reload(self) -> None:
+        """Another configuration in the running daemon; a resource whose API stays keeps its list until `discover`."""
+        release = self.chosen()
+        if release.book is None:
+            return
+        if self.random.random() < 0.5:
+            self.read(release)  # or as far as it can: Allocate may be open
+        before, after = release.config, self.random.choice(release.configs)
+        self.trace[-1] += f" to {release.configs.index(after)}"
+        kept = {key for key, (api, _) in after.items() if before.get(key, (None,))[0] is api}
+        stopped = before.keys() - kept
+        self.end_calls(release, stopped)
+        for resource in stopped:
+            release.book.withdraw(resource)
+            self.lists.pop(resource, None)
+        for resource in kept if not self.rules.keeps_offers else ():
+            release.book.withdraw(resource)
+        release.sides = {name: side for name, side in release.sides.items() if name[0] not in stopped}
+        release.next_config = after
+        release.config = {resource: before[resource] if resource in kept else after[resource] for resource in after}
+        if self.rules.keeps_offers:
+            self.offer(release)
+
+    def discover(self) -> None:
+        """The plugins of a new configuration list their devices."""
+        release = self.chosen()
+        if release.book is None or release.next_config is None:
+            return
+        for resource in release.next_config:
+            if release.config[resource] != release.next_config[resource]:
+                release.book.withdraw(resource)
+        release.config, release.next_config = release.next_config, None
+        self.offer(release)
+
+    def offer(self, release: Release) -> None:
+        assert release.book is not None
         for resource, (api, devices) in release.config.items():
             listed = {device.id: device for device in devices}
             release.book.offer(resource, listed, ServedResource(api, driver(resource), api is not PLUGIN))
         release.is_listed = True
         self.decide_sides(release)
         self.publish(release)
+
+    def end_calls(self, release: Release, resources: Collection[str]) -> None:
+        """A resource that is stopped ends its calls; an answer may have been sent just before."""
+        for owner, holder in list(self.open):
+            if owner is release and holder.name[0] in resources:
+                self.open.remove((owner, holder))
+                is_answered = self.random.random() < 0.5 and not self.confirm_allocate(release, holder)
+                if is_answered:
+                    self.holders.append(holder)
+                    self.records.setdefault(holder.name, []).append(holder)
+                else:
+                    self.in_use.discard(holder.name)
+                if release.book is not None:
+                    release.book.end_allocate(holder.name[0], [holder.name[1]], is_answered=is_answered)
+        self.recorded = [
+            (owner, holder)
+            for owner, holder in self.recorded
+            if owner is not release or holder.name[0] not in resources
+        ]
 
     def kill(self, release: Release) -> None:
         """The kubelet gives nothing out without a plugin.
@@ -243,7 +308,7 @@ class Node:
         for owner, holder in list(self.open):
             if owner is release:
                 self.open.remove((owner, holder))
-                if self.random.random() < 0.5 and not self.confirm_allocate(release, holder.name):
+                if self.random.random() < 0.5 and not self.confirm_allocate(release, holder):
                     self.holders.append(holder)
                     self.records.setdefault(holder.name, []).append(holder)
                     self.trace[-1] += f" answered {holder.name}"
@@ -356,7 +421,8 @@ class Node:
         if not free:
             return
         name, device = self.random.choice(free)
-        holder = Holder(name, device, is_claim=True, admin=self.random.random() < 0.1)
+        offers = book.offers if name in book.beside_neighbours else None
+        holder = Holder(name, device, is_claim=True, admin=self.random.random() < 0.1, offers=offers)
         self.recorded.append((release, holder))
         self.has_claim_files = True
         self.trace[-1] += f" {name}"
@@ -369,7 +435,7 @@ class Node:
             return
         release, holder = self.recorded[0]
         self.trace[-1] += f" {holder.name}"
-        if holder.admin or not self.rules.confirms_claims or not self.confirm(release, holder.name):
+        if holder.admin or not self.rules.confirms_claims or not self.confirm(release, holder):
             self.recorded.pop(0)
             self.holders.append(holder)
         elif self.random.random() < 0.5:

@@ -7,7 +7,7 @@ import msgspec
 from plugwright.attributes import Consumption, CounterSet
 from plugwright.model import Device
 from plugwright.sdk.holdings.book import Book
-from plugwright.sdk.holdings.overlaps import Name
+from plugwright.sdk.holdings.overlaps import Name, Offer
 from plugwright.sdk.holdings.records import Memory
 from plugwright.sdk.serve_settings import ServeMode
 
@@ -64,6 +64,7 @@ class Holder(msgspec.Struct, eq=False):
     device: Device
     is_claim: bool = False
     admin: bool = False
+    offers: Mapping[Name, Offer] | None = None  # of then, if another release offered the device too
 
 
 class Release:
@@ -72,6 +73,7 @@ class Release:
     def __init__(self, number: int, configs: Sequence[Config]) -> None:
         self.number, self.configs = number, configs
         self.config = configs[0]
+        self.next_config: Config | None = None  # after a reload, until its plugins have listed their devices
         self.memory: Memory | None = None
         self.split: dict[Name, ServeMode] | None = None  # the file of the split; None if there is none
         self.sides: dict[Name, ServeMode] = {}  # as the running daemon places devices

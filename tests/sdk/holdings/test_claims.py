@@ -121,6 +121,23 @@ async def test_every_device_of_a_claim_is_kept_back(
     assert {holding.driver for holding in holdings} == {DRIVER}
 
 
+async def test_the_cdi_spec_of_a_claim_tells_its_hardware_when_nothing_else_is_left(
+    paths: KubeletPaths, tmp_path: Path
+) -> None:
+    """Neither the ids nor the resource are those of the claim."""
+    edits = {"deviceNodes": [{"path": "/dev/b"}, {"path": "/dev/x", "hostPath": "/dev/c"}], "env": ["GPU=a,b"]}
+    devices = [{"name": f"{UID}-slot-0", "containerEdits": edits}, {"name": f"{UID}-d", "containerEdits": ["odd"]}]
+    spec = {"cdiVersion": "0.5.0", "kind": f"{DRIVER}/claim", "devices": devices}
+    (tmp_path / f"{DRIVER}-claim_plugwright-dra.{UID}.json").write_text(json.dumps(spec))
+    ledger, resource = Ledger(Settings(kubelet_dir=paths.root)), "example.com/renamed"
+    served = ServedResource(ServeMode.DEVICE_PLUGIN, driver_name(resource))
+    offered = {name: Device(name, physical=(name,)) for name in ("a", "/dev/b", "/dev/c", "/dev/x", "d", "e")}
+    async with pod_resources.serve(Kubelet(has_pod=False), paths.pod_resources_socket):
+        await ledger.start({resource: served}, [str(tmp_path)])
+        ledger.offer(resource, offered, served)
+        assert sorted(ledger.closed(resource, offered)) == ["/dev/b", "/dev/c", "a", "d"]
+
+
 async def test_devices_are_open_when_the_claim_has_been_unprepared(paths: KubeletPaths, tmp_path: Path) -> None:
     _prepared_claims(paths, tmp_path)
     ledger, devices = Ledger(Settings(kubelet_dir=paths.root)), {key: Device(key) for key in IDS}

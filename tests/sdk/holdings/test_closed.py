@@ -1,7 +1,7 @@
 """Unknown is never free: devices whose offer has changed wait until every source of holdings is accounted for."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,48 @@ async def test_a_lost_memory_makes_devices_wait(kubelet: ObservedKubelet, kept: 
             await until(daemon, WHOLE, device_id, lambda device: device.healthy)
 
 
+class Named(Cards):
+    """Names its hardware to containers."""
+
+    def __init__(self, *devices: Device, by_cdi: bool) -> None:
+        super().__init__(WHOLE, *devices)
+        self._by_cdi = by_cdi
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        names = [device.physical[0] for device in devices]
+        if self._by_cdi:
+            return Allocation(cdi=[f"example.com/gpu={name}" for name in names])
+        return Allocation(env={"VISIBLE": ",".join(names)})
+
+
+@pytest.mark.parametrize("by_cdi", [False, True], ids=["variable", "CDI device"])
+async def test_after_a_lost_memory_hardware_is_known_by_what_its_container_was_given(
+    kubelet: ObservedKubelet, kept: Settings, *, by_cdi: bool
+) -> None:
+    async with serving(Named(Device("0", physical=("GPU-a",)), by_cdi=by_cdi), settings=kept):
+        await kubelet.endpoint(WHOLE, count=1)
+        await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    for _ in range(2):  # the next start knows it as well
+        async with serving(whole("GPU-a", "GPU-b"), settings=kept) as daemon:
+            listed = await devices(daemon, WHOLE)
+            assert (listed["GPU-a"].code, listed["GPU-b"].healthy) == ("held", True)
+
+
+async def test_after_a_lost_memory_the_other_shares_of_a_card_are_open(
+    kubelet: ObservedKubelet, kept: Settings
+) -> None:
+    listed = [Device(f"a::{number}", physical=("GPU-a",), sharing="halves") for number in (0, 1)]
+    async with serving(Named(*listed, by_cdi=False), settings=kept):
+        await kubelet.endpoint(WHOLE, count=2)
+        await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    async with serving(Named(*listed, by_cdi=False), settings=kept) as daemon:
+        assert all(device.healthy for device in (await devices(daemon, WHOLE)).values())
+
+
 async def test_a_recorded_device_stays_healthy_while_the_others_wait(kubelet: ObservedKubelet, kept: Settings) -> None:
     """After a reboot the kubelet fails pods whose recorded devices are not Healthy."""
     await held_whole(kubelet, kept)
@@ -209,6 +251,25 @@ async def test_whole_and_parts_of_two_resources_are_never_held_together(tmp_path
             assert f"held as c of {WHOLE}" in await kubelet.reason(parts.resource, device_id)
         await kubelet.remove(pod)
         await until(kubelet.daemon, parts.resource, "p1", lambda device: device.healthy)
+
+
+async def test_a_list_that_stays_after_a_reload_never_gives_out_a_card_and_its_half(tmp_path: Path) -> None:
+    async with running(Cards(RESOURCE, ALL, half(0)), tmp_path, served=QUICK) as kubelet:
+        silent = Silent(RESOURCE)
+        silent.serve = kubelet.daemon.resource(RESOURCE).service.plugin.serve
+        await kubelet.daemon.apply([silent])
+        await kubelet.admit(pod_requesting({RESOURCE: 1}, name="a"))
+        await until(kubelet.daemon, RESOURCE, "whole", lambda device: device.reason == "held as half-0 by default/a")
+        with pytest.raises(PodRefused):
+            await kubelet.admit(pod_requesting({RESOURCE: 1}, name="b"))
+
+
+class Silent(Cards):
+    """Does not find out which devices there are."""
+
+    async def discover(self) -> AsyncIterator[Sequence[Device]]:
+        await asyncio.Event().wait()
+        yield []
 
 
 async def test_a_failed_allocate_keeps_nothing_back(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Two releases on one node that offer the same hardware under two resources: it has one holder all the same."""
+"""Two releases on one node, or two pods of one, offer the same hardware in two ways: it has one holder all the same."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,14 @@ from msgspec.structs import replace
 
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings, Timeouts, serving
 from plugwright.dra.device_access import PluginDevices
-from plugwright.errors import PluginError, UnhealthyDevice
-from plugwright.kubelet import KubeletSettings, Timing
+from plugwright.errors import PluginError, PodRefused, UnhealthyDevice
+from plugwright.kubelet import Kubelet, KubeletSettings, Timing
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.holdings.offers import OfferMemory
+from plugwright.sdk.holdings.overlaps import Offer
+from plugwright.sdk.holdings.records import Memory
+from plugwright.sdk.serve_settings import ServeMode
+from plugwright.system.inotify import settled_changes
 from plugwright.testing import claim_requesting, pod_requesting, running
 from plugwright.testing.harness import PluginKubelet
 
@@ -146,6 +151,82 @@ async def test_what_is_being_given_out_keeps_a_recorded_claim_from_its_hardware(
             await devices.allocate([Device("slot-7")])
         ledger.end_allocate(HALF, ["h0"], is_answered=False)
         assert (await devices.allocate([Device("slot-7")])).env == {"DEVICES": "slot-7"}
+
+
+@pytest.mark.parametrize("loss", ["removed", "damaged"])
+async def test_a_release_writes_its_lost_memory_again_for_the_others(tmp_path: Path, loss: str) -> None:
+    async with running(card(), tmp_path, KUBELET, settings(tmp_path, "first")) as kubelet:
+        await kubelet.allocatable(CARD, 1)
+        memory = kubelet.daemon.ledger.memory
+        assert memory.directory is not None
+        path, reader = memory.directory / "default_first.json", OfferMemory(settings(tmp_path, "second"))
+        async with aclosing(settled_changes(memory.directory, settle=0.01)) as changes, asyncio.timeout(LIMIT):
+            await anext(changes)
+            known = reader.others()
+            path.unlink() if loss == "removed" else path.write_bytes(b"{")
+            async for _ in changes:
+                if reader.others() == known:
+                    break
+        assert known["default_first"].offers[0].physical == ("card0",)
+
+
+@asynccontextmanager
+async def two_pods(root: Path, tmp_path: Path, after: Plugin) -> AsyncIterator[tuple[Kubelet, Daemon, Daemon]]:
+    """A rolling update with maxSurge that changes the configuration: until the old pod ends, both serve."""
+    own, before = replace(settings(tmp_path, "gpus"), kubelet_dir=root), card()
+    async with (
+        Kubelet(root, KubeletSettings(version="1.37", timing=KUBELET.timing)) as kubelet,
+        serving(before, settings=replace(own, pod_uid="uid-1")) as old,
+    ):
+        await kubelet.allocatable(CARD, 1)
+        async with serving(after, settings=replace(own, pod_uid="uid-2")) as new, asyncio.timeout(LIMIT):
+            await until_shared(new, after)
+            await until_shared(old, before)
+            await kubelet.allocatable(after.resource, 2)
+            yield kubelet, old, new
+
+
+@pytest.mark.parametrize("order", [(CARD, HALF), (HALF, CARD)], ids=["old first", "new first"])
+async def test_two_pods_of_one_release_know_what_the_other_gives_out(
+    root: Path, tmp_path: Path, order: tuple[str, str]
+) -> None:
+    async with two_pods(root, tmp_path, halves()) as (kubelet, _, _):
+        first, second = order
+        await kubelet.admit(pod_requesting({first: 1}, name="a"))
+        with pytest.raises(PodRefused):
+            await kubelet.admit(pod_requesting({second: 1}, name="b"))
+
+
+async def test_an_allocate_of_the_old_pod_keeps_the_hardware_from_the_new_one(root: Path, tmp_path: Path) -> None:
+    """The new one serves the same resource, with other devices."""
+    after = Cards(CARD, *(Device(f"h{n}", physical=(f"card0/{n}",)) for n in (0, 1)))
+    async with two_pods(root, tmp_path, after) as (_, old, new):
+        await old.resource(CARD).service.allocate([["slot-7"]])
+        await refused(new, CARD, "h0", "held as slot-7 by a pod")
+
+
+async def test_the_next_start_joins_what_processes_of_the_release_have_left(tmp_path: Path) -> None:
+    own = settings(tmp_path, "gpus")
+    memories = [Memory({resource: (ServeMode.DEVICE_PLUGIN, "d")}, (Offer((resource, "x")),)) for resource in "ab"]
+    first, second = OfferMemory(own), OfferMemory(own)
+    for file, memory in zip((first, second), memories, strict=True):
+        await file.read()
+        await file.write(memory)
+    assert first.others() == {"~default_gpus~1": memories[1]}
+    second.close()
+    third = OfferMemory(own)
+    joined = await third.read()
+    assert joined is not None
+    assert (sorted(joined.resources), {offer.name[0] for offer in joined.offers}) == (["a", "b"], {"a", "b"})
+    await third.write(joined)
+    assert third.others() == {"~default_gpus": memories[0]}
+    first.close()
+    third.close()
+    last = OfferMemory(own)
+    assert await last.read() == joined
+    await last.write(joined)
+    assert last.others() == {}
+    last.close()
 
 
 class Anything:

@@ -77,7 +77,7 @@ class HeldOffersForgotten(Book):
 class EarlierOffersIgnored(Book):
     @property
     def contended(self) -> set[Name]:
-        return conflicting(self._offers, ())
+        return conflicting(self.offers, ())
 
 
 class NeighboursIgnored(Book):
@@ -102,10 +102,10 @@ class ClaimedUnsaid(Book):
 class OpenBesideNeighbours(Book):
     """Devices that another release offers too stay open while a source is missing."""
 
-    def conflicts(self, resource: str, device_ids: Iterable[str]) -> dict[str, str]:
+    def conflicts(self, resource: str, device_ids: Iterable[str], before: Mapping[Name, Offer]) -> dict[str, str]:
         unknown, self.unknown = self.unknown, {}
         try:
-            return super().conflicts(resource, device_ids)
+            return super().conflicts(resource, device_ids, before)
         finally:
             self.unknown = unknown
 
@@ -121,17 +121,18 @@ GUARDS = {
     "a held device closes those that overlap it": (Rules(HoldsIgnored), 401),
     "Allocate is refused for what overlaps a held device": (Rules(AllocateUnchecked), 5001),
     "an answered Allocate counts until a checkpoint shows otherwise": (Rules(AnsweredForgotten), 6001),
-    "a claim closes its device in the other API": (Rules(ClaimsIgnored), 14601),
+    "a claim closes its device in the other API": (Rules(ClaimsIgnored), 26401),
     "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 3001),
-    "an offer is compared with those of earlier runs": (Rules(EarlierOffersIgnored), 8001),
+    "an offer is compared with those of earlier runs": (Rules(EarlierOffersIgnored), 4801),
     "pods are not listed while an Allocate is open": (Rules(lists_while_open=True), 3601),
     "what another release offers is known": (Rules(NeighboursIgnored), 1201),
-    "a release says what it is giving out": (Rules(GivenUnsaid), 9001),
+    "a release says what it is giving out": (Rules(GivenUnsaid), 15201),
     "a release says what its claims hold": (Rules(ClaimedUnsaid), 5051400),
-    "what another release offers too is closed while a source is missing": (Rules(OpenBesideNeighbours), 1801),
-    "an Allocate is decided again when it is recorded": (Rules(confirms_allocate=False), 21601),
-    "a claim is decided again when it is recorded": (Rules(confirms_claims=False), 18401),
-    "sources are read again for that": (Rules(reads_again=False), 21601),
+    "what another release offers too is closed while a source is missing": (Rules(OpenBesideNeighbours), 44801),
+    "an Allocate is decided again when it is recorded": (Rules(confirms_allocate=False), 16201),
+    "a claim is decided again when it is recorded": (Rules(confirms_claims=False), 43001),
+    "sources are read again for that": (Rules(reads_again=False), 28801),
+    "a list counts as offered until another one follows": (Rules(keeps_offers=False), 6801),
     "a device of both APIs is on one side": (Rules(arbitrates=False), 401),
 }
 

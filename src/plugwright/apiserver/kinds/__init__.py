@@ -1,6 +1,6 @@
 """The kinds that the API server serves: one strategy for each.
 
-A kind with few rules of its own is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
+A kind with few special rules is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
 """
 
 from plugwright.apiserver.kinds.config_maps import CONFIG_MAPS, SECRETS

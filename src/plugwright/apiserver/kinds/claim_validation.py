@@ -1,4 +1,4 @@
-"""What a ResourceClaim, its template and a DeviceClass must be: kube-apiserver's limits and texts."""
+"""Validation of ResourceClaims, their templates and DeviceClasses: kube-apiserver's limits and texts."""
 
 import json
 from collections.abc import Iterator
@@ -179,7 +179,7 @@ def _reference_errors(path: str, references: list[str], names: set[str]) -> Iter
 
 
 def _config_errors(path: str, configs: list[Object], names: set[str] | None) -> Iterator[FieldError]:
-    """`names` are those that requests may be referred to by; a class has none."""
+    """`names` are those by which requests can be referred to; a class has none."""
     yield from too_many(path, configs, _MOST)
     for number, config in enumerate(configs):
         place = f"{path}[{number}]"

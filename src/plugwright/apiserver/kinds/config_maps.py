@@ -1,4 +1,4 @@
-"""Config maps and secrets: their keys and sizes, what each type of secret must have, and what is immutable."""
+"""Config maps and secrets: keys, sizes, requirements of each type of secret, and immutability."""
 
 import base64
 import json
@@ -71,7 +71,7 @@ CONFIG_MAPS = Kind(
 
 
 def _prepare_secret(secret: Object) -> Object:
-    """`stringData` is for writing alone: it becomes data."""
+    """Converts `stringData`, which is write-only, to data."""
     texts = {key: base64.b64encode(value.encode()).decode() for key, value in (secret.get("stringData") or {}).items()}
     data = {**(secret.get("data") or {}), **texts}
     rest = {name: value for name, value in secret.items() if name not in ("data", "stringData")}
@@ -127,7 +127,7 @@ def _validate_secret_update(before: Object, after: Object) -> Iterator[FieldErro
 
 
 def _secret_warnings(secret: Object) -> Iterator[str]:
-    """That a certificate and its key do not belong together is not noticed."""
+    """Warnings about a certificate or key; a mismatch between the two is not noticed."""
     values = _decoded(secret.get("data") or {})
     if secret["type"] != "kubernetes.io/tls":
         return

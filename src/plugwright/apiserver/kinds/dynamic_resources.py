@@ -1,6 +1,6 @@
 """The kinds of `resource.k8s.io`: ResourceSlices, ResourceClaims and their templates, DeviceClasses, taint rules.
 
-What makes them valid is in `slice_validation` and `claim_validation`, which compiles the expressions in CEL.
+`slice_validation` and `claim_validation`, which compiles CEL expressions, define their validity.
 """
 
 from collections.abc import Iterator
@@ -8,24 +8,27 @@ from collections.abc import Iterator
 from plugwright.apiserver import clock
 from plugwright.apiserver.kinds import claim_validation, slice_validation
 from plugwright.apiserver.kinds.kind import Kind
+from plugwright.apiserver.kinds.simple import NAMESPACES
 from plugwright.apiserver.kinds.slice_validation import too_many
 from plugwright.apiserver.printers import AGE, NAME, Column
-from plugwright.apiserver.store import Object
+from plugwright.apiserver.store import Object, ObjectKey, ObjectLookup
 from plugwright.apiserver.validation import FieldError
 
 # fmt: off
 __all__ = [
-    "DEVICE_CLASSES", "DEVICE_TAINT_RULES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES",
-    "RESOURCE_SLICES",
+    "ADMIN_ACCESS_LABEL", "DEVICE_CLASSES", "DEVICE_TAINT_RULES", "DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS",
+    "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES",
 ]
 # fmt: on
+
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
 _GROUP = "resource.k8s.io"
 _MOST_CONDITIONS = 8
 
 
 def _with_defaults(claim: Object) -> Object:
-    """As kube-apiserver fills them in."""
+    """The claim with kube-apiserver's defaults."""
     devices = (claim.get("spec") or {}).get("devices")
     if not devices:
         return claim
@@ -70,7 +73,7 @@ def _new_rule(rule: Object) -> Object:
 
 
 def _stamped_rule(rule: Object) -> Object:
-    """A taint has the time at which it was added, unless the client gives one."""
+    """The rule with the time at which its taint was added, unless the client gives one."""
     spec = rule.get("spec") or {}
     taint = spec.get("taint") or {}
     if taint.get("timeAdded"):
@@ -79,7 +82,7 @@ def _stamped_rule(rule: Object) -> Object:
 
 
 def _updated_rule(before: Object, after: Object) -> Object:
-    """A changed effect counts as a new taint, so that tolerations start again."""
+    """The updated rule; a changed effect counts as a new taint, so that tolerations start again."""
     old, new = ((rule.get("spec") or {}).get("taint") or {} for rule in (before, after))
     if new.get("effect") != old.get("effect") and new.get("timeAdded") == old.get("timeAdded"):
         without = {name: value for name, value in new.items() if name != "timeAdded"}
@@ -106,6 +109,20 @@ def _rule_errors(rule: Object) -> Iterator[FieldError]:
 def _rule_status_errors(rule: Object) -> Iterator[FieldError]:
     conditions = (rule.get("status") or {}).get("conditions") or []
     yield from too_many("status.conditions", conditions, _MOST_CONDITIONS)
+
+
+def _admin_access_errors(entry: Object, objects: ObjectLookup) -> Iterator[FieldError]:
+    """Of a claim or template: only labelled namespaces may have access to the devices of others."""
+    spec = entry.get("spec") or {}
+    requests = ((spec.get("spec") or spec).get("devices") or {}).get("requests") or ()
+    wanted = (number for number, one in enumerate(requests) if (one.get("exactly") or {}).get("adminAccess"))
+    place = next(wanted, None)
+    if place is None:
+        return
+    namespace = objects.get(ObjectKey(NAMESPACES.qualified, "", entry["metadata"]["namespace"])) or {"metadata": {}}
+    if (namespace["metadata"].get("labels") or {}).get(ADMIN_ACCESS_LABEL) != "true":
+        text = f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
+        yield FieldError(f"spec.devices.requests[{place}].adminAccess", f"Forbidden: {text}", "FieldValueForbidden")
 
 
 def _claim_state(claim: Object, _now: object) -> str:
@@ -146,6 +163,7 @@ RESOURCE_CLAIMS = Kind(
     prepare_for_update=lambda _before, after: _with_defaults(after),
     returns_deleted_object=True,
     validate=claim_validation.validate,
+    validate_among=_admin_access_errors,
     validate_update=claim_validation.validate_update,
     validate_status=claim_validation.validate_status,
     columns=(NAME, Column("State", _claim_state), AGE),
@@ -159,6 +177,7 @@ RESOURCE_CLAIM_TEMPLATES = Kind(
     prepare_for_update=lambda _before, after: _template_with_defaults(after),
     returns_deleted_object=True,
     validate=claim_validation.validate_template,
+    validate_among=_admin_access_errors,
     validate_update=claim_validation.validate_update,
 )
 

@@ -1,4 +1,4 @@
-"""What an Event must be: in the namespace of what it is about and, with an `eventTime`, said by whom and why."""
+"""Validation of Events: in the namespace of their object and, with an `eventTime`, with a reporter and reason."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _WRONG_NAMESPACE = "does not match event.namespace"
 
 
 def prepare_event(event: Object) -> Object:
-    """With the fields that are stored even if they are empty."""
+    """The event with the fields that are stored even if they are empty."""
     defaults: Object = {"reportingComponent": "", "reportingInstance": "", "source": {}, "eventTime": None}
     return {**defaults, "firstTimestamp": None, "lastTimestamp": None, **event}
 

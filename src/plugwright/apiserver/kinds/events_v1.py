@@ -1,6 +1,6 @@
-"""Events of `events.k8s.io/v1`: the same objects as those of the core group, with other names and stricter rules.
+"""Events of `events.k8s.io/v1`: the same objects as in the core group, with other names and stricter rules.
 
-Newer recorders of client-go write these, and `kubectl get events` reads the others: there is one store for both.
+Newer recorders of client-go write these, and `kubectl get events` reads the others: both share one store.
 """
 
 from collections.abc import Iterator

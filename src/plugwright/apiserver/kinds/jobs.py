@@ -1,4 +1,4 @@
-"""Jobs and CronJobs: defaults, rules and columns. What runs them is `cluster.controllers`."""
+"""Jobs and CronJobs: defaults, rules and columns. `cluster.controllers` runs them."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -23,7 +23,7 @@ _COUNTS = (
     "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished",
 )  # fmt: skip
 _CONCURRENCY = ("Allow", "Forbid", "Replace")
-_LONGEST_CRON_NAME = 52  # the names of its jobs have 11 characters more
+_LONGEST_CRON_NAME = 52  # the names of its jobs are 11 characters longer
 NOT_EMULATED_IN_JOBS = {
     "backoffLimitPerIndex": "failures are counted for the whole Job",
     "managedBy": "there is no other controller",
@@ -34,7 +34,7 @@ NOT_EMULATED_IN_JOBS = {
 
 
 def _job_spec_with_defaults(given: Object) -> Object:
-    """Without `completions` a Job with a `parallelism` is a work queue: one success is enough."""
+    """The defaults. A Job with a `parallelism` but no `completions` is a work queue: one success is enough."""
     counts = {} if "completions" in given or "parallelism" in given else {"completions": 1}
     defaults: Object = {
         "parallelism": 1,
@@ -47,7 +47,7 @@ def _job_spec_with_defaults(given: Object) -> Object:
 
 
 def _prepare_job(job: Object) -> Object:
-    """The labels and the selector that belong to this Job alone are generated."""
+    """Generates the labels and the selector that only this Job has."""
     spec, metadata = _job_spec_with_defaults(job.get("spec") or {}), job["metadata"]
     uid, name = metadata["uid"], metadata.get("name", "")
     own = {f"{_PREFIX}{_UID_LABEL}": uid}

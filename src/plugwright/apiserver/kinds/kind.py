@@ -1,7 +1,7 @@
 """A kind of API object: its names, and the strategy by which its objects are written, checked and printed.
 
-As in kube-apiserver, generic code (registry, handlers, discovery, schema) asks the kind and never compares kinds. The
-defaults here are those of a kind without rules of its own.
+As in kube-apiserver, generic code (registry, handlers, discovery, schema) calls the kind and never compares kinds. The
+defaults here are those of a kind without special rules.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +36,10 @@ def _admitted(_content: Object, _objects: ObjectLookup) -> str | None:
     return None
 
 
+def _valid_among(_content: Object, _objects: ObjectLookup) -> Iterator[FieldError]:
+    yield from ()
+
+
 def _no_warnings(_content: Object) -> Iterator[str]:
     yield from ()
 
@@ -46,7 +50,7 @@ def _no_grace(_content: Object, _requested: int | None) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    # Names, as discovery and paths have them.
+    # Names, as in discovery and paths.
     plural: str
     name: str
     group: str = ""
@@ -56,33 +60,35 @@ class Kind:
     namespaced: bool = True
     has_status: bool = False
     subresources: tuple[str, ...] = ()  # besides status
-    since: tuple[int, int] = (0, 0)  # the first minor version of Kubernetes that serves it by default
+    since: tuple[int, int] = (0, 0)  # first minor version of Kubernetes that serves it by default
 
-    # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of their argument.
+    # Creating and updating. `prepare` functions fill in defaults; they can change the metadata of their argument.
     prepare_for_create: Callable[[Object], Object] = _unchanged
     prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
     prepare_status: Callable[[Object], Object] = _unchanged
-    # Of a new object: fills in what depends on other objects, and returns why it is refused, or None.
+    # For a new object: fills in values that depend on other objects, and returns why it is rejected, or None.
     admit: Callable[[Object, ObjectLookup], str | None] = _admitted
     name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
     validate: Callable[[Object], Iterator[FieldError]] = _valid
     validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
+    # What other objects decide about a new one.
+    validate_among: Callable[[Object, ObjectLookup], Iterator[FieldError]] = _valid_among
     validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
-    admitted_fields: frozenset[str] = frozenset()  # of the spec, that admission fills in
-    warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
+    admitted_fields: frozenset[str] = frozenset()  # fields of the spec filled in by admission
+    warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about a valid object
     allow_create_on_update: bool = False
     allow_unconditional_update: bool = True  # without the version that the writer read
     default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
 
     # Deleting.
-    grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
+    grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and the client's request
     protected_names: frozenset[str] = frozenset()
-    protection: str = ""  # the message of the refusal to delete one of those
-    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
+    protection: str = ""  # the message that rejects the deletion of one of those
+    deletes_contents: bool = False  # a controller first deletes the objects in the namespace of this name
     returns_deleted_object: bool = False  # not a Status
 
-    # Objects that another kind stores, served under other names: conversions, and the kind.
+    # Objects stored under another kind and served under other names: conversions, and the kind.
     stored_as: "Kind | None" = None
     to_stored: Callable[[Object], Object] = _unchanged
     from_stored: Callable[[Object], Object] = _unchanged
@@ -93,7 +99,7 @@ class Kind:
     computed_fields: Mapping[str, Callable[[Object], object]] = field(default_factory=dict)  # selectable too
 
     def __post_init__(self) -> None:
-        """Refuses a kind without fields while it is imported: later, each of its requests would fail."""
+        """Rejects a kind without fields during the import, because later each of its requests would fail."""
         for name in (self.name, f"{self.name}List"):
             if kubernetes_fields.object_type(self.api_version, name) is None:
                 raise LookupError(
@@ -108,7 +114,7 @@ class Kind:
 
     @property
     def qualified(self) -> str:
-        """As in messages and keys of the store: `leases.coordination.k8s.io`."""
+        """The name in messages and keys of the store: `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -125,21 +131,21 @@ class Kind:
         return (int(major), int(minor)) >= self.since
 
     def without_admitted(self, content: Object, sent: Object) -> Object:
-        """The object without what admission has added to its spec, which belongs to no manager."""
+        """The object without the fields that admission has added to its spec, which belong to no manager."""
         added = self.admitted_fields - (sent.get("spec") or {}).keys()
         if not added:
             return content
         return {**content, "spec": {name: value for name, value in content["spec"].items() if name not in added}}
 
     def without_status(self, content: Object) -> Object:
-        """The object without what only its status subresource writes."""
+        """The object without the part that only its status subresource writes."""
         if not self.has_status or "status" not in content:
             return content
         return {name: value for name, value in content.items() if name != "status"}
 
     @property
     def object_type(self) -> ObjectType:
-        """Its fields."""
+        """The fields of the kind."""
         found = kubernetes_fields.object_type(self.api_version, self.name)
-        assert found is not None  # checked when the kind was made
+        assert found is not None  # checked when the kind was created
         return found

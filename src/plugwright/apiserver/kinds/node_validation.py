@@ -1,4 +1,4 @@
-"""What a Node must be: taints, addresses of its pods, capacity, and which fields never change."""
+"""Validation of Nodes: taints, addresses of pods, capacity, and immutable fields."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def validate(node: Object) -> Iterator[FieldError]:
     spec, status = node.get("spec") or {}, node.get("status") or {}
     yield from _taint_errors(spec.get("taints") or [])
     yield from _range_errors(spec.get("podCIDRs") or [])
-    # The API server refuses an extended resource whose quantity is not a whole number (10.6).
+    # The API server rejects an extended resource whose quantity is not a whole number (10.6).
     for part in ("capacity", "allocatable"):
         for resource, amount in sorted((status.get(part) or {}).items()):
             errors = quantity_errors(resource, str(amount))
@@ -46,7 +46,7 @@ def validate_update(before: Object, after: Object) -> Iterator[FieldError]:
 
 
 def _taint_errors(taints: list[Object]) -> Iterator[FieldError]:
-    """The API server places them in the metadata."""
+    """The errors of taints, which the API server places in the metadata."""
     seen: set[tuple[str, str]] = set()
     for number, taint in enumerate(taints):
         field = f"metadata.taints[{number}]"

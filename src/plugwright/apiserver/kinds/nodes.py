@@ -1,4 +1,4 @@
-"""Nodes: the defaults of their status, and the columns of `kubectl get nodes`; their rules are `node_validation`'s."""
+"""Nodes: the defaults of their status, and the columns of `kubectl get nodes`; `node_validation` has their rules."""
 
 from datetime import datetime
 
@@ -19,7 +19,7 @@ _ROLE_LABEL = "node-role.kubernetes.io/"
 
 
 def _prepare_status(node: Object) -> Object:
-    """Allocatable defaults to the capacity, and quantities are stored in their canonical form."""
+    """Defaults allocatable to the capacity, and stores quantities in their canonical form."""
     status = {**_STATUS_DEFAULTS, **(node.get("status") or {})}
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = status["capacity"]

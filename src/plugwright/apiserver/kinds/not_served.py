@@ -1,4 +1,4 @@
-"""What clients expect of a cluster and this API server refuses, with one sentence that names the alternative.
+"""Kinds that clients expect of a cluster and this API server rejects, with a sentence that names the alternative.
 
 Discovery lists these kinds, so that kubectl sends its request and prints the sentence instead of "no matches for kind".
 """
@@ -11,7 +11,7 @@ __all__ = ["KINDS_NOT_SERVED", "NOT_SERVED_SUBRESOURCES", "KindNotServed", "kind
 
 
 class KindNotServed(NamedTuple):
-    """The names of a kind, as discovery has them; its version is v1."""
+    """The names of a kind, as in discovery; its version is v1."""
 
     group: str
     plural: str

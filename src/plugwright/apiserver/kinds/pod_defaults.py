@@ -1,7 +1,7 @@
-"""What the API server adds to a pod: defaults, tolerations, the QoS class, and quantities in canonical form.
+"""The API server's additions to a pod: defaults, tolerations, the QoS class, and quantities in canonical form.
 
-Values that mean the same as none (an empty list, `hostNetwork: false`) are left out, as its encoder does, so that what
-is stored here and on a real cluster has no difference for `kubectl diff`.
+Values that mean the same as none (an empty list, `hostNetwork: false`) are omitted, as by its encoder, so that `kubectl
+diff` finds no difference between this server and a real cluster.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _NOT_READY, _UNREACHABLE = (f"node.kubernetes.io/{condition}" for condition in ("not-ready", "unreachable"))
 _FILE_MODE, _TOKEN_SECONDS = 0o644, 3600
 _PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-# Fields whose zero value is not stored; those of other names keep theirs.
+# Fields whose zero value is not stored; fields with other names keep theirs.
 _OMITTED_ZEROS = frozenset(
     {"hostIPC", "hostNetwork", "hostPID", "hostPort", "initialDelaySeconds",
      "readOnly", "stdin", "stdinOnce", "tty"}
@@ -57,7 +57,7 @@ def prepare_for_update(before: Object, after: Object) -> Object:
 
 
 def template_with_defaults(template: Object) -> Object:
-    """A template of pods, as workloads have: no admission adds its tolerations before there is a pod."""
+    """A workload's template of pods with defaults, but without tolerations, which admission adds to pods only."""
     return {**template, "spec": _spec_with_defaults(template.get("spec") or {})}
 
 
@@ -94,7 +94,7 @@ def _spec_with_defaults(given: Object) -> Object:
 
 
 def _without_empty(value: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]
-    """Without lists, maps and zeros that are not stored; an empty map may be a choice, like `emptyDir: {}`."""
+    """The value without unstored lists, maps and zeros; an empty map can be a choice, like `emptyDir: {}`."""
     if isinstance(value, list):
         return [_without_empty(item) for item in value]
     if not isinstance(value, dict):
@@ -111,7 +111,7 @@ def _is_omitted(name: str, value: object) -> bool:
 
 
 def _tolerations(tolerations: list[Object]) -> list[Object]:
-    """With those of nodes that are lost for five minutes, unless the pod has an opinion about them."""
+    """Adds tolerations of unreachable nodes for five minutes, unless the pod has its own for them."""
 
     def tolerates(key: str) -> bool:
         return any(
@@ -143,7 +143,7 @@ def _container_with_defaults(container: Object, spec: Object) -> Object:
             given = {name: value for name, value in completed[probe].items() if value != 0 or name not in _PROBE}
             completed[probe] = {**_PROBE, **_handler_with_defaults(given)}
     if completed.get("lifecycle"):
-        # A stop signal is behind a feature gate that is off: the API server drops it.
+        # A stop signal is behind a disabled feature gate: the API server drops it.
         hooks = {name: hook for name, hook in completed["lifecycle"].items() if name != "stopSignal"}
         completed["lifecycle"] = {name: _handler_with_defaults(hook) for name, hook in hooks.items()}
         if not hooks:
@@ -232,7 +232,7 @@ def _projection_with_defaults(part: Object) -> Object:
 
 
 def _pod_resources(spec: Object) -> Object:
-    """Of the pod as a whole: its requests default to what its containers request together, else to its limits."""
+    """Pod-level resources: requests default to the sum of the containers' requests, otherwise to the limits."""
     resources = {part: _canonical(amounts) for part, amounts in spec["resources"].items()}
     if not resources.get("limits"):
         return resources
@@ -247,7 +247,7 @@ def _pod_resources(spec: Object) -> Object:
 
 
 def _canonical(amounts: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]
-    """`2000m` is stored as `2`; resource claims, which are a list, stay as they are."""
+    """Stores `2000m` as `2`; resource claims, which are a list, stay unchanged."""
     if not isinstance(amounts, Mapping):
         return amounts
     return {resource: quantity.canonical(amount) for resource, amount in sorted(amounts.items())}

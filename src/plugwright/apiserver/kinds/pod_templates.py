@@ -1,4 +1,4 @@
-"""What the kinds that make pods share: selectors, the template of their pods, generations, and columns.
+"""The common part of kinds that create pods: selectors, the template of their pods, generations, and columns.
 
 The rules of a template are those of a pod, with the template's paths.
 """
@@ -49,7 +49,7 @@ def template_errors(template: Object, field: str, restart_policies: tuple[str, .
 
 
 def selector_errors(spec: Object) -> Iterator[FieldError]:
-    """Of `matchLabels` and `matchExpressions`, which must select the pods of the template."""
+    """Errors of `matchLabels` and `matchExpressions`, which must select the pods of the template."""
     selector, labels = spec.get("selector"), (spec["template"].get("metadata") or {}).get("labels") or {}
     if not selector:
         yield required("spec.selector")
@@ -76,7 +76,7 @@ def count_errors(spec: Object, *names: str) -> Iterator[FieldError]:
 
 
 def selector_text(selector: Object | None) -> str:
-    """As kubectl prints it: `app=web,tier in (a,b)`."""
+    """The selector in kubectl's notation: `app=web,tier in (a,b)`."""
     if not selector:
         return "<none>"
     parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]

@@ -1,6 +1,6 @@
 """Pods: grace periods, and the columns of `kubectl get pods`.
 
-Defaults are in `pod_defaults`, rules in `pod_validation`.
+`pod_defaults` defines defaults, `pod_validation` rules.
 """
 
 from datetime import datetime
@@ -16,11 +16,11 @@ from plugwright.apiserver.store import Object, ObjectKey, ObjectLookup
 __all__ = ["PODS"]
 
 _GATED = "SchedulingGated"
-_LONGEST_GRACE_PERIOD = 10 * 365 * 86_400  # seconds; a later end may have no date
+_LONGEST_GRACE_PERIOD = 10 * 365 * 86_400  # seconds; a later end can be out of the range of dates
 
 
 def _grace_period(pod: Object, requested: int | None) -> int:
-    """Zero for a pod that is on no node or has finished: there is no kubelet to wait for."""
+    """The grace period; zero for a pod without a node or a finished one, for which no kubelet must be awaited."""
     if not pod["spec"].get("nodeName") or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
     seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if requested is None else requested
@@ -28,7 +28,7 @@ def _grace_period(pod: Object, requested: int | None) -> int:
 
 
 def _prepare_status(pod: Object) -> Object:
-    """The pod's address is the first of its addresses, whichever of the two a writer knows."""
+    """Sets the pod's address to the first of its addresses, whichever of the two a writer gives."""
     status = {**(pod.get("status") or {})}
     addresses = [address.get("ip") for address in status.get("podIPs") or []]
     if status.get("podIP") and addresses[:1] != [status["podIP"]]:
@@ -55,7 +55,7 @@ def _status(pod: Object, _now: datetime) -> str:
 
 
 def _init_status(pod: Object) -> str:
-    """`Init:1/2` or `Init:Error` while init containers run, else empty."""
+    """`Init:1/2` or `Init:Error` while init containers run, otherwise empty."""
     init_containers = pod["spec"].get("initContainers") or []
     sidecars = {container["name"] for container in init_containers if container.get("restartPolicy") == "Always"}
     for index, status in enumerate((pod.get("status") or {}).get("initContainerStatuses") or []):
@@ -88,8 +88,8 @@ def _reason(container_status: Object) -> str:
 def _admit(pod: Object, objects: ObjectLookup) -> str | None:
     """Fills in the priority of a pod with its defaults; returns why the pod is forbidden, or None.
 
-    A pod that names its node is refused, too, if it asks for something that is not emulated: no scheduler keeps it
-    Pending.
+    A pod with its own nodeName is also forbidden if it needs something that is not emulated, because no scheduler keeps
+    it Pending.
     """
     spec, namespace = pod["spec"], str(pod["metadata"].get("namespace") or "")
     account = str(spec["serviceAccountName"])
@@ -101,7 +101,7 @@ def _admit(pod: Object, objects: ObjectLookup) -> str | None:
         return f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
     if spec.get("overhead"):
         return "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
-    if spec.get("nodeName"):  # others wait in the scheduler
+    if spec.get("nodeName"):  # the scheduler keeps others waiting
         return pod_fields.not_emulated(spec) or None
     return None
 
@@ -145,6 +145,6 @@ PODS = Kind(
     ),
     computed_fields={
         "spec.hostNetwork": lambda pod: bool(pod["spec"].get("hostNetwork")),
-        "status.podIPs": lambda _pod: "",  # kube-apiserver takes it, and compares it with nothing
+        "status.podIPs": lambda _pod: "",  # kube-apiserver accepts it, but compares it with nothing
     },
 )  # fmt: skip

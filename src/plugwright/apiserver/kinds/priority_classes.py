@@ -1,6 +1,6 @@
-"""PriorityClasses: the two of every cluster, the rules of those that users make, and which one a pod has.
+"""PriorityClasses: the two of every cluster, the rules for others, and the class of a pod.
 
-A pod's priority is computed when it is created, and stays as it is when its class changes or goes.
+A pod's priority is computed when it is created, and does not change when its class is changed or deleted.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ SYSTEM_PRIORITY_CLASSES: tuple[Object, ...] = tuple(
 
 
 def admit_priority(pod: Object, objects: ObjectLookup) -> str | None:
-    """Fills in the priority of the pod's class, or of the cluster's default; why the pod is refused, or None."""
+    """Fills in the priority of the pod's class or the default class; returns why the pod is rejected, or None."""
     spec, name = pod["spec"], str(pod["spec"].get("priorityClassName") or "")
     found = _class(name, objects) if name else _default_class(objects)
     if found is None:
@@ -50,13 +50,13 @@ def admit_priority(pod: Object, objects: ObjectLookup) -> str | None:
 
 
 def _class(name: str, objects: ObjectLookup) -> Object | None:
-    if name in _SYSTEM_VALUES:  # neither changes nor goes
+    if name in _SYSTEM_VALUES:  # can be neither changed nor deleted
         return {"metadata": {"name": name}, "value": _SYSTEM_VALUES[name], "preemptionPolicy": _PREEMPT}
     return objects.get(ObjectKey(PRIORITY_CLASSES.qualified, "", name))
 
 
 def _default_class(objects: ObjectLookup) -> Object:
-    """The lowest one, where there are two."""
+    """The default class, the lowest one if there are several."""
     classes = objects.objects(PRIORITY_CLASSES.qualified)
     defaults = [one for one in classes if one.get("globalDefault")]
     return min(defaults, key=lambda one: int(one.get("value", 0)), default=_NO_CLASS)

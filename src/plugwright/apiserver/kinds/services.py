@@ -1,4 +1,4 @@
-"""Services: their addresses, ports and columns. Nothing listens on an address: there is no network of pods."""
+"""Services: their addresses, ports and columns. Nothing listens on an address, because pods have no network."""
 
 import secrets
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ __all__ = ["SERVICES"]
 
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
-_OPENED = ("LoadBalancer", "NodePort")  # types with a port of every node
+_OPENED = ("LoadBalancer", "NodePort")  # types with a port on every node
 _FIRST_NODE_PORT, _NODE_PORTS = 30000, 2768
 _HEADLESS = "None"
 _HIGHEST_PORT = 65535
-_KEPT = ("clusterIP", "clusterIPs")  # on an update that does not name them
+_KEPT = ("clusterIP", "clusterIPs")  # on an update that omits them
 
 
 def _with_defaults(service: Object) -> Object:
@@ -50,7 +50,7 @@ def _prepare_for_create(service: Object) -> Object:
 
 
 def _prepare_for_update(before: Object, after: Object) -> Object:
-    """An address stays, and so do the ports of nodes, unless the update names others."""
+    """Keeps the address and the ports of nodes, unless the update specifies others."""
     prepared, old = _with_defaults(after), before["spec"]
     spec = prepared["spec"]
     if spec["type"] != "ExternalName":
@@ -65,7 +65,7 @@ def _prepare_for_update(before: Object, after: Object) -> Object:
 
 
 def _admit(service: Object, objects: ObjectLookup) -> str | None:
-    """Chooses an address and ports that no other Service has."""
+    """Chooses an unused address and unused ports."""
     spec, others = service["spec"], [other["spec"] for other in objects.objects("services")]
     if spec["type"] == "ExternalName":
         return None
@@ -84,7 +84,7 @@ def _admit(service: Object, objects: ObjectLookup) -> str | None:
 
 
 def _addresses() -> Iterator[str]:
-    """Of 10.96.0.0/12, the range of a cluster made by kubeadm, at random."""
+    """Random addresses of 10.96.0.0/12, the range of a cluster made by kubeadm."""
     while True:
         number = secrets.randbelow(2**20 - 2) + 1
         yield f"10.{96 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"

@@ -1,4 +1,4 @@
-"""The kinds with few rules of their own: events, leases, namespaces and service accounts."""
+"""The kinds with few special rules: events, leases, namespaces and service accounts."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -16,7 +16,7 @@ _COORDINATED = ("preferredHolder", "strategy")
 
 
 def _prepare_lease(lease: Object) -> Object:
-    """Coordinated leader election is behind a feature gate that is off: the API server drops its fields."""
+    """Drops the fields of coordinated leader election, as does the API server while its feature gate is disabled."""
     spec = {name: value for name, value in (lease.get("spec") or {}).items() if name not in _COORDINATED}
     return {**lease, "spec": spec}
 

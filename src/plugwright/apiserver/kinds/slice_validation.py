@@ -1,6 +1,6 @@
-"""What a ResourceSlice must be: kube-apiserver's limits and texts.
+"""Validation of ResourceSlices: kube-apiserver's limits and texts.
 
-A slice is refused whole for one bad device, so a driver has to know them before it publishes.
+A slice is rejected completely for one invalid device, so a driver has to know them before it publishes.
 """
 
 import json

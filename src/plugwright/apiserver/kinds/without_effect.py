@@ -1,6 +1,6 @@
-"""Kinds whose objects are kept and enforce nothing here, so that charts which contain them install.
+"""Kinds whose objects are stored but enforce nothing here, so that charts that contain them can be installed.
 
-There is one user, who may do everything, and no network between pods. docs/cluster-limits.md lists them.
+There is a single user with all rights, and no network between pods. docs/cluster-limits.md lists them.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ _SUBJECT_KINDS = {"User": _RBAC, "Group": _RBAC, "ServiceAccount": ""}
 
 
 def _any_name(name: str) -> Iterator[str]:
-    """Names of roles may have a colon, as `system:node`."""
+    """Errors of a role's name, which can contain a colon, as `system:node`."""
     if "/" in name or "%" in name or name in (".", ".."):
         yield f"may not be '.' or '..', nor contain '/' or '%', got {name:.80}"
 
 
 def _with_groups(binding: Object) -> Object:
-    """The role and the subjects name their API groups."""
+    """Adds the API groups to the role and the subjects."""
     subjects = [{"apiGroup": _SUBJECT_KINDS.get(one.get("kind", ""), ""), **one} for one in binding["subjects"] or []]
     named = [{name: value for name, value in one.items() if value != ""} for one in subjects]
     reference = {"apiGroup": _RBAC, **(binding.get("roleRef") or {})}

@@ -1,4 +1,4 @@
-"""Deployments, ReplicaSets and DaemonSets: defaults, rules, columns. Their pods are made by `cluster.controllers`."""
+"""Deployments, ReplicaSets and DaemonSets: defaults, rules, columns. `cluster.controllers` creates their pods."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ _SURGE = {"maxUnavailable": "25%", "maxSurge": "25%"}
 
 
 def _with_strategy(spec: Object, name: str, rolling: Object) -> Object:
-    """The strategy of updates; a rolling one has its limits."""
+    """The strategy of updates, with limits for a rolling one."""
     strategy = {"type": "RollingUpdate", **{key: value for key, value in (spec.get(name) or {}).items() if value}}
     if strategy["type"] == "RollingUpdate":
         strategy["rollingUpdate"] = {**rolling, **(strategy.get("rollingUpdate") or {})}

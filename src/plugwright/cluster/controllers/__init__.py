@@ -1,4 +1,4 @@
-"""What a controller manager does of its own accord: `controller_manager` runs one controller beside the other.
+"""The controllers of a controller manager; `controller_manager` runs those that follow the store.
 
-Owners and their dependents, namespaces that end, pods without a node, taints that evict, nodes that stop reporting.
+Owners and their dependents, terminating namespaces, pods without a node, evicting taints, silent nodes.
 """

@@ -1,7 +1,7 @@
-"""The controllers of the controller manager that follow the store: garbage, namespaces, taints, claims, workloads.
+"""The controllers that follow the store: garbage, namespaces, taints, claims, workloads.
 
-One reader of the changes for all of them. A controller whose write fails reads everything again after a second. The
-node lifecycle controller runs by the clock, in `node_lifecycle`.
+All share one reader of the changes. A controller whose write fails reads everything again after a second. The node
+lifecycle controller in `node_lifecycle` runs by the clock.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ __all__ = ["Controller", "ControllerManager"]
 
 logger = logging.getLogger(__name__)
 
-_RETRY = timedelta(seconds=1)  # until a controller whose write failed tries again
-_YIELD_AFTER = 64  # changes between which other tasks may run
+_RETRY = timedelta(seconds=1)  # until a controller retries a failed write
+_YIELD_AFTER = 64  # changes after which other tasks can run
 
 
 class Controller(Protocol):
-    """`resync` reads everything, `handle` one change; `run_due` does what was due until now."""
+    """`resync` reads everything, `handle` one change; `run_due` does everything that is due."""
 
     def resync(self) -> None: ...
 
@@ -62,7 +62,7 @@ class ControllerManager:
             JobController(client),
             CronJobController(client),
         ]
-        self._retries: dict[int, datetime] = {}  # when a controller that failed reads everything again
+        self._retries: dict[int, datetime] = {}  # when a failed controller reads everything again
         self._revision = 0
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class ControllerManager:
             self._supervised(index, controller.resync)
 
     async def step(self, timeout: float | None) -> None:
-        """Handles the changes that there are, or come within `timeout` seconds, and what is due then."""
+        """Handles the changes that exist or arrive within `timeout` seconds, and everything due by then."""
         try:
             changes = await self._client.store.changes(self._revision, timeout)
         except Expired:

@@ -1,6 +1,6 @@
 """The CronJob controller: Jobs by a schedule, and the removal of old ones.
 
-Of several start times that were missed, as while the cluster was stopped, the latest alone is made up for.
+If several start times were missed, for example while the cluster was stopped, only the latest one is used.
 """
 
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from plugwright.cluster.events import ClusterClient, EventRecord
 
 __all__ = ["CronJobController"]
 
-_MOST_MISSED = 100  # start times that are gone through
+_MOST_MISSED = 100  # maximum number of examined start times
 _SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 
 
@@ -37,7 +37,7 @@ class CronJobController(WorkloadController):
         return due
 
     def _start(self, owner: Object, moment: datetime, running: list[Object]) -> tuple[list[Object], datetime | None]:
-        """The Jobs that run then, and the time that was used up."""
+        """The Jobs to run now, and the start time that they use."""
         policy = owner["spec"]["concurrencyPolicy"]
         if running and policy == "Forbid":
             text = f"Not starting job because prior execution is running and concurrency policy is {policy}"
@@ -75,7 +75,7 @@ class CronJobController(WorkloadController):
 
 
 def _start_times(owner: Object, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """The latest start time that has not been used, and the next one."""
+    """The latest unused start time, and the next one."""
     spec, status = owner["spec"], owner.get("status") or {}
     schedule, zone = cron.Schedule.parse(spec["schedule"]), cron.time_zone(spec.get("timeZone") or "UTC")
     since = clock.parse(status.get("lastScheduleTime") or owner["metadata"]["creationTimestamp"])

@@ -1,7 +1,7 @@
-"""The DaemonSet controller: one pod on every node that takes it. The scheduler binds it, as on a real cluster.
+"""The DaemonSet controller: one pod on every suitable node, bound by the scheduler as on a real cluster.
 
-The pods of an older template are replaced by the update strategy. There are no ControllerRevisions: a pod's label says
-which template it has, and nothing keeps the earlier ones.
+The update strategy replaces the pods of older templates. There are no ControllerRevisions: a pod's label identifies its
+template, and earlier templates are not kept.
 """
 
 from datetime import datetime, timedelta
@@ -69,7 +69,7 @@ class DaemonSetController(WorkloadController):
         return min([*due, *times], default=None)
 
     def _delete_failed(self, owner: Object) -> None:
-        """A failed pod is deleted, and its node gets another, the later the more have failed there."""
+        """Deletes a failed pod, so that its node gets another, with a delay that grows with the failures there."""
         for pod in self._pods.of(owner):
             if (pod.get("status") or {}).get("phase") in FINISHED and not pod["metadata"].get("deletionTimestamp"):
                 key = owner["metadata"]["uid"], _target(pod)
@@ -86,11 +86,11 @@ class DaemonSetController(WorkloadController):
         return until if until > self._client.now() else None
 
     def _terminating(self, owner: Object) -> set[str]:
-        """The nodes whose old pod is ending: the new one waits for it."""
+        """The nodes whose old pod is terminating, for which the new one waits."""
         return {_target(pod) for pod in self._pods.of(owner) if pod["metadata"].get("deletionTimestamp")}
 
     def _update(self, owner: Object, by_node: dict[str, list[Object]], digest: str, wanted: int) -> set[str]:
-        """Replaces pods of older templates by the update strategy; returns the nodes that lose theirs now.
+        """Replaces pods of older templates by the update strategy; returns the nodes whose pods are deleted now.
 
         With `maxSurge`, a node gets its new pod first, and loses the old one when the new one is ready.
         """
@@ -113,7 +113,7 @@ class DaemonSetController(WorkloadController):
         return removed
 
     def _delete_replaced(self, owner: Object, by_node: dict[str, list[Object]], digest: str) -> None:
-        """Old pods beside a new one that is ready."""
+        """Deletes old pods whose replacement is ready."""
         for pods in by_node.values():
             if any(_hash(pod) == digest and is_ready(pod) for pod in pods):
                 for pod in (one for one in pods if _hash(one) != digest):
@@ -143,7 +143,7 @@ class DaemonSetController(WorkloadController):
 
 
 def _placement(node: Object | None) -> object:
-    """What decides about the pods of a node."""
+    """The properties of a node that decide about its pods."""
     spec = (node or {}).get("spec") or {}
     return node and ((node["metadata"].get("labels") or {}), spec.get("taints") or [], bool(spec.get("unschedulable")))
 
@@ -160,7 +160,7 @@ def _fits(owner: Object, node: Object) -> bool:
 
 
 def _pod_for(owner: Object, node: str, digest: str) -> Object:
-    """The pod of one node, which the scheduler can bind to no other."""
+    """The pod of one node, which the scheduler can bind to no other node."""
     template = owner["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     affinity = spec.get("affinity") or {}
@@ -177,7 +177,7 @@ def _pod_for(owner: Object, node: str, digest: str) -> Object:
 
 
 def _target(pod: Object) -> str:
-    """The node that the pod is made for, before and after it is bound."""
+    """The node of a pod, before and after it is bound."""
     if pod["spec"].get("nodeName"):
         return str(pod["spec"]["nodeName"])
     names = NodeAffinity.of(pod["spec"]).node_names or frozenset()

@@ -1,4 +1,4 @@
-"""The Deployment controller: a ReplicaSet for each template, and the way of the pods from the old one to the new one.
+"""The Deployment controller: a ReplicaSet for each template, and the rollout from the old one to the new one.
 
 Old ReplicaSets keep their revision in an annotation, by which `kubectl rollout history` and `undo` find them.
 """
@@ -67,7 +67,7 @@ class DeploymentController(WorkloadController):
         return self._replica_sets.create(owner, content, f"{metadata['name']}-{digest}")
 
     def _keep_revision(self, owner: Object, new: Object, old: list[Object]) -> None:
-        """A template that comes back is the newest revision again."""
+        """Makes a template that returns the newest revision again."""
         revision = max(_revision(new), max((_revision(one) for one in old), default=0) + bool(old))
         for kind, content in ((REPLICA_SETS, new), (DEPLOYMENTS, owner)):
             if _revision(content) != revision:
@@ -117,7 +117,7 @@ class DeploymentController(WorkloadController):
             self._replica_sets.delete(owner, one)
 
     def _status(self, owner: Object, digest: str, found: list[Object]) -> tuple[Object, datetime | None]:
-        """The status, and when its progress has taken too long."""
+        """The status, and when its progress deadline is exceeded."""
         before, wanted = owner.get("status") or {}, owner["spec"]["replicas"]
         new = next((one for one in found if one["metadata"]["labels"].get(_HASH) == digest), None)
         total, ready, available = (_sum(found, name) for name in ("replicas", "readyReplicas", "availableReplicas"))

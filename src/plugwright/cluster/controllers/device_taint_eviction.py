@@ -1,6 +1,6 @@
-"""The device taint eviction controller: pods whose claims hold a device with a NoExecute taint are deleted.
+"""The device taint eviction controller: deletes pods whose claims hold a device with a NoExecute taint.
 
-Taints are those of ResourceSlices and DeviceTaintRules. A toleration of the request delays the eviction by its
+Taints come from ResourceSlices and DeviceTaintRules. A toleration of the request delays the eviction by its
 `tolerationSeconds`, counted from the taint's `timeAdded`, or prevents it. Claims of extended resources evict no pods,
 as in Kubernetes 1.36 and 1.37.
 """
@@ -83,7 +83,7 @@ class DeviceTaintEvictionController:
                 self._evictions[key] = left
 
     def _update_slice(self, name: str, found: Object | None) -> bool:
-        """Whether taints have changed."""
+        """Updates a slice; returns whether taints have changed."""
         before = self._slices.pop(name, None)
         known = before.taints if before else {}
         taints = (
@@ -94,14 +94,14 @@ class DeviceTaintEvictionController:
         return known != taints
 
     def _update_rule(self, name: str, rule: Object | None) -> bool:
-        """Whether its evictions have changed."""
+        """Updates a rule; returns whether its evictions have changed."""
         before = self._rules.pop(name, None)
         if rule is not None and rule["spec"]["taint"].get("effect") == "NoExecute":
             self._rules[name] = rule
         return (before or {}).get("spec") != (self._rules.get(name) or {}).get("spec")
 
     def _stamped(self, taints: list[Object], known: list[Object]) -> list[Object]:
-        """With the time at which a taint was first seen, if it does not contain its own."""
+        """The taints with a time: their own, or the time at which they were first seen."""
         times = {(taint["key"], taint.get("value")): taint["timeAdded"] for taint in known}
         now = self._client.stamp()
         return [
@@ -144,7 +144,7 @@ class DeviceTaintEvictionController:
         return min(moments, default=None)
 
     def _taints(self, device: DeviceId) -> list[Object]:
-        """Of the newest slice that has the device tainted, and of the rules that select it."""
+        """The taints of the newest slice that taints the device, and of the rules that select it."""
         found = [tainted for tainted in self._slices.values() if device in tainted.taints]
         published = max(found, key=lambda tainted: tainted.generation).taints[device] if found else []
         return [*published, *(rule["spec"]["taint"] for rule in self._rules.values() if rule_selects(rule, device))]

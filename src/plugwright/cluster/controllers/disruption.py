@@ -1,4 +1,4 @@
-"""The `DisruptionTarget` condition, which controllers set on a pod that they are about to delete."""
+"""The `DisruptionTarget` condition, set by controllers on a pod that they are about to delete."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class DisruptionReason:
 
 
 def add_condition(client: ClusterClient, path: ResourcePath, reason: DisruptionReason, phase: str = "") -> None:
-    """Also sets the phase, unless it is empty."""
+    """Adds the condition, and sets the phase unless it is empty."""
     now = client.stamp()
 
     def disrupted(pod: Object) -> Object:

@@ -1,8 +1,8 @@
-"""Events that are deleted an hour after their last write, and the oldest of too many.
+"""Deletes events an hour after their last write, and the oldest ones if there are too many.
 
 A real API server gives each event a lease in etcd, which ends an hour after the last write. Here they are queued in the
-order of their writes, so that nothing is sorted or searched. They are deleted a few at a time: a watcher that keeps up
-with what components write keeps up with that too, and is never told that its resource version has expired.
+order of their writes, so that no sort or search is necessary. They are deleted a few at a time: a watcher that keeps up
+with the writes of components also keeps up with these deletions, and its resource version never expires.
 """
 
 import asyncio
@@ -22,28 +22,28 @@ __all__ = ["EventExpiry", "EventLimits"]
 
 logger = logging.getLogger(__name__)
 
-_PERIOD = 5.0  # seconds between two looks
-_SLICE = 100  # events deleted before others have their turn on the loop
+_PERIOD = 5.0  # seconds between two runs
+_SLICE = 100  # events deleted before other tasks can run
 
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """`kept`: seconds after its last write that an event is kept. `most`: the number of events that are."""
+    """`kept`: seconds for which an event is kept after its last write. `most`: maximum number of events."""
 
     kept: float = 3600.0
     most: int = 20_000
 
 
 class EventExpiry:
-    """`changed` has to be called with every change of an event after it was made."""
+    """Call `changed` after every change of an event."""
 
     def __init__(self, store: Store, now: Clock = clock.now, limits: EventLimits | None = None) -> None:
         self._store, self._now, self._limits = store, now, limits or EventLimits()
-        self._written: OrderedDict[ObjectKey, datetime] = OrderedDict()  # the one whose last write is longest ago first
+        self._written: OrderedDict[ObjectKey, datetime] = OrderedDict()  # oldest write first
         self.resync()
 
     def resync(self) -> None:
-        """Reads all events again, after changes were missed; their own times say when they were written."""
+        """Reads all events again after missed changes; the events' own times show when they were written."""
         now = self._now()
         events = [(_last_observed(event, now), _key(event)) for event in self._store.objects(EVENTS.qualified)]
         self._written = OrderedDict((key, written) for written, key in sorted(events, key=lambda event: event[0]))
@@ -68,7 +68,7 @@ class EventExpiry:
                 self._store.delete(key)
             except NotFound:
                 pass
-            except ClusterError as error:  # the disk is full: tried again at the next look
+            except ClusterError as error:  # the disk is full: retried in the next run
                 logger.warning("events cannot be deleted", extra={"error": str(error)})
                 return
             self._written.pop(key, None)
@@ -89,7 +89,7 @@ def _key(event: Object) -> ObjectKey:
 
 
 def _last_observed(event: Object, now: datetime) -> datetime:
-    """When the event was last written, as far as it says so."""
+    """When the event was last written, according to the event."""
     try:
         series = (event.get("series") or {}).get("lastObservedTime")
         times = (event.get("lastTimestamp"), series, event.get("eventTime"), event["metadata"]["creationTimestamp"])

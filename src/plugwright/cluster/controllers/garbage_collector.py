@@ -1,8 +1,8 @@
-"""The garbage collector: objects whose owners are gone are deleted, and owners wait for them or let them go.
+"""The garbage collector: deletes objects whose owners are gone; deleted owners wait for dependents or orphan them.
 
-What happens to dependents is written into an owner as a finalizer when it is deleted: `foregroundDeletion` keeps it
-until those that block it are gone, `orphan` until none refers to it; without either they are deleted after it. Owners
-of kinds that are not served here are taken to exist.
+A finalizer in a deleted owner determines what happens to dependents: `foregroundDeletion` keeps the owner until
+blocking dependents are gone, `orphan` until no dependent refers to it; without either they are deleted after it. Owners
+of kinds that are not served here are assumed to exist.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class GarbageCollector:
 
     def resync(self) -> None:
         self._dependents.clear()
-        relevant = []  # of all objects, which are unpacked one by one
+        relevant = []  # of all objects, which are decoded one by one
         for key, content in (stored for kind in KINDS for stored in self._objects(kind.qualified)):
             self._index(key, content, None)
             if any(_relevant(content)):
@@ -52,7 +52,7 @@ class GarbageCollector:
         return None
 
     def run_due(self) -> None:
-        """Nothing here waits for a time."""
+        """Does nothing: nothing here waits for a time."""
 
     def _objects(self, kind: str) -> Iterable[tuple[ObjectKey, Object]]:
         for content in self._client.store.objects(kind):
@@ -73,7 +73,7 @@ class GarbageCollector:
             self._collect(key)
 
     def _collect(self, key: ObjectKey) -> None:
-        """Deletes an object without owners; of several the missing ones are removed."""
+        """Deletes an object whose owners are all gone; if only some are gone, removes the references to them."""
         content = self._client.store.get(key)
         if content is None or content["metadata"].get("deletionTimestamp"):
             return
@@ -122,7 +122,7 @@ class GarbageCollector:
         )
 
     def _finish_owner(self, key: ObjectKey | None) -> None:
-        """An owner that is being deleted: its dependents go, or are let go, and then its finalizer."""
+        """Deletes or orphans the dependents of a terminating owner, and then removes its finalizer."""
         owner = self._client.store.get(key) if key else None
         if key is None or owner is None or not owner["metadata"].get("deletionTimestamp"):
             return
@@ -174,7 +174,7 @@ def _policy(content: Object) -> str:
 
 
 def _owner_key(reference: Object, namespace: str) -> ObjectKey | None:
-    """None for a kind that is not served."""
+    """The key of an owner; None for a kind that is not served."""
     group, _, version = str(reference["apiVersion"]).rpartition("/")
     named = (group, version, reference["kind"])
     kind = next((kind for kind in KINDS if (kind.group, kind.version, kind.name) == named), None)

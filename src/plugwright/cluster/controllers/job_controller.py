@@ -1,6 +1,6 @@
-"""The Job controller: pods until enough have succeeded or too many failed, indexes, deadlines, and the end of a Job.
+"""The Job controller: pods until enough have succeeded or too many failed, indexes, deadlines, end of Jobs.
 
-Pods are counted as long as they exist: one that is deleted after it has finished is not counted again.
+Pods are counted as long as they exist: a pod deleted after it has finished is not counted again.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from plugwright.errors import NotFound
 __all__ = ["JobController", "has_finished"]
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_RETRY = timedelta(seconds=10)  # until pods that were refused are created again
+_RETRY = timedelta(seconds=10)  # until refused pods are created again
 _FIRST_BACK_OFF, _LONGEST_BACK_OFF = 10.0, 360.0  # seconds after a failed pod
 _FINISHED = ("Complete", "Failed")
 
@@ -60,12 +60,12 @@ class JobController(WorkloadController):
     def _run(
         self, owner: Object, active: list[Object], succeeded: list[Object], failed: list[Object]
     ) -> datetime | None:
-        """Creates and deletes pods until as many run as the Job wants; returns when to try again."""
+        """Creates and deletes pods until as many run as the Job requires; returns when to try again."""
         spec, now = owner["spec"], self._client.now()
         wanted = spec["parallelism"]
         if spec.get("completions") is not None:
             wanted = min(wanted, spec["completions"] - len(_distinct(owner, succeeded)))
-        elif succeeded:  # a work queue that is empty
+        elif succeeded:  # an empty work queue
             wanted = len(active)
         for pod in active[max(0, wanted) :]:
             self._pods.delete(owner, pod)
@@ -154,7 +154,7 @@ def _in_phase(pods: list[Object], phase: str) -> list[Object]:
 
 
 def _failure(owner: Object, active: list[Object], failed: int, elapsed: timedelta) -> Object | None:
-    """Why the Job has failed; containers that are started again count with the pods that failed."""
+    """Why the Job has failed; restarted containers count with the failed pods."""
     spec = owner["spec"]
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and elapsed >= timedelta(seconds=deadline):
@@ -217,7 +217,7 @@ def _pod_content(owner: Object, index: int | None) -> Object:
 
 
 def _back_off(failed: list[Object]) -> datetime | None:
-    """When the next pod may start after those that have failed: 10 s after the first, then twice as long each time."""
+    """When the next pod can start after failures: 10 s after the first one, doubled each time."""
     if not failed:
         return None
     seconds = min(_FIRST_BACK_OFF * 2 ** min(len(failed) - 1, 10), _LONGEST_BACK_OFF)
@@ -231,7 +231,7 @@ def _end(pod: Object) -> datetime:
 
 
 def _as_ranges(indexes: list[int]) -> str:
-    """`0-2,4`."""
+    """Ranges such as `0-2,4`."""
     parts: list[list[int]] = []
     for number in indexes:
         if parts and parts[-1][-1] == number - 1:

@@ -1,4 +1,4 @@
-"""The namespace controller: a namespace that is deleted stays Terminating until everything in it is gone."""
+"""The namespace controller: a deleted namespace stays Terminating until all its objects are gone."""
 
 from collections import Counter
 from datetime import datetime
@@ -11,7 +11,7 @@ from plugwright.cluster.events import ClusterClient
 __all__ = ["NamespaceController"]
 
 _MANAGER = "kube-controller-manager"
-# Reason and message where nothing is wrong, by type, in the order in which they are listed.
+# Reason and message without problems, by type, in the order of the list.
 _DONE = {
     "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
     "NamespaceDeletionGroupVersionParsingFailure": (
@@ -50,7 +50,7 @@ class NamespaceController:
         return None
 
     def run_due(self) -> None:
-        """Nothing here waits for a time."""
+        """Does nothing: nothing here waits for a time."""
 
     def _namespace_changed(self, namespace: Object) -> None:
         name = namespace["metadata"]["name"]

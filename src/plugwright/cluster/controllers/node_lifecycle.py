@@ -1,7 +1,7 @@
-"""The node lifecycle controller: nodes that stop renewing their lease, and nodes that come back.
+"""The node lifecycle controller: nodes that stop renewing their lease, and nodes that return.
 
-Such a node becomes NotReady and is tainted; its pods are evicted by `taint_eviction`, and stay until their node is back
-to end them.
+Such a node becomes NotReady and is tainted; `taint_eviction` evicts its pods, which stay until the node returns to end
+them.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class NodeLifecycleController:
         self._client = client
         self._settings = settings
         self._node_events = EventRecorder(client, EventSource("node-controller", manager=_MANAGER))
-        self._registered: dict[str, Object] = {}  # references to the nodes that are known, by name
+        self._registered: dict[str, Object] = {}  # references to the known nodes, by name
         self._last_round = client.now()
 
     async def run(self) -> None:
@@ -52,21 +52,21 @@ class NodeLifecycleController:
             self.run_round()
 
     def run_round(self) -> None:
-        """Checks the nodes, unless the last round is long ago.
+        """Checks the nodes, unless the last round was too long ago.
 
         The nodes run in this process: when it was stopped, suspended or very busy, they could not renew their leases
-        either. They have until the next round to do so.
+        either. They can do so until the next round.
         """
         before, self._last_round = self._last_round, self._client.now()
         if (self._last_round - before).total_seconds() <= self._settings.grace / 2:
             self.check_nodes()
 
     def check_nodes(self) -> None:
-        """Marks and taints the nodes that are silent now."""
+        """Marks and taints silent nodes."""
         now, store = self._client.now(), self._client.store
         nodes = {key.name: key for key in store.keys(NODES.qualified)}
         silent = [key for key in nodes.values() if self._is_silent(key, now)]
-        # While every node is silent, the controller itself may be cut off: no pods are evicted then.
+        # While every node is silent, the controller itself could be disconnected: it evicts no pods then.
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
         for name in sorted(nodes.keys() - self._registered.keys()):
             self._record_registration(store.require(nodes[name]))
@@ -77,7 +77,7 @@ class NodeLifecycleController:
                 self._handle_silent(store.require(key), now, effects)
 
     def node_changed(self, node: Object) -> None:
-        """Adds and removes the taints that follow from a node's conditions and its `unschedulable`, at once."""
+        """Immediately adds and removes the taints that follow from a node's conditions and `unschedulable`."""
         with suppress(ClusterError, StatusError, *MALFORMED):
             self._record_registration(node)
             before = list(node["spec"].get("taints") or ())
@@ -151,7 +151,7 @@ class NodeLifecycleController:
 
 
 def _with_unknown_conditions(node: Object, stamp: str) -> Object:
-    """The node as the real controller shows one whose kubelet has stopped reporting."""
+    """The node as the real controller shows it after its kubelet has stopped reporting."""
     status = node.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     for kind in _CONDITIONS:
@@ -179,7 +179,7 @@ def _with_unready(pod: Object, stamp: str) -> Object:
 
 
 def _reference(node: Object) -> Object:
-    """What an event about the node says of it."""
+    """A reference to the node for an event."""
     metadata = {name: node["metadata"][name] for name in ("name", "uid", "resourceVersion")}
     return {"apiVersion": node["apiVersion"], "kind": node["kind"], "metadata": metadata}
 

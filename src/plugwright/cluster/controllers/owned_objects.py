@@ -1,7 +1,7 @@
-"""The objects that a workload controller has made: found by the uid of their owner, created from a template, deleted.
+"""The objects of a workload controller: found by the uid of their owner, created from a template, deleted.
 
-Each controller keeps the index of what it owns from the changes that it handles. Objects that it has just created are
-in the index at once, so that a second change of the owner does not make them twice.
+Each controller maintains an index of its objects from the changes that it handles. New objects are added immediately,
+so that a second change of the owner does not create them twice.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ __all__ = ["FINISHED", "MANAGER", "OwnedObjects", "available_since", "condition"
 
 MANAGER = "kube-controller-manager"
 FINISHED = ("Succeeded", "Failed")
-_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as in generated names: no vowels, so no words
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as in generated names: no vowels, to avoid words
 _HASH_LENGTH = 10
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -42,7 +42,7 @@ class OwnedObjects:
             self._add(content)
 
     def owner_of(self, change: Change) -> ObjectKey | None:
-        """The owner that a change of an owned object concerns; the index follows the change."""
+        """Updates the index; returns the owner affected by a change of an owned object."""
         content = change.object
         reference = _controller(content, self._owner)
         if reference is None:
@@ -54,14 +54,14 @@ class OwnedObjects:
         return ObjectKey(self._owner.qualified, change.key.namespace, str(reference["name"]))
 
     def of(self, owner: Object) -> list[Object]:
-        """Those of this owner, the oldest first."""
+        """The objects of this owner, oldest first."""
         uid = owner["metadata"]["uid"]
         found = (self._client.store.get(key) for key in sorted(self._keys.get(uid, ())))
         own = [content for content in found if content and (_controller(content, self._owner) or {}).get("uid") == uid]
         return sorted(own, key=lambda content: str(content["metadata"]["creationTimestamp"]))
 
     def forget(self, owner: Object) -> None:
-        """The owner is gone: the garbage collector deletes the rest."""
+        """Forgets a deleted owner: the garbage collector deletes its objects."""
         self._keys.pop(owner["metadata"]["uid"], None)
 
     def create(self, owner: Object, content: Object, name: str = "") -> Object | None:
@@ -98,7 +98,7 @@ class OwnedObjects:
         self._recorder.record(owner, event)
 
     def write_status(self, owner: Object, status: Object) -> None:
-        """Unless it is unchanged, or the owner gone."""
+        """Writes the status, unless it is unchanged or the owner was deleted."""
         if status == (owner.get("status") or {}):
             return
         metadata = owner["metadata"]
@@ -130,7 +130,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def available_since(pod: Object, seconds: int) -> datetime | None:
-    """When a ready pod has been ready for so many seconds, which may be to come; None if it is not ready."""
+    """When a ready pod has been or will have been ready for this many seconds; None if it is not ready."""
     if not is_ready(pod):
         return None
     since = _ready_condition(pod).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
@@ -143,7 +143,7 @@ def _ready_condition(pod: Object) -> Object:
 
 
 def condition(status: Object, new: Object, now: str) -> list[Object]:
-    """The conditions with a new one, whose transition time stays if its status does."""
+    """The conditions including a new one, whose transition time stays if its status does."""
     conditions: list[Object] = list(status.get("conditions") or ())
     before: Object = next((found for found in conditions if found["type"] == new["type"]), {})
     is_same = before.get("status") == new["status"]
@@ -158,7 +158,7 @@ def _others(conditions: Iterable[Object], condition_type: str) -> Iterator[Objec
 
 
 def pod_hash(template: Object) -> str:
-    """A name for a template, the same for equal ones."""
+    """A name for a template, equal for equal ones."""
     number = int.from_bytes(hashlib.sha256(_encode(template)).digest()[:8])
     letters = []
     for _ in range(_HASH_LENGTH):

@@ -1,7 +1,7 @@
-"""The pod garbage collector: pods of nodes that do not exist are failed and deleted.
+"""The pod garbage collector: fails and deletes pods of nonexistent nodes.
 
-A node has `quarantine` seconds to come back, as in a real cluster. Its lease goes with it too: that has the node as
-its owner, and is the work of `garbage_collector`.
+A node has `quarantine` seconds to return, as in a real cluster. `garbage_collector` deletes its lease, whose owner is
+the node.
 """
 
 from datetime import datetime, timedelta
@@ -39,7 +39,7 @@ class PodGarbageCollector:
         return min(self._missing.values(), default=None)
 
     def run_due(self) -> None:
-        """Deletes the pods of nodes that are missing for too long."""
+        """Deletes the pods of nodes that have been missing for too long."""
         now = self._client.now()
         for name in [name for name, due in self._missing.items() if due <= now]:
             if not self._exists(name):

@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: as many pods as a ReplicaSet wants. Pods that it has not made are not adopted."""
+"""The ReplicaSet controller: keeps the required number of pods. Pods that it did not create are not adopted."""
 
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from plugwright.cluster.events import ClusterClient
 
 __all__ = ["ReplicaSetController"]
 
-_RETRY = timedelta(seconds=10)  # until pods that were refused are created again
+_RETRY = timedelta(seconds=10)  # until refused pods are created again
 
 
 class ReplicaSetController(WorkloadController):
@@ -57,5 +57,5 @@ class ReplicaSetController(WorkloadController):
 
 
 def _worth_keeping(pod: Object) -> tuple[bool, bool, bool]:
-    """Pods without a node go first, then those that are not ready; of the rest the newest."""
+    """Pods without a node are deleted first, then those that are not ready; of the rest the newest."""
     return bool(pod["spec"].get("nodeName")), (pod.get("status") or {}).get("phase") == "Running", is_ready(pod)

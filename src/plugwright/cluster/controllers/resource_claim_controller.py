@@ -1,8 +1,8 @@
 """The resource claim controller: generates claims from templates, and cleans up after pods that have ended.
 
 As in kube-controller-manager: a pod that has ended, or was never scheduled and is being deleted, loses its
-reservations; a claim without reservations is deallocated, and deleted if it was generated for that pod. A pod that was
-bound without the scheduler gets its reservations here.
+reservations; a claim without reservations is deallocated, and deleted if it was generated for that pod. A pod bound
+without the scheduler gets its reservations here.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ _MANAGER = "kube-controller-manager"
 _POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 _FINISHED = ("Succeeded", "Failed")
 _MOST_CONSUMERS = 256
-_LONGEST_BASE = 57  # leaves a hyphen and five random characters of 63
+_LONGEST_BASE = 57  # leaves room for a hyphen and five random characters in 63
 
 
 class ResourceClaimController:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._recorder = EventRecorder(client, EventSource("resource_claim", manager=_MANAGER))
-        # Pods by the claims that they name and the templates that they wait for.
+        # Pods by the claims that they name and the templates for which they wait.
         self._users: dict[ObjectKey, set[ObjectKey]] = {}
 
     def resync(self) -> None:
@@ -56,7 +56,7 @@ class ResourceClaimController:
         return None
 
     def run_due(self) -> None:
-        """Nothing here waits for a time."""
+        """Does nothing: nothing here waits for a time."""
 
     def _sync_users(self, key: ObjectKey) -> None:
         for user in sorted(self._users.get(key, ())):
@@ -82,7 +82,7 @@ class ResourceClaimController:
         return [ObjectKey(RESOURCE_CLAIMS.qualified, key.namespace, name) for name in [*names, *_extended_claim(pod)]]
 
     def _generate_claims(self, key: ObjectKey, pod: Object) -> None:
-        """Creates the claims that the pod still lacks, and writes their names into its status."""
+        """Creates the pod's missing claims, and writes their names into its status."""
         statuses = {entry["name"]: entry for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
         generated: dict[str, str] = {}
         for entry, name in claim_names(pod):
@@ -108,7 +108,7 @@ class ResourceClaimController:
         self._client.writer.change(ResourcePath(PODS, key.namespace, key.name, "status"), with_statuses, _MANAGER)
 
     def _generate(self, pod: Object, entry: Object) -> str:
-        """The name of the new claim, or of one that was created before the pod's status could be written."""
+        """The name of the new claim, or of one created before the pod's status could be written."""
         metadata = pod["metadata"]
         for user in self._client.store.objects(RESOURCE_CLAIMS.qualified) if self._may_exist(pod) else ():
             known = user["metadata"]
@@ -134,14 +134,14 @@ class ResourceClaimController:
         return str(created["metadata"]["name"])
 
     def _may_exist(self, pod: Object) -> bool:
-        """Whether the pod is older than this process: its claim may exist without its name in the status."""
+        """Whether the pod is older than this process: its claim can exist without its name in the status."""
         return bool((pod.get("status") or {}).get("conditions"))
 
     def _exists(self, namespace: str, name: str) -> bool:
         return ObjectKey(RESOURCE_CLAIMS.qualified, namespace, name) in self._client.store
 
     def _reserve_claims(self, key: ObjectKey, pod: Object) -> None:
-        """For a pod that was bound without the scheduler, which has reserved the claims of all others."""
+        """Reserves claims for a pod bound without the scheduler, which reserves the claims of all others."""
         consumer = {"resource": "pods", "name": key.name, "uid": pod["metadata"]["uid"]}
         for used in self._claims_of(key, pod):
             claim = self._client.store.get(used)
@@ -211,7 +211,7 @@ def _key(kind: str, content: Object) -> ObjectKey:
 
 
 def _base_name(pod: str, claim: str) -> str:
-    """A generated name starts with it. Parts of a long name are shortened in proportion, as by Kubernetes."""
+    """The prefix of a generated name. Parts of a long name are shortened in proportion, as by Kubernetes."""
     name = f"{pod}-{claim}-"
     if len(name) <= _LONGEST_BASE:
         return name
@@ -219,7 +219,7 @@ def _base_name(pod: str, claim: str) -> str:
 
 
 def _extended_claim(pod: Object) -> list[str]:
-    """The claim of a pod's extended resources, which the scheduler creates."""
+    """The claim of a pod's extended resources, created by the scheduler."""
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     return [status["resourceClaimName"]] if status.get("resourceClaimName") else []
 

@@ -1,4 +1,4 @@
-"""One step of a rolling update: how many pods each ReplicaSet is to have now, so that enough stay available. Pure."""
+"""One step of a rolling update: the present size of each ReplicaSet, so that enough pods stay available. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def amount(value: object, total: int, rounds_up: bool) -> int:
 def step(wanted: int, surge: int, unavailable: int, new: Object, old: Sequence[Object]) -> list[int]:
     """The sizes of the new ReplicaSet and of the old ones, which together never exceed `wanted + surge` pods.
 
-    Old pods that are not available go first; of the available ones so many that `wanted - unavailable` stay.
+    Unavailable old pods are removed first; of the available ones as many as leave `wanted - unavailable`.
     """
     sizes = [_size(one) for one in old]
     room = wanted + surge - _size(new) - sum(sizes)
@@ -29,7 +29,7 @@ def step(wanted: int, surge: int, unavailable: int, new: Object, old: Sequence[O
     least = wanted - unavailable
     new_unavailable = _size(new) - min(_size(new), _available(new))
     removable = max(0, _size(new) + sum(sizes) - least - new_unavailable)
-    for number, one in enumerate(old):  # those that serve nobody
+    for number, one in enumerate(old):  # pods that serve no requests
         idle = min(sizes[number] - min(sizes[number], _available(one)), removable)
         sizes[number] -= idle
         removable -= idle

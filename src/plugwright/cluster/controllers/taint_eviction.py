@@ -1,6 +1,6 @@
-"""The taint eviction controller: pods leave a node with a NoExecute taint, at once or when their toleration ends.
+"""The taint eviction controller: pods leave a node with a NoExecute taint, immediately or after their toleration.
 
-Times count from when the controller sees the taint, as in a real cluster, so that they begin again after a restart.
+Times count from when the controller sees the taint, as in a real cluster, so they restart with the controller.
 """
 
 from collections.abc import Iterable
@@ -102,7 +102,7 @@ class TaintEvictionController:
         self._client.writer.delete(path, DeleteOptions(uid=pod["metadata"]["uid"]))
 
     def _record(self, key: ObjectKey, text: str) -> None:
-        """Without the pod's uid, which the real controller does not look up."""
+        """Records an event without the pod's uid, which the real controller does not look up."""
         metadata = {"namespace": key.namespace, "name": key.name}
         self._recorder.record({"apiVersion": "v1", "kind": PODS.name, "metadata": metadata}, EventRecord(_EVENT, text))
 
@@ -113,7 +113,7 @@ def _no_execute(node: Object) -> list[Object]:
 
 
 def _toleration_seconds(tolerations: Iterable[Object], taints: list[Object]) -> float | None:
-    """The shortest time that a pod tolerates the taints: 0 if one is not tolerated, None for ever."""
+    """The shortest time that a pod tolerates the taints: 0 if one is not tolerated, None if unlimited."""
     matching = [[entry for entry in tolerations if affinity.tolerates([entry], taint)] for taint in taints]
     if not all(matching):
         return 0

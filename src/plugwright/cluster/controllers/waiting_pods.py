@@ -1,7 +1,7 @@
-"""Records on each pod that waits why it does, in words of the caller: kube-scheduler only says that no node fits.
+"""Records on each waiting pod why it waits, in the caller's words: kube-scheduler only reports that no node fits.
 
-One pod is explained at a time, in a thread, and the controller rests three times as long as that took: a large
-cluster with many waiting pods stays responsive. A pod is explained again when its conditions change.
+One pod is explained at a time, in a thread, followed by a pause of three times that duration, so that a large cluster
+with many waiting pods stays responsive. A pod is explained again when its conditions change.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ __all__ = ["PodExplainer", "WaitingPods"]
 
 logger = logging.getLogger(__name__)
 
-# Why a pod waits, from the objects of the cluster by qualified kind; called in a thread.
+# Returns why a pod waits, from the objects of the cluster by qualified kind; called in a thread.
 PodExplainer = Callable[[Mapping[str, Sequence[Object]], Object], str]
 
 _KINDS = (
@@ -39,18 +39,18 @@ _KINDS = (
 _REASON = "WaitsForDevices"
 _REASONS = ("Unschedulable", "SchedulerError")
 _LIMIT = 60.0  # seconds for an explanation
-_MOST = 1000  # pods that are remembered
+_MOST = 1000  # remembered pods
 _LONGEST = 1000  # characters
 
 
 class WaitingPods:
-    """Follows the store; `explain` is called for every pod that the scheduler has found no node for."""
+    """Follows the store; calls `explain` for every pod without a fitting node."""
 
     def __init__(self, client: ClusterClient, explain: PodExplainer) -> None:
         self._client, self._explain = client, explain
         self._recorder = EventRecorder(client, EventSource("plugwright"))
         self._calls = BlockingCalls("explanation of a pod", _LIMIT, at_once=1)
-        self._waiting: OrderedDict[ObjectKey, None] = OrderedDict()  # to be explained
+        self._waiting: OrderedDict[ObjectKey, None] = OrderedDict()  # yet to be explained
         self._said: OrderedDict[str, str] = OrderedDict()  # by uid
         self._revision = 0
 
@@ -119,7 +119,7 @@ class WaitingPods:
 
 
 def _is_waiting(pod: Object) -> bool:
-    """Whether the scheduler has reported that no node fits; not while a pod is gated."""
+    """Whether the scheduler has reported that no node fits; false while a pod is gated."""
     if (pod.get("spec") or {}).get("nodeName"):
         return False
     conditions = (pod.get("status") or {}).get("conditions") or ()

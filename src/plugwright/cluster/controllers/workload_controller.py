@@ -1,4 +1,4 @@
-"""What the workload controllers share: the owner of a changed object is brought up to date, also when time passes."""
+"""The common part of the workload controllers: updates the owner of a changed object, also when time passes."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ __all__ = ["WorkloadController"]
 
 
 class WorkloadController:
-    """A controller of one kind. A subclass implements `sync`, which makes the world as one object wants it."""
+    """A controller of one kind. A subclass implements `sync`, which brings about the state required by one object."""
 
     def __init__(self, client: ClusterClient, kind: Kind, *owned: OwnedObjects) -> None:
         self._client, self._kind = client, kind
@@ -20,7 +20,7 @@ class WorkloadController:
         self._due: dict[ObjectKey, datetime] = {}
 
     def sync(self, key: ObjectKey, owner: Object) -> datetime | None:
-        """Makes one step; returns when to look again without a change, or None."""
+        """Makes one step; returns when to check again without a change, or None."""
         raise NotImplementedError
 
     def resync(self) -> None:
@@ -52,7 +52,7 @@ class WorkloadController:
             self._sync(key)
 
     def _sync(self, key: ObjectKey) -> None:
-        """An owner that is being deleted keeps what it has: the garbage collector decides about it."""
+        """Syncs an owner, unless it is being deleted: the garbage collector then decides about its objects."""
         owner = self._client.store.get(key)
         self._due.pop(key, None)
         if owner is None or owner["metadata"].get("deletionTimestamp"):

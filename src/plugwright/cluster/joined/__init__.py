@@ -1,3 +1,3 @@
-"""Emulated nodes that join another API server: its objects as the nodes read them, and their writes on their way."""
+"""Emulated nodes that join another API server: the objects that they read, and their pending writes."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""The smallest patch that makes a server's object what a node wants it to be. Pure.
+"""The smallest patch that changes a server's object into a node's version of it. Pure.
 
-A strategic merge patch: maps are merged, and conditions by their type, so that what other components have written in
-the meantime stays. Other lists are replaced.
+A strategic merge patch: maps are merged, and conditions by their type, so that changes by other components are kept.
+Other lists are replaced.
 """
 
 from plugwright.apiserver.store import Object
@@ -9,11 +9,11 @@ from plugwright.apiserver.store import Object
 __all__ = ["difference"]
 
 _MERGED = {"conditions": "type"}  # lists that a patch merges, by the key of their items
-_CLEARED = ("reason", "message")  # of a status: other fields that a node does not write are another component's
+_CLEARED = ("reason", "message")  # of a status: other fields that a node does not write belong to another component
 
 
 def difference(before: Object, parts: Object) -> Object:
-    """The patch from `before` to an object with these top-level parts; empty where it has them already."""
+    """The patch from `before` to an object with these top-level parts; empty if it has them already."""
     patch = {}
     for name, after in parts.items():
         if name in ("apiVersion", "kind", "metadata"):

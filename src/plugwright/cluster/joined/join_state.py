@@ -1,6 +1,6 @@
-"""The options of `plugwright join` and its state directory: the owner's id, the lock, and how to reach the process.
+"""The options of `plugwright join` and its state directory: the owner's id, the lock, and access to the process.
 
-The command loads this module to parse flags, so it imports nothing of the cluster.
+The command loads this module to parse flags, so it imports no module of the cluster.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ _ID, _INFO, _LOCK = "joined-by", "join.json", "join.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinFlags:
-    """Times are seconds."""
+    """The flags; times are seconds."""
 
     context: str = ""
     kubeconfig: Path | None = None
@@ -39,7 +39,7 @@ class JoinFlags:
 
 @dataclass(frozen=True, slots=True)
 class JoinInfo:
-    """The joined nodes for people and other processes."""
+    """A description of the joined nodes for people and other processes."""
 
     pid: int
     server: str
@@ -47,7 +47,7 @@ class JoinInfo:
     owner: str
     control: str
     nodes: dict[str, dict[str, str]]
-    page: str = ""  # its address, with a token; empty: none is served
+    page: str = ""  # its address, with a token; empty: no page
 
     def document(self) -> dict[str, object]:
         return asdict(self)
@@ -55,7 +55,7 @@ class JoinInfo:
 
 @dataclass(frozen=True, slots=True)
 class JoinState:
-    """Without a `path` nothing is kept, and the id is new each time."""
+    """Without a `path` nothing is stored, and the id is new each time."""
 
     path: Path | None
 
@@ -95,7 +95,7 @@ class JoinState:
         return found
 
     def forget(self) -> None:
-        """After the nodes are gone from the cluster: the next ones are other nodes."""
+        """Forgets the id after the nodes were removed from the cluster: the next ones are different nodes."""
         assert self.path is not None
         (self.path / _ID).unlink(missing_ok=True)
 

@@ -1,11 +1,11 @@
-"""Emulated nodes in another API server: registered there, run here, and gone at the end or found again.
+"""Emulated nodes in another API server: registered there, run here, and removed at the end or found again.
 
     async with JoinedNodes(api, options, plans) as joined:
         joined.nodes["gpu-1"].kubelet...        # each is a whole emulated kubelet
         await joined.stop_node("gpu-1")         # as if killed: the server's controllers notice
 
-Scheduling, controllers, quota and garbage collection are the server's. Who listens for the kubelet's API, and on which
-ports, is the caller's: `kubelet_server` answers.
+Scheduling, controllers, quota and garbage collection are the server's. The caller provides listeners and ports for the
+kubelet's API, for which `kubelet_server` answers.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = len("node-1000")
 _FLUSH_LIMIT = 5.0  # seconds for the last statuses
-POD_NETWORK = IPv4Network("198.18.0.0/15")  # for benchmarks (RFC 2544): no cluster's pods have addresses in it
+POD_NETWORK = IPv4Network("198.18.0.0/15")  # for benchmarks (RFC 2544): not used for pods of real clusters
 _POD_PREFIX = 25  # 126 addresses for each node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """One node that is to join; without a `version` of its own its kubelet has the server's."""
+    """One node to join; without a `version` its kubelet has the server's."""
 
     name: str
     shape: NodeShape = field(default_factory=NodeShape)
@@ -63,7 +63,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class NodePlans:
-    """The nodes that are to join; `serves_claims`: a resource of some node is served by claims."""
+    """The nodes to join; `serves_claims`: a resource of some node is served by claims."""
 
     plans: tuple[NodePlan, ...]
     serves_claims: bool = False
@@ -71,9 +71,9 @@ class NodePlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """`owner` is the id of the nodes' label; with `state` they stay registered at the end, and their files are kept.
+    """`owner` is the id in the nodes' label; with `state` they stay registered at the end, and their files are kept.
 
-    `ports` has the port of each node's kubelet API, at `address`, as the API server reaches it.
+    `ports` contains the port of each node's kubelet API at `address`, where the API server reaches it.
     """
 
     owner: str
@@ -84,8 +84,8 @@ class JoinOptions:
     address: str = "127.0.0.1"
     ports: Mapping[str, int] = field(default_factory=dict)
     pod_network: IPv4Network = POD_NETWORK
-    drivers: DriverFactory | None = None  # for plugins that are served by claims
-    progress: StartProgress | None = None  # of the start of the nodes
+    drivers: DriverFactory | None = None  # for plugins served by claims
+    progress: StartProgress | None = None  # of the nodes' start
     now: Clock = clock.now
 
 
@@ -162,7 +162,7 @@ class JoinedNodes:
         await self._node(node).stop()
 
     async def start_node(self, node: str) -> None:
-        """Starts it again; a Node object that was deleted meanwhile is created again, as a kubelet does."""
+        """Starts a node again; a Node object deleted in the meantime is recreated, as by a kubelet."""
         found = self._node(node)
         [registered] = await self._registration.register([found.identity])
         self.mirror.received(ObjectKey(NODES.qualified, "", node), _typed(registered))
@@ -191,7 +191,7 @@ class JoinedNodes:
         label = f"{OWNER_LABEL}={self.options.owner}"
         names = {plan.name for plan in self._plans}
         nodes = WatchedObjects(NODES, lambda node: node["metadata"]["name"] in names, labels=label)
-        # Not the pods that wait for a node: they are none of a kubelet's business.
+        # Without pods that wait for a node, which are not a kubelet's concern.
         pods = WatchedObjects(PODS, lambda pod: pod["spec"].get("nodeName") in names, fields="spec.nodeName!=")
         watches = (
             ObjectWatch(self._api, self.mirror, nodes, lambda _: None, lambda _: None),
@@ -227,7 +227,7 @@ class JoinedNodes:
         return EmulatedNode(self.client, identity, root / _directory_name(plan.name), settings, sources)
 
     async def _flush(self) -> None:
-        """The last statuses and deletions; a server that is away does not keep the program from ending."""
+        """Sends the last statuses and deletions; an unreachable server does not keep the program from ending."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_LIMIT):
                 await self.outbox.until_sent()
@@ -238,7 +238,7 @@ class JoinedNodes:
 
 
 def _directory_name(node: str) -> str:
-    """Short enough for the sockets in it, and the same each time."""
+    """A name short enough for the sockets in it, and the same each time."""
     return node if len(node) <= _LONGEST_NAME else f"{node[:3]}{hashlib.sha256(node.encode()).hexdigest()[:6]}"
 
 

@@ -1,9 +1,9 @@
-"""Who may read from the kubelet API of a joined node: decided by the cluster's API server, as real kubelets ask it.
+"""Access control of a joined node's kubelet API: the cluster's API server decides, as for real kubelets.
 
 A client certificate must be signed by the authority for clients of the cluster, which the TLS layer has checked; a
-bearer token is asked for by TokenReview. Whether that user may read is asked by SubjectAccessReview, for the
-subresource of nodes that the path belongs to. Answers are remembered as long as a kubelet does by default; where the
-API server does not answer, the request is refused.
+bearer token is checked by TokenReview, and the user's right to read the path's subresource of nodes by
+SubjectAccessReview. Results are cached as long as in a kubelet by default; if the API server does not respond, the
+request is refused.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class KubeletUser:
 
 
 async def client_authority(api: ApiClient) -> str:
-    """The certificates that sign the cluster's clients, as every extension of the API server finds them; or empty."""
+    """The certificates that sign the cluster's clients, as found by every extension of the API server; or empty."""
     namespace, name = CLIENT_AUTHORITY
     try:
         found = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
@@ -60,7 +60,7 @@ class KubeletAccess:
         self._decisions: OrderedDict[tuple[KubeletUser, str, str], tuple[float, bool]] = OrderedDict()
 
     async def check(self, request: Request, node: str, subresource: str) -> None:
-        """Raises `StatusError` unless the client may read this part of the node."""
+        """Raises `StatusError` unless the client is allowed to read this part of the node."""
         try:
             user = await self._user(request)
             if user is None:
@@ -100,7 +100,7 @@ class KubeletAccess:
             return allowed
         allowed = await self._review(user, node, subresource)
         if not allowed and subresource in ("healthz", "pods"):
-            allowed = await self._review(user, node, "proxy")  # what they were part of before 1.33
+            allowed = await self._review(user, node, "proxy")  # the subresource that included them before 1.33
         _remember(self._decisions, key, (self._now() + (_ALLOWED_FOR if allowed else _DENIED_FOR), allowed))
         return allowed
 
@@ -113,7 +113,7 @@ class KubeletAccess:
 
 
 def _certified_user(certificate: Mapping[str, object]) -> KubeletUser | None:
-    """The common name is the user, each organization a group."""
+    """The user is the common name; each organization is a group."""
     subject = certificate.get("subject")
     names = [pair for part in subject for pair in part] if isinstance(subject, tuple) else []
     user = next((value for name, value in names if name == "commonName"), "")

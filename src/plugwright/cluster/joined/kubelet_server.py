@@ -1,8 +1,7 @@
 """The read API of joined nodes' kubelets, for the API server and for metrics-server: logs, pods, metrics, statistics.
 
-One application answers for all nodes: each has a port of its own, which tells them apart. Every request is
-authenticated and authorized by `kubelet_access` before anything is looked at. Nothing here changes anything: there is
-no exec, no attach, no port-forward.
+One application serves all nodes, distinguished by their ports. `kubelet_access` authenticates and authorizes every
+request before anything else. The API is read-only: no exec, attach or port-forward.
 """
 
 from collections import defaultdict
@@ -34,7 +33,7 @@ NodeHandler = Callable[[Request, EmulatedNode], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class KubeletServer:
-    """`nodes` are by port; a port without a node that runs is answered as a kubelet that is starting."""
+    """`nodes` are by port; for a port without a running node it responds as a kubelet that is starting."""
 
     access: KubeletAccess
     mirror: Mirror

@@ -1,9 +1,9 @@
-"""The objects of another API server as its joined nodes read them: the server's, with our own writes laid over them.
+"""The objects of another API server as its joined nodes read them: the server's, overlaid by our own writes.
 
-A node reads and writes as if the store were here. What it wrote shows at once; what the server has is kept beside it,
-so that a write is sent as the difference, and only while it differs. `watches` brings what the server has, `outbox`
-sends what it has not. There may be tens of thousands of objects: what no node reads of them is not kept, and equal
-strings are kept once.
+A node reads and writes as if the store were local. Its writes are visible immediately; the server's version is kept as
+well, so that a write is sent as the difference, and only while there is one. `watches` receives the server's versions,
+`outbox` sends our writes. There can be tens of thousands of objects: parts that no node reads are not kept, and equal
+strings are shared.
 """
 
 import sys
@@ -17,12 +17,12 @@ from plugwright.errors import NotFound
 
 __all__ = ["Mirror"]
 
-_EVENTS = 4096  # of ours, whose repetition can be counted
-_SHORT = 64  # characters of a string that other objects may have too
+_EVENTS = 4096  # of ours, whose repetitions can be counted
+_SHORT = 64  # characters of a string that other objects can also contain
 
 
 def _is_newer(content: Object, than: Object | None) -> bool:
-    """Whether the server wrote it later: answers and watches overtake each other."""
+    """Whether the server wrote it later: responses and watches can overtake each other."""
     if than is None or content["metadata"].get("uid") != than["metadata"].get("uid"):
         return True
     try:
@@ -55,7 +55,7 @@ class Mirror:
         return entry.content if entry is not None else None
 
     def version(self, key: ObjectKey) -> str | None:
-        """The resource version on the server; empty while it has none."""
+        """The resource version on the server; empty while there is none."""
         entry = self._entry(key)
         return None if entry is None else str((entry.server or {}).get("metadata", {}).get("resourceVersion", ""))
 
@@ -66,22 +66,22 @@ class Mirror:
         return found
 
     def objects(self, kind: str, namespace: str = "") -> list[Object]:
-        """Sorted by namespace and name; of all namespaces unless one is given."""
+        """The objects sorted by namespace and name; of all namespaces unless one is given."""
         entries = self._entries.get(kind, OrderedDict())
         return [entries[key].content for key in sorted(entries) if not namespace or key.namespace == namespace]
 
     def bound_pods(self, node: str) -> list[Object]:
-        """The pods that are bound to a node, sorted as `objects`."""
+        """The pods bound to a node, sorted as `objects`."""
         entries = self._entries.get(PODS.qualified, OrderedDict())
         return [entries[key].content for key in sorted(self._bound.get(node, ()))]
 
     def on_server(self, key: ObjectKey) -> Object | None:
-        """The object as the server had it last."""
+        """The server's last version of the object."""
         entry = self._entry(key)
         return entry.server if entry is not None else None
 
     def received(self, key: ObjectKey, content: Object) -> None:
-        """Takes what the server has, unless it is older than what is known. Another object loses our writes."""
+        """Takes the server's version unless it is outdated. An object with another uid loses our writes."""
         entry = self._entries.setdefault(key.kind, OrderedDict()).setdefault(key, _Entry())
         if not _is_newer(content, entry.server):
             return
@@ -94,19 +94,19 @@ class Mirror:
             self._bound.setdefault(str(content["spec"].get("nodeName")), set()).add(key)
 
     def answered(self, key: ObjectKey, content: Object) -> None:
-        """Takes the answer to a change of ours, unless the watch has overtaken it: the object may be gone."""
+        """Takes the response to a change of ours, unless the watch has reported its deletion."""
         if self.on_server(key) is not None:
             self.received(key, content)
 
     def created(self, key: ObjectKey, content: Object) -> None:
-        """An object of ours that the server does not have yet."""
+        """Adds an object of ours that the server does not have yet."""
         entries = self._entries.setdefault(key.kind, OrderedDict())
         entries[key] = _Entry(None, dict(content))
         if key.kind == EVENTS.qualified and len(entries) > _EVENTS:
             entries.popitem(last=False)
 
     def changed(self, key: ObjectKey, parts: Object) -> Object:
-        """Lays top-level parts of ours over the object; returns all of it."""
+        """Overlays top-level parts of ours; returns the complete object."""
         entry = self._entry(key)
         if entry is None:
             raise NotFound(key.kind, key.name)
@@ -114,7 +114,7 @@ class Mirror:
         return entry.content
 
     def sent(self, key: ObjectKey, parts: Object) -> None:
-        """The server has these parts now: they are no longer laid over, unless they have changed again since."""
+        """Stops overlaying these parts, which the server now has, unless they have changed again since."""
         entry = self._entry(key)
         if entry is not None:
             entry.ours = {name: value for name, value in entry.ours.items() if parts.get(name) is not value}

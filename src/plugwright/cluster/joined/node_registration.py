@@ -1,6 +1,6 @@
 """The Node objects of joined nodes: created or found again, never another owner's, and deleted at the end.
 
-Every node of ours has the label `plugwright.dev/joined-by` with the id of the state directory that it belongs to.
+Every node of ours has the label `plugwright.dev/joined-by` with the id of its state directory.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ OWNER_LABEL = "plugwright.dev/joined-by"
 TAINT = {"key": "plugwright.dev/emulated", "effect": "NoSchedule"}
 _LEASES_NAMESPACE = "kube-node-lease"
 _VERSION = re.compile(r"v(\d+\.\d+\.\d+)")
-_LEAVE_OBJECT = 0.02  # seconds more for each object that is deleted at the end
+_LEAVE_OBJECT = 0.02  # additional seconds for each object deleted at the end
 
 
 async def server_version(api: ApiClient) -> str:
@@ -48,14 +48,14 @@ async def server_version(api: ApiClient) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeRegistration:
-    """`owner` is the id of the state; `leave_limit` are the seconds for the end of a few nodes."""
+    """`owner` is the id of the state; `leave_limit` is the time limit in seconds for removing a few nodes."""
 
     api: ApiClient
     owner: str
     leave_limit: float = 30.0
 
     async def register(self, identities: Sequence[NodeIdentity]) -> list[Object]:
-        """The Node object of each; raises before anything is created where one of the names is taken."""
+        """Registers the Node object of each; raises before anything is created if one of the names is taken."""
         found = await self._existing({identity.name for identity in identities})
         for name, node in sorted(found.items()):
             self._check_owner(name, node)
@@ -74,10 +74,10 @@ class NodeRegistration:
         return [*found.values(), *created]
 
     async def leave(self, nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
-        """Deletes Node objects with their leases, and the pods that were bound to them; returns nodes that are left.
+        """Deletes Node objects with their leases, and the pods bound to them; returns nodes that remain.
 
-        The nodes go first, so that no DaemonSet puts a new pod on them. Leases and pods that are not deleted in time
-        the server's garbage collectors remove, since their node is gone.
+        Nodes are deleted first, so that no DaemonSet puts a new pod on them. The server's garbage collectors remove
+        leases and pods that are not deleted in time, because their node is gone.
         """
         nodes, pods = list(nodes), list(pods)
         left = {_name(node) for node in nodes}
@@ -91,12 +91,12 @@ class NodeRegistration:
         return sorted(left)
 
     async def existing(self) -> list[Object]:
-        """The nodes of this owner."""
+        """The existing nodes of this owner."""
         nodes, _ = await self.api.list(url_of(ResourcePath(NODES, "")), labelSelector=f"{OWNER_LABEL}={self.owner}")
         return nodes
 
     async def pods(self, nodes: Iterable[Object]) -> list[Object]:
-        """The pods that are bound to these nodes."""
+        """The pods bound to these nodes."""
         names = {_name(node) for node in nodes}
         pods, _ = await self.api.list(url_of(ResourcePath(PODS, "")), fieldSelector="spec.nodeName!=")
         return [pod for pod in pods if pod["spec"].get("nodeName") in names]
@@ -129,7 +129,7 @@ class NodeRegistration:
                 tasks.create_task(self._delete(path, uid, left))
 
     async def _delete(self, path: ResourcePath, uid: str, left: set[str]) -> None:
-        """Only the very object; one that is gone or another's is no failure."""
+        """Deletes exactly this object; a deleted or replaced one is not a failure."""
         try:
             await self.api.delete(url_of(path), uid, grace=0)
         except PeerRefused as error:

@@ -1,8 +1,9 @@
-"""The writes of joined nodes on their way to the API server, in order for each object, and coalesced.
+"""Pending writes of joined nodes to the API server, in order for each object, and coalesced.
 
-A node writes and goes on: the mirror shows the write at once, and it is sent as soon as a request is free. Of several
-changes of an object only the newest is sent, as the difference from what the server has. While the server is away
-everything waits here, once per object: leases and statuses catch up when it is back. Leases and nodes go before pods,
+A node does not wait for its writes: the mirror shows a write immediately, and it is sent as soon as a request is free.
+Of several changes of an object only the newest is sent, as the difference from the server's version. While the server
+is unreachable, writes wait here, once per object: leases and statuses catch up later. Leases and nodes are sent before
+pods, pods before events, of which the oldest are dropped if too many wait.
 pods before events, of which the oldest are dropped when too many wait.
 """
 
@@ -28,10 +29,10 @@ __all__ = ["Outbox", "url_of"]
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8  # requests
-_EVENTS = 5_000  # that may wait
-_CONFLICTS = 5  # in a row, until a write is given up
-_FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds between requests to a server that is away
-_OTHER = ("Conflict", "Invalid")  # said of a patch with the uid of another object, by this or that version
+_EVENTS = 5_000  # maximum number of waiting events
+_CONFLICTS = 5  # in a row, after which a write is abandoned
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds between requests to an unreachable server
+_OTHER = ("Conflict", "Invalid")  # errors of different versions for a patch with the uid of another object
 _FIRST, _LAST = (NODES.qualified, LEASES.qualified), (EVENTS.qualified,)
 
 
@@ -49,7 +50,7 @@ def url_of(path: ResourcePath) -> str:
 
 @dataclass(slots=True)
 class _Writes:
-    """What an object waits for: to be created, changed and deleted, in this order."""
+    """The pending writes of an object: its creation, changes and deletion, in this order."""
 
     path: ResourcePath
     creation: Object | None = None
@@ -63,16 +64,16 @@ class _Writes:
 
 
 class Outbox:
-    """Has `create`, `change` and `delete` of the embedded cluster's writer; `run` sends until it is cancelled."""
+    """Implements `create`, `change` and `delete` of the embedded cluster's writer; `run` sends until cancelled."""
 
     def __init__(self, api: ApiClient, mirror: Mirror, at_once: int = _AT_ONCE) -> None:
         self._api, self._mirror, self._at_once = api, mirror, at_once
         self._waiting: dict[ObjectKey, _Writes] = {}
         self._queues: tuple[OrderedDict[ObjectKey, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
         self._busy: set[ObjectKey] = set()
-        self._changed = Signal()  # a write waits, or has been sent
+        self._changed = Signal()  # notified when a write waits or has been sent
         self._problems = LogOnce(logger)
-        self.deleted: set[str] = set()  # uids of objects that may still show: finalizers keep them
+        self.deleted: set[str] = set()  # uids of objects that can still be visible because of finalizers
 
     def create(self, path: ResourcePath, content: Object, manager: str) -> Object:
         if self._mirror.get(path.key) is not None:
@@ -100,7 +101,7 @@ class Outbox:
         return self._mirror.changed(path.key, parts)
 
     def delete(self, path: ResourcePath, options: DeleteOptions) -> tuple[Object, bool]:
-        """The object stays in the mirror until the server says that it is gone."""
+        """Deletes an object, which stays in the mirror until the server reports its deletion."""
         before = self._mirror.require(path.key)
         self.deleted.add(before["metadata"]["uid"])
         self._writes(path).deletion = options
@@ -145,7 +146,7 @@ class Outbox:
         return None
 
     async def _send_all(self, key: ObjectKey) -> None:
-        """All writes of one object; those that come meanwhile too."""
+        """Sends all writes of one object, including those that arrive meanwhile."""
         delay = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         writes = self._waiting[key]
         try:
@@ -162,7 +163,7 @@ class Outbox:
                     self._answered()
         finally:
             self._waiting.pop(key, None)
-            self._queue(key).pop(key, None)  # what came meanwhile was sent too
+            self._queue(key).pop(key, None)  # writes that arrived meanwhile were sent too
             self._busy.discard(key)
             self._changed.notify()
 
@@ -192,7 +193,7 @@ class Outbox:
             writes.changes.setdefault("", {}).update({name: creation[name] for name in ("spec",) if name in creation})
         self._mirror.received(key, created)
         self._mirror.sent(key, creation)
-        if writes.creation is not creation:  # it has changed meanwhile
+        if writes.creation is not creation:  # changed in the meantime
             assert writes.creation is not None
             changed = {name: part for name, part in writes.creation.items() if creation.get(name) is not part}
             writes.changes.setdefault("", {}).update(changed)
@@ -206,7 +207,7 @@ class Outbox:
             self._mirror.sent(key, parts)
             return
         path = ResourcePath(writes.path.kind, writes.path.namespace, writes.path.name, subresource)
-        # The uid is a precondition: another object of the same name is not ours to change.
+        # The uid is a precondition, so that another object of the same name is not changed.
         body = {"metadata": {"uid": before["metadata"]["uid"]}, **patch}
         try:
             after = await self._api.patch(url_of(path), body, "strategic-merge-patch")
@@ -223,7 +224,7 @@ class Outbox:
         self._mirror.sent(key, parts)
 
     async def _is_same(self, key: ObjectKey, writes: _Writes) -> bool:
-        """After a conflict: reads the object again; whether it is the one that was to be changed."""
+        """After a conflict: reads the object again, and returns whether it is still the same one."""
         writes.conflicts += 1
         before = self._mirror.on_server(key)
         found = await self._api.get(url_of(writes.path))
@@ -236,7 +237,7 @@ class Outbox:
         return True
 
     def _refused(self, key: ObjectKey, writes: _Writes, error: PeerRefused | MalformedMessage) -> None:
-        """The write is dropped; where the object is gone, or is another one, so is all that waits for it."""
+        """Drops the write; if the object was deleted or replaced, drops everything that waits for it."""
         code = error.code if isinstance(error, PeerRefused) else ""
         is_known = self._mirror.on_server(key) is not None
         if not is_known or code == "NotFound":

@@ -1,7 +1,7 @@
-"""What of a pod's spec a joined node does not emulate, said by an event when the pod comes.
+"""Emits an event for pod fields that joined nodes do not emulate.
 
-The pod runs nevertheless: such nodes are for rehearsals of scheduling and devices, which a pod that waits for ever for
-a volume would end. Only with processes a volume that cannot be there keeps its containers waiting.
+The pod runs anyway: such nodes are for rehearsals of scheduling and devices, which would be impossible for a pod that
+waits indefinitely for a volume. Only with processes an unavailable volume blocks its containers.
 """
 
 from plugwright.apiserver.pod_fields import POD_FIELDS, Treatment
@@ -10,9 +10,9 @@ from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, N
 
 __all__ = ["PodLimits", "not_emulated_here"]
 
-# Here not the kubelet's work, but that of the cluster's own scheduler and controllers.
+# Done here not by the kubelet, but by the cluster's own scheduler and controllers.
 _OF_THE_CLUSTER = ("evictionResponders", "schedulingGroup")
-# The embedded API server has nothing that a pod could name here; a real one has.
+# Objects that a pod can name exist only on a real API server, not on the embedded one.
 _OF_REAL_CLUSTERS = (
     "containers.volumeDevices",
     "ephemeralContainers",
@@ -28,12 +28,12 @@ _FIELDS = tuple(
 
 
 def not_emulated_here(spec: Object) -> list[str]:
-    """The fields that a pod of this spec asks for and a joined node ignores."""
+    """The fields of a pod's spec that a joined node ignores."""
     return [field.path for field in _FIELDS if field.is_asked_for(spec)]
 
 
 class PodLimits:
-    """Records the event once for each pod, and again when its spec has got more of such fields."""
+    """Records the event once for each pod, and again when its spec has gained such fields."""
 
     def __init__(self, client: NodeClient) -> None:
         self._client = client

@@ -1,8 +1,8 @@
-"""Records on pods that wait for joined nodes why they do, in words of the caller, beside the scheduler's own event.
+"""Records on pods that wait for joined nodes why they wait, in the caller's words, besides the scheduler's event.
 
-Only pods that the scheduler has found no node for and that tolerate the taints of a joined node are explained: the
-other pods of the cluster are not ours to comment on. The server is asked every few seconds, a pod is explained again
-when the scheduler's message changes, and gets at most one event a minute.
+It explains only pods that the scheduler has found no node for and that tolerate the taints of a joined node, and leaves
+the cluster's other pods alone. The server is polled every few seconds; a pod is explained again when the scheduler's
+message changes, and gets at most one event per minute.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ __all__ = ["PodsExplainer", "RemoteWaitingPods"]
 
 logger = logging.getLogger(__name__)
 
-# Why pods wait, by their uid; reads the cluster, so it is called in a thread. Pods that it cannot judge are left out.
+# Returns why pods wait, by uid; reads the cluster, so it is called in a thread. Omits pods that it cannot evaluate.
 PodsExplainer = Callable[[Sequence[Object]], Mapping[str, str]]
 
-_PAUSE = 5.0  # seconds between two looks
+_PAUSE = 5.0  # seconds between two polls
 _GAP = 60.0  # seconds between two events of a pod
 _LIMIT = 60.0  # seconds for explanations
 _AT_ONCE = 20  # pods
-_MOST = 1000  # pods that are remembered
+_MOST = 1000  # remembered pods
 _LONGEST = 1000  # characters
 _PENDING = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
 
 class _Explained(Struct):
-    """The scheduler's message that was explained, the answer, and when the last event was recorded."""
+    """The explained message of the scheduler, the answer, and when the last event was recorded."""
 
     message: str
     text: str = ""
@@ -100,7 +100,7 @@ class RemoteWaitingPods:
 
 
 def _message(pod: Object) -> str:
-    """The scheduler's message that no node fits; empty for a pod that has none, or is gated."""
+    """The scheduler's message that no node fits; empty for a pod without one, and for a gated pod."""
     for entry in (pod.get("status") or {}).get("conditions") or ():
         if entry.get("type") == "PodScheduled" and entry.get("reason") in ("Unschedulable", "SchedulerError"):
             return str(entry.get("message") or entry["reason"])

@@ -1,7 +1,7 @@
 """The program behind `plugwright join`: joins the nodes, serves their kubelet API, and runs until it is stopped.
 
-It loads the whole cluster, so that a command which only parses flags does not import it. The requests of the control
-socket are `stop-node`, `start-node` and `end`; their format and access control (mode 0600) are `system.json_lines`.
+It loads the whole cluster, so a command that only parses flags does not import it. The requests of the control socket
+are `stop-node`, `start-node` and `end`; `system.json_lines` implements their format and access control (mode 0600).
 """
 
 import asyncio
@@ -50,18 +50,18 @@ from plugwright.system.stop_signals import stop_on_signals
 __all__ = ["JoinCalls", "leave", "rbac", "run"]
 
 _AT_ONCE = 8  # requests
-_NODE_FILES, _SPARE_FILES = 10, 200  # open at once
-_READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not found do not delay the start
+_NODE_FILES, _SPARE_FILES = 10, 200  # open simultaneously
+_READY_LIMIT = 10.0  # seconds for the first statuses: missing devices do not delay the start
 
 T = TypeVar("T")
 
 
-PageOfNodes = Callable[[JoinInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
+PageOfNodes = Callable[[JoinInfo], AbstractAsyncContextManager[str]]  # serves a page; its value is the page's address
 
 
 @dataclass(frozen=True, slots=True)
 class JoinCalls:
-    """`ready` is called once, `explain` for pods that wait, `progress` while nodes start; `page` serves the page."""
+    """`ready` is called once, `explain` for waiting pods, `progress` while nodes start; `page` serves the page."""
 
     ready: Callable[[JoinInfo], None]
     explain: PodsExplainer | None = None
@@ -87,7 +87,7 @@ def leave(flags: JoinFlags) -> list[str]:
 
 
 def rbac(nodes: NodePlans, subject: Object, *, processes: bool) -> list[Object]:
-    """The manifests that let the subject join these nodes."""
+    """The manifests that allow the subject to join these nodes."""
     names = [plan.name for plan in nodes.plans]
     return rights.manifests(rights.needed(names, drivers=nodes.serves_claims, processes=processes), subject)
 
@@ -222,7 +222,7 @@ async def _kubelet_server(
     except PeerRefused as error:
         raise ClusterError(f"cannot read the authority for clients of the cluster: {error}") from error
     certificates = tls.make(directory, (joined.options.address,))
-    # Without an authority no certificate is accepted, and clients need a token.
+    # Without an authority, certificates are not accepted, and clients need a token.
     clients = directory / "clients.crt"
     clients.write_text(authority or certificates.authority.read_text())
     nodes = {listening.getsockname()[1]: joined.nodes[name] for name, listening in listeners.items()}

@@ -1,4 +1,4 @@
-"""What a joined node asks its API server when it needs it: claims and slices, ConfigMaps and Secrets of pods."""
+"""The API server's objects that a joined node reads on demand: claims and slices, ConfigMaps and Secrets of pods."""
 
 from contextlib import suppress
 
@@ -29,7 +29,7 @@ class RemoteKubeClient:
         try:
             slices, _ = await self._api.list(url_of(ResourcePath(RESOURCE_SLICES, "")), fieldSelector=fields)
             for found in slices:
-                with suppress(PeerRefused):  # gone meanwhile
+                with suppress(PeerRefused):  # deleted in the meantime
                     await self._api.delete(url_of(ResourcePath(RESOURCE_SLICES, "", found["metadata"]["name"])))
         except PeerRefused as error:
             if error.code != "NotFound":  # a server without this version of the API has no slices either

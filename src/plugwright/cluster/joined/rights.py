@@ -1,4 +1,4 @@
-"""The rights that joined nodes need on another API server: rules to print, checked before anything is written."""
+"""The rights that joined nodes need on another API server: printed as rules, and checked before any write."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +13,15 @@ __all__ = ["CLIENT_AUTHORITY", "Right", "check", "manifests", "needed"]
 _ROLE = "plugwright-join"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _LEASES_NAMESPACE = "kube-node-lease"
-CLIENT_AUTHORITY = ("kube-system", "extension-apiserver-authentication")  # the ConfigMap with clients' authority
+CLIENT_AUTHORITY = ("kube-system", "extension-apiserver-authentication")  # the ConfigMap with the authority of clients
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Verbs on a resource: of every namespace unless one is given, of every object unless they are named."""
+    """Verbs on a resource: in every namespace unless one is given, for every object unless some are named."""
 
     verbs: tuple[str, ...]
-    resource: str  # with its subresource: nodes/status
+    resource: str  # including its subresource: nodes/status
     group: str = ""
     namespace: str = ""
     names: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Right:
         return rule | ({"resourceNames": list(self.names)} if self.names else {})
 
     def reviews(self) -> Iterator[Object]:
-        """What is asked of the server: one verb each, for the first of the named objects."""
+        """The reviews to request: one verb each, for the first of the named objects."""
         resource, _, subresource = self.resource.partition("/")
         for verb in self.verbs:
             attributes = {
@@ -51,17 +51,17 @@ class Right:
 
 
 def needed(nodes: Sequence[str], *, drivers: bool = False, processes: bool = False) -> tuple[Right, ...]:
-    """For nodes of these names.
+    """The rights for nodes with these names.
 
-    With `drivers` also to publish the ResourceSlices of resources that are served by claims, with `processes` to read
-    what the environment and volumes of pods refer to.
+    With `drivers` also to publish the ResourceSlices of resources served by claims, with `processes` to read the
+    objects to which the environment and volumes of pods refer.
     """
     names, dra = tuple(nodes), "resource.k8s.io"
     slices = ("create", "delete", "list", "update", "watch") if drivers else ("delete", "list")
     of_drivers = (
         Right(("list",), "resourceclaims", dra),
         Right(("patch",), "resourceclaims/status", dra),
-        Right(("arbitrary-node:patch",), "resourceclaims/driver", dra),  # their status.devices, from 1.36 on
+        Right(("arbitrary-node:patch",), "resourceclaims/driver", dra),  # status.devices of claims, from 1.36 on
     )
     return (
         Right(("create", "list", "watch"), "nodes"),
@@ -83,7 +83,7 @@ def needed(nodes: Sequence[str], *, drivers: bool = False, processes: bool = Fal
 
 
 async def check(api: ApiClient, rights: Iterable[Right]) -> None:
-    """Raises with the first right that is missing, in the words of an administrator."""
+    """Raises an error about the first missing right, in the words of an administrator."""
     wanted = [(right, attributes) for right in rights for attributes in right.reviews()]
     allowed = await asyncio.gather(*(_is_allowed(api, attributes) for _, attributes in wanted))
     missing = [

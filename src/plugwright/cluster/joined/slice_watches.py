@@ -1,7 +1,7 @@
-"""The API server as the DRA drivers of joined nodes see it: each has its own slices, and all share one watch of them.
+"""The API server for the DRA drivers of joined nodes: each sees its own slices, and all share one watch.
 
-A driver alone watches the slices of its node. Hundreds in one process would have hundreds of connections and threads,
-so the slices of a driver are watched for all nodes at once and divided here.
+A separate driver watches the slices of its node. Hundreds of them in one process would have hundreds of connections and
+threads, so the slices of a driver are watched for all nodes together and divided here.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class _NodeSlices:
 
 
 class _DriverSlices:
-    """What one watch has brought since the resource version that it began with."""
+    """The changes received by one watch since the resource version of its start."""
 
     def __init__(self, version: str) -> None:
         self.begin, self.error = _number(version), ""
@@ -47,7 +47,7 @@ class _DriverSlices:
             node.changed.notify()
 
     async def after(self, node: str, version: int) -> AsyncGenerator[tuple[str, Document], None]:
-        """Changes of the node's slices after a version, of several of one slice only the newest; raises `PeerGone`."""
+        """Changes of the node's slices after a version, only the newest for each slice; raises `PeerGone`."""
         found = self._nodes[node]
         while True:
             seen = found.changed.count
@@ -61,7 +61,7 @@ class _DriverSlices:
 
 
 def _number(version: object) -> int:
-    """A resource version, which API servers count up."""
+    """A resource version as a number, which API servers increase."""
     try:
         return int(str(version))
     except ValueError as error:
@@ -87,7 +87,7 @@ class SliceWatches:
         await self._tasks.__aexit__(None, None, None)
 
     def of_driver(self, driver: str, path: str, version: str) -> _DriverSlices:
-        """The watch that is under way, or a new one; raises `PeerGone` where it has begun after the version."""
+        """The running watch, or a new one; raises `PeerGone` if it started after the version."""
         slices = self._drivers.get(driver)
         if slices is None or slices.error:
             slices = self._drivers[driver] = _DriverSlices(version)
@@ -109,13 +109,13 @@ class SliceWatches:
 
 
 class DriverClient:
-    """A `dra.resource_api_client.ResourceClient`; all requests are those of one client."""
+    """A `dra.resource_api_client.ResourceClient`; all requests use one shared client."""
 
     def __init__(self, api: ApiClient, watches: SliceWatches, node: str) -> None:
         self._watches, self._node, self._api = watches, node, api
         self.get, self.list, self.create = api.get, api.list, api.create
         self.update, self.patch, self.delete = api.update, api.patch, api.delete
-        self.close: Callable[[], None] = lambda: None  # the client is another's
+        self.close: Callable[[], None] = lambda: None  # the client is shared
 
     async def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]:
         driver = query.get("fieldSelector", "").removeprefix("spec.driver=").partition(",")[0]

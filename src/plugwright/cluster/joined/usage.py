@@ -1,8 +1,8 @@
-"""The use of CPU and memory that a joined node reports, enough for `kubectl top`: made up from requests.
+"""The CPU and memory use reported by a joined node, enough for `kubectl top`: derived from requests.
 
-An emulated container uses nothing, or what its process uses is this machine's business. So that autoscalers and
-`kubectl top` have something to work with, a running container reports the CPU and memory that it requests, and at least
-a little: metrics-server drops pods that report nothing, and nodes whose counter has decreased.
+An emulated container uses nothing, and the use of its process concerns only this machine. For autoscalers and `kubectl
+top`, a running container reports the CPU and memory that it requests, but at least a little, because metrics-server
+drops pods that report nothing, and nodes whose counter has decreased.
 """
 
 import time
@@ -18,7 +18,7 @@ __all__ = ["NodeSeconds", "now", "resource_metrics", "summary"]
 
 _LEAST = {"cpu": 0.001, "memory": float(2**20)}
 _SYSTEM = {"cpu": 0.05, "memory": float(200 * 2**20)}  # of the node itself
-_BEGIN = time.time()  # counters are counted from the start of the process, or of their container
+_BEGIN = time.time()  # counters start with the process, or with their container
 
 
 def now() -> float:
@@ -26,13 +26,13 @@ def now() -> float:
 
 
 class NodeSeconds:
-    """A node's counter of CPU time: containers that ended are still in it."""
+    """A node's counter of CPU time, which still includes ended containers."""
 
     def __init__(self, begin: float = _BEGIN) -> None:
         self._read, self._seconds = begin, 0.0
 
     def counted(self, pods: list[Object], moment: float) -> float:
-        """The seconds until now, if what runs has run since the last call."""
+        """The seconds until now, assuming that the running containers have run since the last call."""
         self._seconds += max(0.0, moment - self._read) * _node_use(pods)["cpu"]
         self._read = max(moment, self._read)
         return self._seconds
@@ -117,7 +117,7 @@ def _running(pods: list[Object]) -> list[Object]:
 
 
 def _containers(pod: Object) -> Iterator[tuple[str, dict[str, float], float]]:
-    """The running containers: name, use, and when each started."""
+    """The running containers: name, use, and start time of each."""
     started = {}
     for entry in (pod.get("status") or {}).get("containerStatuses") or ():
         if running := (entry.get("state") or {}).get("running"):

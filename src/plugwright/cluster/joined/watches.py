@@ -1,8 +1,7 @@
-"""What an API server has of the joined nodes: one watch of their Node objects, one of the pods bound to them.
+"""An API server's objects of the joined nodes: one watch of their Node objects, one of the pods bound to them.
 
-Pods are watched for all nodes at once and chosen here: a watch for each node would cost a connection each. After a
-watch that ended, the objects are listed again and compared with the mirror, so that nothing that changed meanwhile is
-missed.
+Pods are watched for all nodes together and selected here, because separate watches would cost a connection per node.
+After the end of a watch, the objects are listed again and compared with the mirror, so that no change is missed.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds until objects are listed agai
 
 @dataclass(frozen=True, slots=True)
 class WatchedObjects:
-    """The objects of a kind that the selectors choose, and of these the ones that are `wanted`."""
+    """The objects of a kind that match the selectors and are `wanted`."""
 
     kind: Kind
     wanted: Callable[[Object], bool]
@@ -41,7 +40,7 @@ class WatchedObjects:
 
 
 class ObjectWatch:
-    """Keeps the mirror; `changed` and `deleted` are called after each change of it, with the object as it shows."""
+    """Updates the mirror; calls `changed` and `deleted` after each change of it, with the visible object."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class ObjectWatch:
         return version
 
     async def run(self, version: str) -> None:
-        """Follows the changes after a resource version, until cancelled; its errors are waited out."""
+        """Follows the changes after a resource version, until cancelled; retries after errors."""
         delay = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
             try:
@@ -84,10 +83,10 @@ class ObjectWatch:
         if kind == "DELETED":
             self._remove(key, content)
         elif self._watched.wanted(content):
-            # A list leaves out what each of its items is.
+            # The items of a list omit their kind.
             content |= {"apiVersion": self._watched.kind.api_version, "kind": self._watched.kind.name}
             self._replace_other(key, content)
-            # Also where the mirror has it already: an answer to a write of ours may have brought what others wrote.
+            # Even if the mirror has it already: the response to a write of ours can contain changes by others.
             self._mirror.received(key, content)
             self._changed(self._mirror.require(key))
 
@@ -101,7 +100,7 @@ class ObjectWatch:
             self._take("MODIFIED", content)
 
     def _replace_other(self, key: ObjectKey, content: Object) -> None:
-        """An object of the same name that is another one: the known one is gone, though nobody said so."""
+        """Removes a known object that was replaced by another one of the same name without a deletion event."""
         known = self._mirror.on_server(key)
         if known is not None and known["metadata"]["uid"] != content["metadata"]["uid"]:
             self._remove(key, known)

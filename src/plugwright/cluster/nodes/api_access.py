@@ -1,4 +1,4 @@
-"""How the containers of a pod reach the API server when they are processes: as in a pod, and as kubectl does.
+"""Access of container processes to the API server: as in a pod, and as with kubectl.
 
 A pod gets the files of its service account and the variables of the `kubernetes` Service. `KUBECONFIG` is set too: a
 process of this machine would otherwise find the kubeconfig of its user, and with it another cluster.
@@ -20,7 +20,7 @@ _DIRECTORY_MODE, _FILE_MODE = 0o755, 0o600
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountFiles:
-    """Of the API server on this machine; every service account has the token of the cluster's one user."""
+    """The files for the API server on this machine; every service account has the token of the single user."""
 
     port: int
     token: str = field(repr=False)
@@ -32,7 +32,7 @@ class ServiceAccountFiles:
         return {**address, "KUBERNETES_SERVICE_PORT_HTTPS": str(self.port), "KUBECONFIG": str(self.kubeconfig)}
 
     def mount(self, pod: Object, store: ObjectReader, directory: Path) -> list[sandbox.PathSpec]:
-        """Writes the files into the directory; nothing for a pod or a service account that wants no token."""
+        """Writes the files into the directory; nothing for a pod or a service account without a token."""
         if not _wants_token(pod, store):
             return []
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Commands in the containers of a node that runs them as processes, and clients of the containers' own processes.
 
-A command of `kubectl exec` sees what its container was started with: environment, mounts, device nodes, and the working
-directory. It is a process of its own beside the container's, and ends with its client.
+A command of `kubectl exec` has the environment, mounts, device nodes and working directory with which its container was
+started. It is a separate process beside the container's, and ends with its client.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from plugwright.system.terminal import Terminal
 
 __all__ = ["attach_to", "run_command"]
 
-_GRACE = 2.0  # seconds from SIGTERM to SIGKILL once the client has gone
+_GRACE = 2.0  # seconds from SIGTERM to SIGKILL after the client has disconnected
 _PIECE = 2**15
 _SIGNALLED = 128
 
@@ -31,7 +31,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 async def run_command(launch: Launch, host: str, options: CommandOptions, streams: CommandStreams) -> int:
-    """The exit code; 126 or 127, as from a shell, for a command that cannot be started."""
+    """Runs the command; returns the exit code, or as a shell 126 or 127 if the command cannot be started."""
     environment = container_environment(host, launch.options)
     environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
     if options.tty:
@@ -102,7 +102,7 @@ async def _feed(streams: CommandStreams, stdin: asyncio.StreamWriter) -> None:
 
 
 async def _copy_output(reader: asyncio.StreamReader, streams: CommandStreams, is_wanted: bool) -> None:
-    """Without the first line, in which the sandbox says what it could not do."""
+    """Copies the output, except for the first line, in which the sandbox reports unsupported settings."""
     first = await reader.readline()
     if problems := _problems(first):
         await streams.write(problems, is_error=True)
@@ -154,14 +154,14 @@ async def _resize(terminal: Terminal | ContainerInput, streams: CommandStreams) 
 
 
 async def _show(terminal: Terminal, streams: CommandStreams) -> None:
-    """Without the first line, as `_copy_output`."""
+    """Shows the output, except for the first line, as `_copy_output`."""
     first = b""
     while data := await terminal.read(_PIECE):
         first += data
         line, end, rest = first.partition(b"\n")
         if not end:
             continue
-        echo, bracket, found = line.partition(b"[")  # of what was typed before the sandbox wrote
+        echo, bracket, found = line.partition(b"[")  # echo of input typed before the sandbox wrote
         await streams.write(echo + _problems(bracket + found) + rest)
         break
     while data := await terminal.read(_PIECE):

@@ -1,7 +1,7 @@
-"""A container's environment as its pod declares it: values with references, fields of the pod, ConfigMaps, Secrets.
+"""A container's environment as declared by its pod: values with references, fields of the pod, ConfigMaps, Secrets.
 
-`ConfigSource` is where ConfigMaps and Secrets come from: the store of an embedded cluster, or another API server.
-What devices add is the kubelet's; it loses against what is declared here.
+`ConfigSource` provides ConfigMaps and Secrets: from the store of an embedded cluster, or from another API server. The
+kubelet adds the variables of devices, which the declared ones override.
 """
 
 import base64
@@ -33,7 +33,7 @@ _GO_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r",
 
 
 class ConfigSource(Protocol):
-    """ConfigMaps and Secrets by namespace and name; None where there is none."""
+    """ConfigMaps and Secrets by namespace and name; None if one does not exist."""
 
     async def config_map(self, namespace: str, name: str) -> Object | None: ...
 
@@ -42,7 +42,7 @@ class ConfigSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreConfigSource:
-    """Those of an embedded cluster."""
+    """The ConfigMaps and Secrets of an embedded cluster."""
 
     store: ObjectReader
 
@@ -55,7 +55,7 @@ class StoreConfigSource:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What a reference in a pod can name: fields, addresses, the node's allocatable, ConfigMaps and Secrets."""
+    """The targets of references in a pod: fields, addresses, the node's allocatable, ConfigMaps and Secrets."""
 
     stored: Object
     host_address: str
@@ -68,7 +68,7 @@ class PodFacts:
         return str(self.stored["metadata"]["namespace"])
 
     async def config_map(self, reference: Object) -> Object | None:
-        """None if it is missing and optional. Raises `ContainerConfigError`."""
+        """The ConfigMap; None if it is missing and optional. Raises `ContainerConfigError`."""
         name = str(reference.get("name") or "")
         found = await self.source.config_map(self.namespace, name)
         if found is None and not reference.get("optional"):
@@ -76,7 +76,7 @@ class PodFacts:
         return found
 
     async def secret(self, reference: Object) -> Mapping[str, bytes] | None:
-        """The data of one; as `config_map`."""
+        """The data of a Secret; otherwise like `config_map`."""
         name = str(reference.get("name") or reference.get("secretName") or "")
         found = await self.source.secret(self.namespace, name)
         if found is None and not reference.get("optional"):
@@ -85,7 +85,7 @@ class PodFacts:
 
 
 def decoded_data(data: Mapping[str, str]) -> dict[str, bytes]:
-    """A value that is not base64 is empty: the API server refuses such."""
+    """The decoded values; a value that is not base64, which the API server rejects, becomes empty."""
     return {key: _decoded(text or "") for key, text in data.items()}
 
 
@@ -97,7 +97,7 @@ def _decoded(text: str) -> bytes:
 
 
 async def container_environment(facts: PodFacts, container: Object) -> dict[str, str]:
-    """The variables in the order in which they are declared; raises `ContainerConfigError` for a missing reference."""
+    """The variables in the order of their declaration; raises `ContainerConfigError` for a missing reference."""
     environment: dict[str, str] = {}
     for entry in container.get("envFrom") or ():
         prefix = str(entry.get("prefix") or "")
@@ -121,7 +121,7 @@ async def _all_of(facts: PodFacts, entry: Object) -> Mapping[str, str]:
 
 
 async def _value_from(facts: PodFacts, container: Object, source: Object) -> str | None:
-    """None where an optional key is missing: the variable is not set at all."""
+    """The value; None if an optional key is missing, in which case the variable is not set."""
     if reference := source.get("fieldRef"):
         return field_text(facts, str(reference.get("fieldPath") or ""))
     if reference := source.get("resourceFieldRef"):
@@ -171,7 +171,7 @@ def field_text(facts: PodFacts, path: str) -> str:
 
 
 def resource_text(facts: PodFacts, container: Object, reference: Object) -> str:
-    """A limit or a request in units of the divisor, rounded up; without a limit it is the node's allocatable."""
+    """A limit or a request in units of the divisor, rounded up; without a limit, the node's allocatable."""
     name = reference.get("containerName")
     if name:
         containers = containers_of(facts.stored["spec"])

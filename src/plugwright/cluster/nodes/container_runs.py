@@ -1,6 +1,6 @@
-"""The runs of a container as a process: which one it is, how it began, how it and the one before ended. Values.
+"""The runs of a container as a process: number, start, and how this run and the previous one ended. Values.
 
-They are read from a pod's status when its node starts again, and shown there by `pod_status`.
+They are read from a pod's status when its node restarts, and written there by `pod_status`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _LOST = "The container could not be located when the pod was deleted.  The conta
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """Times are as in the API; `attempt` is the run that ended."""
+    """Times have the format of the API; `attempt` is the run that ended."""
 
     exit_code: int
     started_at: str
@@ -28,7 +28,7 @@ class Termination:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """`attempt` is the number of the newest run, -1 before the first; a container that waits has a `reason`."""
+    """`attempt` is the number of the newest run, -1 before the first; a waiting container has a `reason`."""
 
     attempt: int = -1
     started_at: str = ""
@@ -47,7 +47,7 @@ class ContainerRun:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the newest run; None while it runs, and before the first."""
+        """Exit code of the newest run; None while it runs, and before the first."""
         return self.termination.exit_code if self.termination else None
 
     @property
@@ -70,7 +70,7 @@ def exit_reason(exit_code: int) -> str:
 
 
 def lost_runs(runs: Mapping[str, ContainerRun], now: str) -> dict[str, ContainerRun]:
-    """After the node was down: what ran has ended, and nobody saw how."""
+    """The runs after the node was down: running ones have ended, with unknown results."""
     return {name: _lost(run, now) if run.is_running else run for name, run in runs.items()}
 
 
@@ -80,7 +80,7 @@ def _lost(run: ContainerRun, now: str) -> ContainerRun:
 
 
 def run_of_status(shown: Object) -> ContainerRun:
-    """The run that a container's status shows."""
+    """The run described by a container's status."""
     state, last, count = shown.get("state") or {}, shown.get("lastState") or {}, int(shown.get("restartCount") or 0)
     if "running" in state:
         started_at = str((state["running"] or {}).get("startedAt") or "")

@@ -1,8 +1,8 @@
-"""One emulated node: a kubelet, its Node object, its lease, and the pods that are bound to it.
+"""One emulated node: a kubelet, its Node object, its lease, and the pods bound to it.
 
-The node registers when it starts; its status is written when it changed, or every five minutes, and its lease is
-renewed with every heartbeat. Stopped, it stops reporting as a node does whose kubelet was killed; `node_lifecycle`
-notices that. The status is composed in `node_status`, pods are run by `node_pods`.
+The node registers when it starts; its status is written after changes, or every five minutes, and its lease is renewed
+with every heartbeat. When stopped, it stops reporting like a node whose kubelet was killed, which `node_lifecycle`
+notices. `node_status` composes the status, `node_pods` runs pods.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _MANAGER = "kubelet"
 _LEASES_NAMESPACE = "kube-node-lease"
 _A_DAY = 86400.0  # seconds
-_DEVICE_COUNT_EVENTS = ("list", "stopped", "removed")  # of the kubelet, after which the node's capacity may differ
+_DEVICE_COUNT_EVENTS = ("list", "stopped", "removed")  # of the kubelet, after which the node's capacity can differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NodeSettings:
 
 
 class EmulatedNode:
-    """`async with` runs the node; inside, it may be stopped and started again."""
+    """`async with` runs the node; inside, it can be stopped and restarted."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class EmulatedNode:
         self._served: set[str] = set()
         self._cordoned = False
         self._reported_at = float("-inf")
-        self._unchanged: tuple[str | None, PluginResources | None] = None, None  # what a round found nothing new in
+        self._unchanged: tuple[str | None, PluginResources | None] = None, None  # the inputs of a round without changes
         self._pods: NodePods | None = None
 
     @property
@@ -111,7 +111,7 @@ class EmulatedNode:
             self._begin()
 
     def _write_config(self) -> None:
-        """The part of the kubelet's configuration that daemons report, where a real kubelet's file is."""
+        """Writes the part of the kubelet's configuration that daemons report, at the path of a real kubelet's file."""
         settings = self.settings.kubelet
         if settings.policy is not TopologyPolicy.NONE:
             text = f"topologyManagerPolicy: {settings.policy}\ntopologyManagerScope: {settings.scope}\n"
@@ -132,7 +132,7 @@ class EmulatedNode:
             self._pods.resync(self._bound_pods())
 
     async def execute(self, stored: Object, options: CommandOptions, streams: CommandStreams) -> int:
-        """The exit code of a command in a running container; raises `StatusError`."""
+        """Runs a command in a running container; returns its exit code. Raises `StatusError`."""
         if self._pods is None:
             raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
         launch = await self._pods.command_launch(stored["metadata"]["uid"], options.container)
@@ -145,13 +145,13 @@ class EmulatedNode:
         await attach_to(output, given if options.stdin else None, streams)
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A port of the pods, which have the network of this machine."""
+        """Connects to a port of the pods, which have the network of this machine."""
         if self._pods is None:
             raise StatusError(400, "BadRequest", f"the kubelet of {self.name} is stopped")
         return await asyncio.open_connection("localhost", port)
 
     def log(self, stored: Object, container: str) -> str:
-        """The output of a container's process; of a container that is not run, the options it would have got."""
+        """The output of a container's process; for a container that is not run, the options that it would have got."""
         attempt = container_logs.attempt_to_read(stored, container, previous=False)
         uid = stored["metadata"]["uid"]
         if self.settings.runtime.processes:
@@ -163,7 +163,7 @@ class EmulatedNode:
         return container_logs.options_text(granted)
 
     def read_log(self, stored: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """As `log`, in pieces and, followed, until the container ends."""
+        """Like `log`, in pieces; if followed, until the container ends."""
         attempt = container_logs.attempt_to_read(stored, container, previous=options.previous)
         uid = stored["metadata"]["uid"]
         if self.settings.runtime.processes:
@@ -183,7 +183,7 @@ class EmulatedNode:
         self._task.add_done_callback(self._log_failure)
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
-        """The task is awaited only when the cluster ends: a failure is logged when it happens."""
+        """Logs a failure immediately, because the task is awaited only at the end of the cluster."""
         if not task.cancelled() and (error := task.exception()):
             logger.error("node failed", extra={"node": self.name}, exc_info=error)
 
@@ -215,7 +215,7 @@ class EmulatedNode:
                     self._pods.refresh(event.about)
 
     async def _send_heartbeats(self) -> None:
-        # Spread over the interval: a request would have to wait for the status rounds of all nodes at once.
+        # Spread over the interval, so that requests do not wait for simultaneous status rounds of all nodes.
         rounds = clock.Rounds(self.settings.heartbeat, self.settings.heartbeat * (self.identity.index % 64) / 64)
         while True:
             await rounds.next()
@@ -237,7 +237,7 @@ class EmulatedNode:
         self._record("NodeReady")
 
     def _record(self, reason: str, message: str = "") -> None:
-        """An event about this node; without its uid, which real kubelets do not know either."""
+        """Records an event about this node; without its uid, which real kubelets do not know either."""
         node = {"apiVersion": "v1", "kind": NODES.name, "metadata": {"name": self.name}}
         self._recorder.record(node, EventRecord(reason, message or f"Node {self.name} status is now: {reason}"))
 
@@ -277,7 +277,7 @@ class EmulatedNode:
         return PluginResources(served, self._served - served.keys())
 
     def _is_served(self, resource: str) -> bool:
-        """Whether there is an endpoint: also for five minutes after its plugin has gone."""
+        """Whether there is an endpoint, which exists for five more minutes after the end of its plugin."""
         try:
             self.kubelet.endpoint(resource)
         except PeerGone:

@@ -1,4 +1,4 @@
-"""What all pods of one emulated node share: its settings, its kubelet, and where it reads and writes."""
+"""The common context of all pods of an emulated node: settings, kubelet, and where it reads and writes."""
 
 import sys
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ __all__ = ["NodeContext", "NodeSources", "RuntimeSettings"]
 class RuntimeSettings:
     """`processes`: containers run as processes of this machine. Seconds are those of `ProcessTiming`.
 
-    `entrypoints` are those of images, by the last part of their names: there are no images to read them from. Without
-    `references` nobody looks whether the ConfigMaps, Secrets and volumes of a pod exist.
+    `entrypoints` are those of images, by the last part of their names, because there are no images. Without
+    `references` the existence of a pod's ConfigMaps, Secrets and volumes is not checked.
     """
 
     processes: bool = False
@@ -37,7 +37,7 @@ class RuntimeSettings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSources:
-    """Where a node of another API server reads claims, ConfigMaps and Secrets."""
+    """The sources of claims, ConfigMaps and Secrets for a node of another API server."""
 
     resource_api: KubeClient
     config: ConfigSource
@@ -45,7 +45,7 @@ class NodeSources:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """The parts that all pods of one node share; without a `source`, ConfigMaps and Secrets are the client's."""
+    """The common parts of all pods of a node; without a `source`, ConfigMaps and Secrets are the client's."""
 
     client: NodeClient
     identity: NodeIdentity

@@ -1,6 +1,6 @@
-"""The pods of one emulated node: a worker for every pod that is bound to it, and what a new one must fit beside.
+"""The pods of one emulated node: a worker for every bound pod, and the requests that a new pod must fit beside.
 
-`node` says which pods are bound to the node; one pod's life is `pod_worker`.
+`node` decides which pods are bound to the node; `pod_worker` implements one pod's life.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class NodePods:
         self._terminations: dict[tuple[str, str], asyncio.Task[None]] = {}  # a pod of the same name waits for it
 
     def resume(self, stored: Iterable[Object]) -> None:
-        """Takes over the pods that the kubelet was started with: they run, or were rejected at this start."""
+        """Resumes the pods with which the kubelet was started: they run, or were rejected at this start."""
         known = {pod.uid: pod for pod in self._context.kubelet.pods}
         for pod in stored:
             if pod["metadata"]["uid"] in known:
@@ -45,11 +45,11 @@ class NodePods:
                 self._tasks.create_task(self._supervised(worker, worker.resume()))
 
     def changed(self, stored: Object) -> None:
-        """A pod that is bound to this node was added or changed."""
+        """Handles a new or changed pod bound to this node."""
         worker = self._workers.get(stored["metadata"]["uid"])
         if worker is not None:
             worker.stored = stored
-            if stored["spec"].get("readinessGates"):  # whose conditions others write
+            if stored["spec"].get("readinessGates"):  # conditions for them are set by other components
                 worker.refresh()
         if stored["metadata"].get("deletionTimestamp"):
             worker = worker or self._add(stored)
@@ -58,7 +58,7 @@ class NodePods:
             self._tasks.create_task(self._start(self._add(stored)))
 
     async def command_launch(self, uid: str, container: str) -> Launch:
-        """What a running container was started with; raises `StatusError`."""
+        """The settings with which a running container was started; raises `StatusError`."""
         worker = self._workers.get(uid)
         if worker is None:
             raise StatusError(400, "BadRequest", f'container "{container}" is not running')
@@ -69,12 +69,12 @@ class NodePods:
         return worker.container_input(container) if worker is not None else None
 
     def deleted(self, uid: str) -> None:
-        """The pod's object is gone: its containers end, and no status is written."""
+        """Handles a deleted pod: its containers end, and no status is written."""
         if worker := self._workers.get(uid):
             self._terminate(worker, worker.clean_up)
 
     def resync(self, stored: Iterable[Object]) -> None:
-        """Compares with all pods that there are, after changes were missed."""
+        """Compares with all existing pods, after missed changes."""
         present = {pod["metadata"]["uid"]: pod for pod in stored}
         for uid in [uid for uid in self._workers if uid not in present]:
             self.deleted(uid)
@@ -92,12 +92,12 @@ class NodePods:
         await self._supervised(worker, worker.start(partial(self._rejection, worker)))
 
     async def _supervised(self, worker: PodWorker, life: Coroutine[object, object, None]) -> None:
-        """One pod that cannot be run does not end the others."""
+        """Runs a pod in isolation: a pod that cannot be run does not end the others."""
         extra = {"pod": "/".join(worker.name)}
         try:
             await life
         except KubeletError:
-            return  # the node is being stopped: the pod is started when it is back
+            return  # the node is being stopped: the pod is started when the node returns
         except MALFORMED as error:
             logger.warning("pod object is malformed, it is rejected", extra={**extra, "error": repr(error)})
             worker.reject("UnexpectedAdmissionError", f"{REJECTED}it cannot be read: {error!r}")

@@ -1,4 +1,4 @@
-"""A Node object as its kubelet writes it: created once, its status updated round by round. Pure.
+"""A Node object as written by its kubelet: created once, its status updated in rounds. Pure.
 
 `node` decides when a round is due.
 """
@@ -48,7 +48,7 @@ class NodeShape:
     pods: int = 110
     storage: str = "100Gi"
     labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Mapping[str, str], ...] = ()  # put when the node registers
+    taints: tuple[Mapping[str, str], ...] = ()  # set when the node registers
 
     @property
     def capacity(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """The machine that the nodes are emulated on, as `nodeInfo` describes it."""
+    """The machine on which the nodes are emulated, as described in `nodeInfo`."""
 
     id: str = ""
     boot_id: str = ""
@@ -89,7 +89,7 @@ class NodeNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """A node's name, and its number among the emulated nodes, from which its addresses follow without a `network`."""
+    """A node's name and its number among the emulated nodes, which determines its addresses without a `network`."""
 
     name: str
     index: int = 0
@@ -107,7 +107,7 @@ class NodeIdentity:
         return f"{_POD_NETWORK + 256 * self.index}/24"
 
     def pod_address(self, taken: Collection[str]) -> str:
-        """The first free one; the first of the network is the bridge's."""
+        """The first free address; the first of the network is the bridge's."""
         first = self.network.pods.network_address if self.network else _POD_NETWORK + 256 * self.index
         return next(address for number in count(2) if (address := str(first + number)) not in taken)
 
@@ -130,7 +130,7 @@ def new_node(identity: NodeIdentity, resources: PluginResources, now: str) -> Ob
         "kubernetes.io/os": "linux",
         **identity.shape.labels,
     }
-    # Another cluster's controller manager decides on the network of pods.
+    # Another cluster's controller manager manages the network of pods.
     spec: Object = {} if identity.network else {"podCIDR": identity.pod_cidr, "podCIDRs": [identity.pod_cidr]}
     if identity.shape.taints:
         spec["taints"] = [dict(taint) for taint in identity.shape.taints]
@@ -170,7 +170,7 @@ def updated_status(status: Object, identity: NodeIdentity, resources: PluginReso
 
 
 def _canonical(amounts: Mapping[str, str]) -> dict[str, str]:
-    """As the API server stores them: 1000 is 1k there, and would differ from what it has in every round."""
+    """Amounts as stored by the API server: 1000 is 1k there, and would otherwise differ in every round."""
     return {resource: _canonical_quantity(amount) for resource, amount in sorted(amounts.items())}
 
 
@@ -178,7 +178,7 @@ _canonical_quantity = functools.lru_cache(maxsize=4096)(quantity.canonical)
 
 
 def differs_only_in_heartbeats(before: Object, after: Object) -> bool:
-    """Whether the kubelet leaves it unwritten: it patches at once only what is more than heartbeat times (7.12)."""
+    """Whether the kubelet delays writing it: only changes beyond heartbeat times are patched immediately (7.12)."""
     return _without_heartbeats(before) == _without_heartbeats(after)
 
 
@@ -188,7 +188,7 @@ def _without_heartbeats(status: Object) -> Object:
 
 
 def _conditions(before: list[Object], now: str) -> list[Object]:
-    """The kubelet's four, after the conditions that other components have set."""
+    """The kubelet's four conditions, after those set by other components."""
     known = {condition["type"]: condition for condition in before}
     ours = []
     for kind, status, reason, message in _CONDITIONS:
@@ -210,7 +210,7 @@ def _conditions(before: list[Object], now: str) -> list[Object]:
 def _addresses(identity: NodeIdentity) -> list[Object]:
     addresses = [{"type": "InternalIP", "address": identity.address}]
     if identity.network is None:
-        # An API server prefers a host name, and nobody else's resolver knows that of an emulated node.
+        # An API server prefers a host name, which other resolvers do not know for an emulated node.
         addresses.append({"type": "Hostname", "address": identity.name})
     return addresses
 

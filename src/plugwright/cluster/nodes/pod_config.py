@@ -1,6 +1,6 @@
-"""What a pod's containers are started with: what its spec refers to, its volumes, its command.
+"""The settings with which a pod's containers are started: references, volumes, command.
 
-What their devices give to them is the kubelet's; it is asked when a container starts, and merged here.
+The kubelet provides the settings of devices when a container starts, which are merged here.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ class PodConfig:
     address: str
 
     async def set_up_volumes(self) -> None:
-        """Raises `VolumeNotMounted`."""
+        """Sets up the volumes; raises `VolumeNotMounted`."""
         await self.context.volumes.set_up(self._facts())
 
     async def check_references(self, pod: Pod) -> None:
-        """The kubelet does not start a container that refers to something that is missing."""
+        """Checks references, because the kubelet does not start a container with a missing one."""
         for container in containers_of(self.stored["spec"]):
             await self._environment(pod, container)
 
     async def launch(self, pod: Pod, container: Object, attempt: int, *, is_start: bool = True) -> Launch:
-        """Has the kubelet start the container, unless it runs already; raises `ContainerWaiting`."""
+        """Makes the kubelet start the container, unless it runs already; raises `ContainerWaiting`."""
         name, volumes = container["name"], self.context.volumes
         environment = await self._environment(pod, container)
         command = [*self._entrypoint(container), *map(str, container.get("args") or ())]

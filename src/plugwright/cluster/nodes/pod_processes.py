@@ -1,7 +1,7 @@
-"""A pod's containers as processes: started in order, started again by its restart policy, and stopped.
+"""A pod's containers as processes: started in order, restarted by the restart policy, and stopped.
 
-One run of a container is `kubelet.processes`; whether it is started again is decided in `restarts`. What a container is
-started with, and what is told of it, is its `ProcessHost`, the pod's worker.
+`kubelet.processes` runs one run of a container; `restarts` decides on restarts. The `ProcessHost`, the pod's worker,
+provides the settings of a container and receives its events.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _LAST_LINES, _LAST_BYTES = 80, 2048  # of the log, for a container that failed w
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a container is started with; it may write its last message to `termination_log`."""
+    """The settings with which a container is started; it can write its last message to `termination_log`."""
 
     command: Sequence[str]
     options: RunContainerOptions
@@ -45,7 +45,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTiming:
-    """Seconds: until a failed start is retried; of the first and the longest back-off of a container that ends."""
+    """Seconds until a failed start is retried, and of the first and the longest back-off of a container that ends."""
 
     retry: float = 10.0
     back_off: float = 10.0
@@ -59,7 +59,7 @@ class ProcessHost(Protocol):
     def now(self) -> str: ...
 
     async def launch(self, container: Object, attempt: int) -> Launch:
-        """Raises `ContainerWaiting`."""
+        """The container's settings; raises `ContainerWaiting`."""
         ...
 
     def record(self, event: EventRecord, container: str) -> None: ...
@@ -76,7 +76,7 @@ class ProcessHost(Protocol):
 class PodProcesses:
     """`runs` and `inputs` are the containers' by name.
 
-    `stop` ends them all, after as many seconds of grace as are published.
+    `stop` ends all of them, after the published number of seconds of grace.
     """
 
     def __init__(self, host: ProcessHost, logs: ContainerLogs, timing: ProcessTiming) -> None:
@@ -89,7 +89,7 @@ class PodProcesses:
         self._changed = Signal()
 
     async def run(self) -> None:
-        """Returns when no container runs and none is to be started again."""
+        """Returns when no container runs and none will be restarted."""
         spec = self._host.stored["spec"]
         sidecars: list[tuple[str, Latest[float | None], asyncio.Task[None]]] = []
         async with asyncio.TaskGroup() as tasks:
@@ -112,7 +112,7 @@ class PodProcesses:
                 await asyncio.wait([task])
 
     async def pause(self, seconds: float) -> None:
-        """Waits for so long, or until it is stopped."""
+        """Waits this long, or until stopped."""
         await _pause(seconds, self.stop)
 
     def record_killing(self, *containers: str) -> None:
@@ -121,7 +121,7 @@ class PodProcesses:
                 self._host.record(EventRecord("Killing", f"Stopping container {name}"), name)
 
     async def _until_started(self, name: str) -> None:
-        """A sidecar that does not start keeps those after it waiting."""
+        """Waits for a container to start; a sidecar that does not start blocks the following containers."""
         stopped = self.stop.subscribe(self._changed.notify)
         try:
             await self._changed.until(lambda: self.runs[name].has_started or self.stop.value is not None)
@@ -129,7 +129,7 @@ class PodProcesses:
             stopped()
 
     async def _keep(self, container: Object, stop: Latest[float | None]) -> None:
-        """Runs a container until it has ended for good, or is stopped."""
+        """Runs a container until it has ended permanently, or is stopped."""
         name, spec = container["name"], self._host.stored["spec"]
         back_off = CrashLoopBackoff(self._timing.back_off, self._timing.longest_back_off)
         code = self.runs[name].exit_code
@@ -146,7 +146,7 @@ class PodProcesses:
             self._set(name, self.runs[name].waiting("", ""))
 
     async def _run_once(self, container: Object, stop: Latest[float | None]) -> bool:
-        """Whether it could be started."""
+        """Runs the container once; returns whether it could be started."""
         name, uid = container["name"], self._host.stored["metadata"]["uid"]
         attempt = self.runs[name].attempt + 1
         try:
@@ -222,7 +222,7 @@ class PodProcesses:
 
 
 def _inputs(spec: Object) -> dict[str, ContainerInput]:
-    """Of the containers with `stdin` or `tty`."""
+    """The inputs of containers with `stdin` or `tty`."""
     found: dict[str, ContainerInput] = {}
     for container in restarts.containers_of(spec):
         is_open, is_terminal, once = (bool(container.get(name)) for name in ("stdin", "tty", "stdinOnce"))
@@ -249,7 +249,7 @@ def _message(container: Object, launch: Launch, code: int, log: ContainerLogWrit
 
 
 def go_duration(seconds: float) -> str:
-    """As Go prints a duration: `10s`, `1m20s`, `50ms`."""
+    """A duration in Go's format: `10s`, `1m20s`, `50ms`."""
     if seconds < 1:
         return f"{seconds * 1000:g}ms"
     hours, rest = divmod(seconds, 3600)

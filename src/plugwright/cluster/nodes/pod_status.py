@@ -1,7 +1,7 @@
-"""A pod's status as its node writes it: phase, conditions, containers, devices. Pure.
+"""A pod's status as written by its node: phase, conditions, containers, devices. Pure.
 
-It is composed from what the kubelet knows of the pod and from the previous status, so that times of what has not
-changed stay.
+It is composed from the kubelet's state of the pod and from the previous status, so that the times of unchanged parts
+stay.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ __all__ = ["PodStatusInputs", "container_statuses", "rejected_status", "status"]
 # Written by the API server, controllers and the scheduler.
 _OTHERS = ("extendedResourceClaimStatus", "qosClass", "resourceClaimStatuses")
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
-_KILLED = 137  # the exit code of a container that did not end by itself
+_KILLED = 137  # exit code of a container that was killed
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 @dataclass(frozen=True, slots=True)
 class PodStatusInputs:
-    """Facts for the status beside the kubelet's pod. `runs` are those of containers that run as processes."""
+    """Facts for the status besides the kubelet's pod. `runs` are those of containers that run as processes."""
 
     now: str
     host_address: str
@@ -39,7 +39,7 @@ class PodStatusInputs:
 
 
 def rejected_status(stored: Object, reason: str, message: str, now: str) -> Object:
-    """Of a pod that was not admitted: Failed, without containers (3.64 to 3.67)."""
+    """The status of a pod that was not admitted: Failed, without containers (3.64 to 3.67)."""
     before = stored.get("status") or {}
     return {
         **{key: before[key] for key in ("conditions", *_OTHERS) if key in before},
@@ -141,13 +141,13 @@ class _ContainerStatuses:
         return state | ({"message": end.message} if end.message else {})
 
     def _state(self, container: Container, before: Object) -> Object:
-        """Of a container that is not run: it is running from its start to the end of its pod."""
+        """The state of a container that is not run: it is running from its start to the end of its pod."""
         is_same = before.get("containerID") == self._id(container.spec.name, container.starts - 1)
         previous = before.get("state") or {}
         if container.reason:
             is_first = container.reason == "PodInitializing" and not self._has_init
             reason = "ContainerCreating" if is_first else container.reason
-            # Why claims are not prepared is in an event alone (11.15).
+            # The reason why claims are not prepared is only in an event (11.15).
             message = "" if reason == "ContainerCreating" else container.message
             return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
         if container.running and self.pod.phase not in _FINISHED:
@@ -186,7 +186,7 @@ class _ContainerStatuses:
 
 
 def container_statuses(stored: Object) -> dict[str, Object]:
-    """Those in a pod's status, by name."""
+    """The container statuses in a pod's status, by name."""
     before = stored.get("status") or {}
     statuses = (*(before.get("initContainerStatuses") or ()), *(before.get("containerStatuses") or ()))
     return {shown["name"]: shown for shown in statuses}
@@ -214,7 +214,7 @@ def _claim_health(devices: tuple[ClaimDeviceHealth, ...]) -> Iterator[Object]:
 
 
 def _resources(spec: Object) -> Object:
-    """The sum over all containers; real kubelets leave it out where init containers have resources."""
+    """The sum over all containers; real kubelets omit it if init containers have resources."""
     if any(container.get("resources") for container in spec.get("initContainers") or ()):
         return {}
     resources = [container.get("resources") or {} for container in spec.get("containers") or ()]
@@ -235,7 +235,7 @@ def _total(amounts: list[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _conditions(stored: Object, pod: Pod, result: Object, inputs: PodStatusInputs) -> Iterator[Object]:
-    """The kubelet's conditions, then those that other components have set."""
+    """The kubelet's conditions, followed by those set by other components."""
     known = (stored.get("status") or {}).get("conditions") or ()
     before = {condition["type"]: condition for condition in known}
     now = inputs.now
@@ -272,7 +272,7 @@ def _condition_values(pod: Pod, result: Object, has_sandbox: bool, gates: str) -
     incomplete = _not_ready(result.get("initContainerStatuses") or ())
     unready = _not_ready(result["containerStatuses"])
     yield "PodReadyToStartContainers", "True" if has_sandbox and not finished else "False", "", ""
-    # Once a regular container has started the pod is initialized, whatever its sidecars do.
+    # Once a regular container has started, the pod is initialized, whatever its sidecars do.
     has_started = any("containerID" in shown for shown in result["containerStatuses"])
     if incomplete and not has_started and finished != "PodCompleted":
         message = f"containers with incomplete status: [{incomplete}]"
@@ -288,7 +288,7 @@ def _condition_values(pod: Pod, result: Object, has_sandbox: bool, gates: str) -
             yield kind, "False", "ReadinessGatesNotReady", gates
         else:
             yield kind, "True", "", ""
-    yield "PodScheduled", "True", "", ""  # also for a pod that names its node
+    yield "PodScheduled", "True", "", ""  # also for a pod with its own nodeName
 
 
 def _not_ready(statuses: Iterable[Object]) -> str:

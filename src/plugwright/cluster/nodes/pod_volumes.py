@@ -1,7 +1,7 @@
-"""The volumes of a node's pods: directories and files that containers running as processes see at their mount paths.
+"""The volumes of a node's pods: directories and files that container processes see at their mount paths.
 
-Emulated are emptyDir, hostPath, configMap, secret, downwardAPI and projected. Contents are written once, when the pod
-starts; a ConfigMap that changes later is not written again. Other volumes keep the pod's containers from being created.
+Supported are emptyDir, hostPath, configMap, secret, downwardAPI and projected. Contents are written once, when the pod
+starts; later changes of a ConfigMap are not written. Other volumes keep the pod's containers from being created.
 """
 
 import shutil
@@ -30,7 +30,7 @@ _OF_THE_NODE = {
     "/var/run/cdi": "cdi",
 }
 
-_HOST_PATH_TYPES = {  # how a path must be, and what the kubelet says if it is not
+_HOST_PATH_TYPES = {  # required type of a path, and the kubelet's message otherwise
     "Directory": (stat.S_ISDIR, "a directory"),
     "DirectoryOrCreate": (stat.S_ISDIR, "a directory"),
     "File": (stat.S_ISREG, "a file"),
@@ -42,17 +42,17 @@ _HOST_PATH_TYPES = {  # how a path must be, and what the kubelet says if it is n
 
 
 class PodVolumes:
-    """`kubelet_dir` is the node's; None where containers are not run, and nothing is written.
+    """`kubelet_dir` is the node's; None if containers are not run, in which case nothing is written.
 
-    A hostPath in `/var/lib/kubelet`, `/var/lib/plugwright` or a directory of CDI specs is in the node's own directory:
-    those of the machine belong to another kubelet, or to none.
+    A hostPath in `/var/lib/kubelet`, `/var/lib/plugwright` or a directory of CDI specs is in the node's own directory,
+    because those of the machine belong to another kubelet or to none.
     """
 
     def __init__(self, kubelet_dir: Path | None) -> None:
         self._kubelet_dir = kubelet_dir
 
     async def set_up(self, facts: PodFacts) -> None:
-        """Raises `VolumeNotMounted` for the first volume that cannot be set up; those that nobody mounts are not."""
+        """Sets up all mounted volumes; raises `VolumeNotMounted` for the first failure."""
         spec = facts.stored["spec"]
         mounted = {mount["name"] for container in containers_of(spec) for mount in container.get("volumeMounts") or ()}
         for volume in spec.get("volumes") or ():
@@ -78,7 +78,7 @@ class PodVolumes:
         return str(source), str(mount["mountPath"]), bool(mount.get("readOnly")) or not is_writable, sandbox.REQUIRED
 
     def termination_log(self, stored: Object, container: str, attempt: int) -> Path:
-        """The file that a container writes its last message to."""
+        """The file to which a container writes its last message."""
         path = self._pod_directory(stored) / "containers" / container / str(attempt)
         path.parent.mkdir(mode=_READABLE_BY_ALL, parents=True, exist_ok=True)
         path.touch(0o666)
@@ -113,7 +113,7 @@ class PodVolumes:
         return path
 
     def directory(self, stored: Object, name: str) -> Path:
-        """Of a volume that the pod does not name itself."""
+        """The directory of a volume that the pod does not name itself."""
         return self._pod_directory(stored) / "volumes" / name
 
     def _pod_directory(self, stored: Object) -> Path:
@@ -126,7 +126,7 @@ def _kind(volume: Object) -> str:
 
 
 def _mode(kind: str, source: Object) -> int:
-    """An emptyDir in memory is a tmpfs, in which a file is its owner's alone."""
+    """The mode of a directory; an emptyDir in memory is a tmpfs, in which only its owner can access a file."""
     if kind != "emptyDir":
         return _READABLE_BY_ALL
     return _STICKY if source.get("medium") == "Memory" else _WRITABLE_BY_ALL
@@ -152,7 +152,7 @@ async def _projected(facts: PodFacts, source: Object) -> dict[str, bytes]:
         kind = next((name for name in part if part[name] is not None), "")
         if kind not in _PROJECTED:
             raise ContainerConfigError(f"plugwright does not emulate projected volumes with {kind}")
-        # A service account's token is in every pod of a real cluster: its file is left out, the others are there.
+        # Every pod of a real cluster has a service account's token: that file is omitted, the others exist.
         files |= await _contents(facts, kind, part[kind])
     return files
 
@@ -185,7 +185,7 @@ def _write(directory: Path, files: Mapping[str, bytes], mode: int) -> None:
     directory.mkdir(mode=_READABLE_BY_ALL, parents=True, exist_ok=True)
     for name, content in sorted(files.items()):
         path = directory / name.lstrip("/")
-        if ".." in Path(name).parts:  # the API server refuses it
+        if ".." in Path(name).parts:  # the API server rejects it
             raise ContainerConfigError(f"must not contain '..': {name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -194,7 +194,7 @@ def _write(directory: Path, files: Mapping[str, bytes], mode: int) -> None:
 
 
 def _check_host_path(path: Path, kind: str) -> None:
-    """As the kubelet does; one that is to be created is created."""
+    """Checks a path as the kubelet does, and creates it if required by its type."""
     if kind not in _HOST_PATH_TYPES:
         return
     if kind == "DirectoryOrCreate" and not path.exists():

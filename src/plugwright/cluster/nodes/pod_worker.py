@@ -1,7 +1,7 @@
 """One pod on an emulated node, from its admission to its end: a worker that starts, watches and stops its containers.
 
-The kubelet decides whether it is admitted and with which devices; `pod_processes` runs its containers where the node
-runs any, and `pod_status` composes the status that is written.
+The kubelet decides whether it is admitted and with which devices; `pod_processes` runs its containers if the node runs
+any, and `pod_status` composes the status that is written.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from plugwright.kubelet.container_input import ContainerInput
 
 __all__ = ["REJECTED", "PodWorker"]
 
-REJECTED = "Pod was rejected: "  # begins the message in the status, but not in the event (3.64)
+REJECTED = "Pod was rejected: "  # prefix of the message in the status, but not in the event (3.64)
 _MANAGER = "kubelet"
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
-_FOREVER = 3600.0  # seconds; tried again then
-_GRACE = 30.0  # seconds, of a pod that does not say
-_LEAST_GRACE = 2.0  # seconds, which a kubelet gives at least
+_FOREVER = 3600.0  # seconds until a retry
+_GRACE = 30.0  # default in seconds
+_LEAST_GRACE = 2.0  # seconds, the kubelet's minimum
 _PATIENCE = 5.0  # seconds beyond the grace period
 _DEADLINE_EXCEEDED = "Pod was active on the node longer than the specified deadline"
 
@@ -69,7 +69,7 @@ class PodWorker:
 
     @property
     def stored(self) -> Object:
-        """The newest version of the pod's object; of one that is settled and gone, what identifies it."""
+        """The newest version of the pod's object; for a settled and deleted pod, its identifying part."""
         if self._stored is not None:
             return self._stored
         found = self._context.client.store.get(ResourcePath(PODS, *self.name).key)
@@ -85,7 +85,7 @@ class PodWorker:
             self._stored = newest
 
     def settle(self) -> None:
-        """Its containers have started or never will: what is kept for every pod of thousands is little.
+        """Drops state once the containers have started or never will, because a node can have thousands of pods.
 
         Containers that are processes need the object until they have ended, even if it is deleted.
         """
@@ -97,7 +97,7 @@ class PodWorker:
         return PodRequest.of(self.stored)
 
     async def start(self, predicates: Predicates) -> None:
-        """Admits the pod or rejects it for good; returns when its containers run, or, as processes, have ended."""
+        """Admits the pod or rejects it permanently; returns when its containers run, or, as processes, have ended."""
         if self.is_terminating:
             return
         self._task = asyncio.current_task()
@@ -110,12 +110,12 @@ class PodWorker:
             self.reject("UnexpectedAdmissionError", f"{REJECTED}{error}")
             return
         except KubeletError:
-            return  # the node is being stopped: the pod is started when it is back
+            return  # the node is being stopped: the pod is started when the node returns
         self.take_over(self.pod)
         await self._live(self.pod)
 
     def take_over(self, pod: Pod) -> None:
-        """Of a pod that had started before the node was started again, its status says what there was."""
+        """Takes over a pod that had started before the node's restart, from its status."""
         self.pod = pod
         if self._processes is not None:
             statuses = pod_status.container_statuses(self.stored)
@@ -123,7 +123,7 @@ class PodWorker:
             self._processes.runs |= lost_runs(runs, self.now())
 
     async def resume(self) -> None:
-        """As `start`, of a pod that was taken over."""
+        """Like `start`, for a pod that was taken over."""
         assert self.pod is not None
         self._task = asyncio.current_task()
         if self.pod.phase is Phase.FAILED:
@@ -155,7 +155,7 @@ class PodWorker:
         self.refresh()
 
     async def _start_containers(self, pod: Pod) -> None:
-        """Of a node that runs none: they count as started once everything that they refer to is there."""
+        """Starts containers on a node that runs none: they count as started once all their references exist."""
         while True:
             before = {name for name, container in pod.containers.items() if container.starts}
             if not self._context.runtime.references or await self._set_up_volumes():
@@ -193,12 +193,12 @@ class PodWorker:
         return False
 
     async def launch(self, container: Object, attempt: int) -> Launch:
-        """What a container is started with, once the kubelet has it started; raises `ContainerWaiting`."""
+        """The settings of a container, once the kubelet has started it; raises `ContainerWaiting`."""
         assert self.pod is not None
         return await self._config.launch(self.pod, container, attempt)
 
     async def command_launch(self, container: str) -> Launch:
-        """What a running container was started with, for one more command in it; raises `StatusError`."""
+        """The settings of a running container, for another command in it; raises `StatusError`."""
         name = f"{self.name[1]}"
         if self.pod is None or self._processes is None or not self._processes.runs[container].is_running:
             raise StatusError(400, "BadRequest", f'container "{container}" of pod "{name}" is not running')
@@ -206,7 +206,7 @@ class PodWorker:
         return await self._config.launch(self.pod, entry, self._processes.runs[container].attempt, is_start=False)
 
     def container_input(self, container: str) -> ContainerInput | None:
-        """Of a container that is a process and has `stdin` or `tty`."""
+        """The input of a container that is a process and has `stdin` or `tty`."""
         return self._processes.inputs.get(container) if self._processes is not None else None
 
     @property
@@ -268,14 +268,14 @@ class PodWorker:
         self._forget()
 
     async def clean_up(self) -> None:
-        """As `terminate`, of a pod whose object is gone."""
+        """Like `terminate`, for a pod whose object is deleted."""
         await self._end()
         if self.pod is not None:
             await self._remove_from_kubelet(self.pod)
         self._forget()
 
     def _has_succeeded(self) -> bool:
-        """A pod none of whose containers has run has not failed."""
+        """Whether the pod has succeeded; a pod whose containers never ran has not failed."""
         if self._processes is None:
             return True
         runs = [self._processes.runs[container["name"]] for container in self.stored["spec"]["containers"]]
@@ -298,12 +298,12 @@ class PodWorker:
         self._write(self._status)
 
     def reject(self, reason: str, message: str) -> None:
-        """Marks the pod as failed: a rejected pod is final, the kubelet does not try again (3.67)."""
+        """Marks the pod as failed: a rejection is final, and the kubelet does not retry (3.67)."""
         self._context.recorder.record(self.stored, EventRecord(reason, message.removeprefix(REJECTED), "Warning"))
         self._write(lambda stored: pod_status.rejected_status(stored, reason, message, self.now()))
 
     async def _end(self) -> None:
-        """Without `pod` it was rejected, or is cancelled during its admission."""
+        """Ends the pod; without `pod` it was rejected, or is cancelled during its admission."""
         grace = (self.stored["metadata"].get("deletionGracePeriodSeconds")) or 0.0
         if self.pod is not None:
             await self._stop(self.pod, self._task, float(grace))
@@ -314,16 +314,16 @@ class PodWorker:
         self.pod = next((pod for pod in self._context.kubelet.pods if pod.uid == self.uid), None)
 
     async def _remove_from_kubelet(self, pod: Pod) -> None:
-        """Returns when the kubelet is done with it, which for a pod with claims may take several tries."""
+        """Returns when the kubelet has removed it, which can take several attempts for a pod with claims."""
         kubelet = self._context.kubelet
-        with suppress(KubeletError):  # it may be removed already
+        with suppress(KubeletError):  # it can be removed already
             await kubelet.remove(pod)
         while pod.terminating and pod in kubelet.pods:
-            with suppress(PeerGone):  # that it takes long is no reason to give up
+            with suppress(PeerGone):  # a slow removal is no reason to give up
                 await kubelet.until(lambda: pod not in kubelet.pods, _FOREVER, f"{pod.spec.key} is terminating")
 
     def _record_failures(self, pod: Pod) -> None:
-        """Claims that are not prepared keep the whole pod waiting (11.15)."""
+        """Records failures; unprepared claims keep the whole pod waiting (11.15)."""
         waiting = [container for container in pod.containers.values() if container.message]
         if waiting and waiting[0].reason == "ContainerCreating":
             text = f"Failed to prepare dynamic resources: {waiting[0].message}"
@@ -334,7 +334,7 @@ class PodWorker:
             self.record(EventRecord("Failed", f"Error: {container.message}", "Warning"), container.spec.name)
 
     def record_pulled(self, container: str) -> None:
-        """The image comes first: a kubelet has it before it looks at anything else of a container."""
+        """Records the image first, because a kubelet has it before it examines anything else of a container."""
         containers = restarts.containers_of(self.stored["spec"])
         image = next((str(entry.get("image", "")) for entry in containers if entry["name"] == container), "")
         text = f'Container image "{image}" already present on machine and can be accessed by the pod'
@@ -365,7 +365,7 @@ class PodWorker:
         return pod_status.status(stored, self.pod, inputs)
 
     def _write(self, status: Callable[[Object], Object]) -> None:
-        """Unless the object is gone, or another pod of the same name."""
+        """Writes the status, unless the object was deleted or replaced by another pod of the same name."""
         client, path = self._context.client, ResourcePath(PODS, *self.name, "status")
         current = client.store.get(path.key)
         if current is None or current["metadata"]["uid"] != self.uid:

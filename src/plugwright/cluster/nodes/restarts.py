@@ -1,4 +1,4 @@
-"""Whether and when a container that has ended is started again, and the phase that this leaves its pod in. Pure."""
+"""Whether and when an ended container is restarted, and the resulting phase of its pod. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from plugwright.kubelet.pod_table import Phase
 
 __all__ = ["CrashLoopBackoff", "containers_of", "is_sidecar", "phase", "should_restart"]
 
-_RESET = 2  # times the longest back-off: a container that ran for so long begins again with the shortest
+_RESET = 2  # a container that ran for this multiple of the longest back-off starts again with the shortest
 
 
 def containers_of(spec: Object) -> list[Object]:
-    """Init containers first, in the order in which they start."""
+    """The containers in the order in which they start: init containers first."""
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
@@ -22,7 +22,7 @@ def is_sidecar(spec: Object, container: Object) -> bool:
 
 
 def should_restart(spec: Object, container: Object, exit_code: int) -> bool:
-    """By the container's rules, else its own policy, else that of its pod; an init container succeeds once."""
+    """By the container's rules, otherwise its policy, otherwise its pod's policy; an init container succeeds once."""
     is_init = container in (spec.get("initContainers") or ()) and not is_sidecar(spec, container)
     if is_init and exit_code == 0:
         return False
@@ -49,7 +49,7 @@ class CrashLoopBackoff:
     _since: float = float("-inf")
 
     def delay(self, ended_at: float) -> float:
-        """How long to wait after it ended at that time."""
+        """Seconds to wait after an end at that time."""
         if ended_at - self._since > _RESET * self.longest:
             self._delay = 0.0
         return self._delay
@@ -60,7 +60,7 @@ class CrashLoopBackoff:
 
 
 def phase(spec: Object, runs: Mapping[str, ContainerRun]) -> Phase:
-    """The phase that the states of all containers add up to."""
+    """The phase that follows from the states of all containers."""
     inits = [container for container in spec.get("initContainers") or () if not is_sidecar(spec, container)]
     mains = [runs[container["name"]] for container in spec["containers"]]
     if any(_has_failed_for_good(spec, container, runs[container["name"]]) for container in inits):

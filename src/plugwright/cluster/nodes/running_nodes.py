@@ -1,6 +1,6 @@
-"""Emulated nodes that run together with the plugins that are served on them in this process.
+"""Emulated nodes that run together with their plugins in this process.
 
-Some start side by side, as a start mostly waits for sockets and files; one thread notices what stalls, for all of them.
+Several start in parallel, because a start mostly waits for sockets and files; one thread detects stalls of all.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ __all__ = ["RunningNodes", "StartProgress", "node_directories", "on_node"]
 
 _LONGEST_SOCKET = len("node-10000/device-plugins/") + LONGEST_SOCKET_NAME
 _HISTORY = "plugwright"  # directory below that of the node's kubelet
-_AT_ONCE = 16  # nodes that start, or end
+_AT_ONCE = 16  # nodes that start or end in parallel
 
 StartProgress = Callable[[int, int], None]
 
 
 class RunningNodes:
-    """`daemons` serve the nodes' plugins, by the name of the node; `drivers` serves those that are served by claims.
+    """`daemons` serve the nodes' plugins, by the name of the node; `drivers` serves those with claims.
 
-    `progress` is called with the number of nodes that have started, and of all.
+    `progress` is called with the number of started nodes, and of all nodes.
     """
 
     def __init__(self, drivers: DriverFactory | None = None, progress: StartProgress | None = None) -> None:
@@ -46,7 +46,7 @@ class RunningNodes:
     async def start(
         self, nodes: Mapping[str, EmulatedNode], plugins: Callable[[str], Iterable[Plugin]], stack: AsyncExitStack
     ) -> None:
-        """Returns when all are up; they run until the stack is closed."""
+        """Returns when all have started; they run until the stack is closed."""
         stalls, turns = StallDetector(), asyncio.Semaphore(_AT_ONCE)
         stack.callback(stalls.close)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -80,7 +80,7 @@ class RunningNodes:
 
 
 def on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
-    """Nothing of an emulated node is elsewhere on this machine: claims have their CDI specs in its directory."""
+    """The plugins with their files in the node's directory: an emulated node has none elsewhere on this machine."""
     plugins = list(plugins)
     for plugin in plugins:
         plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
@@ -88,7 +88,7 @@ def on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
 
 
 def node_directories(state: Path | None, stack: AsyncExitStack) -> Path:
-    """The directory of the nodes' directories, below `state` or until the stack is closed; paths are short enough."""
+    """The parent of the nodes' directories, below `state` or until the stack is closed; its path is short enough."""
     if state is None:
         return stack.enter_context(directories.short_directory())
     nodes = state.absolute() / "nodes"

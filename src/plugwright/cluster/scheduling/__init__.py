@@ -1,4 +1,4 @@
-"""The scheduler: `scheduler` takes pods from `scheduling_queue` and binds each to the node that is ranked first.
+"""The scheduler: `scheduler` takes pods from `scheduling_queue` and binds each to the highest ranked node.
 
-`fit` counts resources, `pod_filters` the other reasons against a node; `resource_claims` allocates devices to claims.
+`fit` counts resources, `pod_filters` applies other filters; `resource_claims` allocates devices to claims.
 """

@@ -1,6 +1,6 @@
-"""Label selectors, node affinity, taints and tolerations: which nodes a pod may go to, and which it prefers. Pure.
+"""Label selectors, node affinity, taints and tolerations: a pod's possible and preferred nodes. Pure.
 
-Rules about the other pods of a node are `pod_affinity`'s.
+`pod_affinity` implements rules about other pods.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ __all__ = ["LabelSelector", "NodeAffinity", "PreferredTerm", "matching_toleratio
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """`expressions` must all match; None matches nothing, as a selector that is not given."""
+    """`expressions` must all match; None matches nothing, like an omitted selector."""
 
     expressions: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def of(cls, selector: Object | None, also: Mapping[str, str] | None = None) -> "LabelSelector":
-        """`also` are further labels that must be equal."""
+        """`also` are additional labels that must be equal."""
         if selector is None:
             return cls()
         equal = {**(selector.get("matchLabels") or {}), **(also or {})}
@@ -30,7 +30,7 @@ class LabelSelector:
 
     @property
     def is_empty(self) -> bool:
-        """Matches everything."""
+        """Whether it matches everything."""
         return self.expressions == ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -48,7 +48,7 @@ class NodeAffinity:
     """A pod's node selector and node affinity.
 
     One of the `terms` must match; None if the pod has no required terms. `node_names` are the only nodes that can
-    match, where every term names nodes.
+    match, if every term names nodes.
     """
 
     selector: Mapping[str, str]
@@ -73,7 +73,7 @@ class NodeAffinity:
         return self.terms is None or any(term.matches(name, labels) for term in self.terms)
 
     def score(self, name: str, labels: Mapping[str, str]) -> int:
-        """The weight of the preferred terms that match."""
+        """The weight of the matching preferred terms."""
         return sum(entry.weight for entry in self.preferred if entry.term.matches(name, labels))
 
 
@@ -82,7 +82,7 @@ def tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
 
 
 def matching_toleration(tolerations: Iterable[Object], taint: Object) -> Object | None:
-    """The first that tolerates the taint."""
+    """The first toleration of the taint."""
     return next((toleration for toleration in tolerations if _covers(toleration, taint)), None)
 
 

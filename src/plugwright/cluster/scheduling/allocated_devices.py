@@ -1,4 +1,4 @@
-"""The slices, classes and allocated claims of the cluster, kept up to date for the allocator change by change."""
+"""The cluster's slices, classes and allocated claims, updated for the allocator with every change."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ class AllocatedDevices:
     def __init__(self, release: str) -> None:
         self._features = features_of(release)
         self._allocations: dict[ObjectKey, Object] = {}
-        self._holders: Counter[DeviceId] = Counter()  # claims with the whole device: more than one only by hand
+        self._holders: Counter[DeviceId] = Counter()  # claims with the whole device; more than one only by hand
         self._rules: dict[str, Object] = {}  # DeviceTaintRules
-        self._slices: dict[str, Object] = {}  # as drivers publish them
+        self._slices: dict[str, Object] = {}  # as published by drivers
         self.allocator = ClaimAllocator(self._features, (), ())
         self.resources: dict[str, str] = {}  # the DeviceClass of each extended resource
         self.extended_claims: dict[str, ObjectKey] = {}  # by the uid of the pod that owns the claim
@@ -65,7 +65,7 @@ class AllocatedDevices:
             self.resources = classes_of_resources(self.allocator.classes)
 
     def _set_rule(self, name: str, rule: Object | None) -> None:
-        """Rules change rarely: all slices are read again."""
+        """Changes a rule; all slices are read again, because that is rare."""
         self._rules.pop(name, None)
         if rule is not None:
             self._rules[name] = rule
@@ -90,7 +90,7 @@ class AllocatedDevices:
 
 
 def claim_names(pod: Object) -> Iterator[tuple[Object, str]]:
-    """Each entry of the pod's `resourceClaims` with the claim's name, empty if it is not generated yet."""
+    """Each entry of the pod's `resourceClaims` with the claim's name, which is empty until it is generated."""
     generated = {
         entry["name"]: entry.get("resourceClaimName") or ""
         for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()

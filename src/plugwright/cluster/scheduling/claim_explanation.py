@@ -1,6 +1,6 @@
-"""Why the devices of each node do not satisfy a claim, in one sentence for an Event of the claim. Pure.
+"""Why the nodes' devices do not satisfy a claim, in one sentence for an Event of the claim. Pure.
 
-kube-scheduler reports "cannot allocate all claims" and nothing more.
+kube-scheduler reports only "cannot allocate all claims".
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def explanation(claim: str, reasons: Iterable[tuple[str, Sequence[Reason]]], nodes: int) -> str:
-    """`claim` has its namespace; `reasons` are by node, for the first of all `nodes`."""
+    """`claim` includes its namespace; `reasons` are by node, for the first of all `nodes`."""
     texts: dict[str, list[str]] = {}
     for node, of_node in reasons:
         texts.setdefault(_on_node(claim, of_node), []).append(node)
@@ -35,7 +35,7 @@ def explanation(claim: str, reasons: Iterable[tuple[str, Sequence[Reason]]], nod
 
 
 def _on_node(claim: str, reasons: Sequence[Reason]) -> str:
-    """Requests with too few devices, then invalid pools, then how many devices each rule excludes."""
+    """Requests with too few devices, then invalid pools, then the number of devices that each rule excludes."""
     relevant = [reason for reason in reasons if reason.claim in ("", claim)]
     parts = [
         f"request {reason.request}: {reason.message}" for reason in relevant if reason.request and not reason.device

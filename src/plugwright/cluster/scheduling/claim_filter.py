@@ -1,9 +1,9 @@
-"""The scheduler's plugin for ResourceClaims: allocates, reserves and deallocates them, as kube-scheduler does.
+"""The scheduler's plugin for ResourceClaims: allocates, reserves and deallocates them like kube-scheduler.
 
-For each pod `pre_filter` reads the claims, `filter` looks for devices on one node, `bind` writes the allocation of the
-chosen node and the reservation, and `post_filter` frees an unused claim that is allocated on the wrong node. A pod
-with extended resources that a DeviceClass serves has one claim more, which `bind` creates. Rules and messages are those
-of kube-scheduler's plugin DynamicResources.
+For each pod `pre_filter` reads the claims, `filter` searches devices on one node, `bind` writes the allocation of the
+chosen node and the reservation, and `post_filter` frees an unused claim allocated on the wrong node. A pod with
+extended resources served by a DeviceClass has one more claim, which `bind` creates. Rules and messages are those of
+kube-scheduler's plugin DynamicResources.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ _MOST_FIRST_AVAILABLE = 8
 
 
 class ClaimsRejected(Exception):
-    """A pod whose claims keep it from every node; `message` is empty while claims are still to be generated."""
+    """A pod's claims exclude every node; `message` is empty while claims have yet to be generated."""
 
     def __init__(self, message: str, is_error: bool = False) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class ClaimsOfPod:
     allocated: list[tuple[Object, tuple[NodeSelectorTerm, ...]]] = field(default_factory=list)
     unallocated: list[Object] = field(default_factory=list)
     extended: "ExtendedClaims | None" = None
-    stale: Object | None = None  # the claim of extended resources that an attempt to bind has left behind
+    stale: Object | None = None  # claim of extended resources left by a failed attempt to bind
     pending: dict[frozenset[str], PendingClaims] = field(default_factory=dict)  # by extended resources
     results: dict[str, list[Object]] = field(default_factory=dict)  # by node
     refusals: dict[str, AllocationOutcome | AllocationAborted] = field(default_factory=dict)  # by node
@@ -58,11 +58,11 @@ class ClaimsOfPod:
 
     @property
     def has_alternatives(self) -> bool:
-        """Whether nodes differ in how well they satisfy a request."""
+        """Whether nodes can differ in how well they satisfy a request."""
         return any(request.get("firstAvailable") for claim in self.unallocated for request in _requests(claim))
 
     def score(self, node: str) -> int:
-        """Higher for earlier alternatives of `firstAvailable`."""
+        """A score that is higher for earlier alternatives of `firstAvailable`."""
         score = 0
         for claim, allocation in zip(self.unallocated, self.results.get(node, ()), strict=False):
             chosen = {result["request"] for result in allocation["devices"].get("results") or ()}
@@ -78,7 +78,7 @@ class ClaimsOfPod:
 
 
 class ExtendedClaims:
-    """The claim for a pod's extended resources: nodes differ in those that they offer themselves."""
+    """The claim for a pod's extended resources, which depends on those that a node offers itself."""
 
     def __init__(self, pod: Object, classes: Mapping[str, str], resources: frozenset[str]) -> None:
         self._pod, self._classes, self._resources = pod, classes, resources
@@ -94,7 +94,7 @@ class ExtendedClaims:
         return self._requests[resources]
 
     def claim(self, resources: frozenset[str]) -> Object:
-        """As kube-scheduler names it until it exists."""
+        """The claim, with kube-scheduler's name for it until it exists."""
         requests = [*self.requests(resources).requests]
         return {**new_claim(self._pod), "spec": {"devices": {"requests": requests}}}
 
@@ -113,7 +113,7 @@ class DynamicResources:
         self._devices.apply(change)
 
     def served_resources(self, request: PodRequest) -> frozenset[str]:
-        """The extended resources of a pod that a DeviceClass serves."""
+        """The pod's extended resources served by a DeviceClass."""
         return frozenset(resource for resource in request.requests if resource in self._devices.resources)
 
     def pre_filter(self, pod: Object, request: PodRequest) -> ClaimsOfPod:
@@ -135,11 +135,11 @@ class DynamicResources:
             terms = tuple(map(NodeSelectorTerm.of, selector.get("nodeSelectorTerms") or ()))
             claims.allocated.append((claim, terms))
         if claims.unallocated and not claims.extended:
-            self._pending(claims, frozenset())  # a claim that no node can satisfy is rejected before any node is asked
+            self._pending(claims, frozenset())  # a claim that no node can satisfy is rejected before any node is tested
         return claims
 
     def filter(self, claims: ClaimsOfPod, node: NodeInfo) -> FilterFailure | None:
-        """Whether the node can use the claims; remembers the devices that it would give. Raises `ClaimsRejected`."""
+        """Tests whether the node can satisfy the claims, and keeps its devices for them. Raises `ClaimsRejected`."""
         unavailable = {
             claim["metadata"]["name"]: claim
             for claim, terms in claims.allocated
@@ -154,7 +154,7 @@ class DynamicResources:
         return _NOT_AVAILABLE if unavailable else None
 
     def post_filter(self, claims: ClaimsOfPod, pod: Object) -> str:
-        """Deallocates a claim that only this pod could use, for the next attempt; the message for the event."""
+        """Deallocates a claim that only this pod could use, for the next attempt; returns the message for the event."""
         for claim in claims.unavailable.values():
             consumers = (claim.get("status") or {}).get("reservedFor") or ()
             if all(consumer["uid"] == pod["metadata"]["uid"] for consumer in consumers):
@@ -193,7 +193,7 @@ class DynamicResources:
         return self._client.writer.create(path, {**claim, "metadata": metadata}, _MANAGER)
 
     def _write_mappings(self, pod: Object, claim: str, requests: ExtendedRequests) -> None:
-        """The kubelet reads from the pod's status which container gets the devices of which request."""
+        """Writes to the pod's status, for the kubelet, which container gets the devices of which request."""
         written = {"requestMappings": list(requests.mappings), "resourceClaimName": claim}
 
         def with_claim(stored: Object) -> Object:
@@ -237,7 +237,7 @@ class DynamicResources:
                     raise ClaimsRejected(f"request {name}: device class {entry['deviceClassName']} does not exist")
 
     def _pending(self, claims: ClaimsOfPod, extended: frozenset[str]) -> PendingClaims:
-        """The claims to be allocated on a node that does not offer these resources itself."""
+        """The claims to allocate on a node that does not offer these resources itself."""
         if extended not in claims.pending:
             of_pod = [claims.extended.claim(extended)] if claims.extended and extended else []
             with _as_rejection():
@@ -261,7 +261,7 @@ class DynamicResources:
         return None
 
     def _protect(self, claim: Object) -> None:
-        """The claim outlives its deletion until it is deallocated."""
+        """Keeps the claim after its deletion until it is deallocated."""
         metadata = claim["metadata"]
 
         def protected(stored: Object) -> Object:
@@ -284,7 +284,7 @@ class DynamicResources:
 
 
 class _as_rejection:  # noqa: N801 - reads as a statement
-    """Turns errors of the allocator into `ClaimsRejected`, in kube-scheduler's words."""
+    """Converts errors of the allocator into `ClaimsRejected`, with kube-scheduler's messages."""
 
     def __enter__(self) -> None: ...
 

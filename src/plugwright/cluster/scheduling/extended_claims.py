@@ -1,8 +1,9 @@
-"""Extended resources that a DeviceClass serves: the claim that the scheduler makes for a pod's requests. Pure.
+"""Extended resources served by a DeviceClass: the claim that the scheduler creates for a pod's requests. Pure.
 
 A class serves the resource of its `extendedResourceName`, and `deviceclass.resource.kubernetes.io/` with its name. A
-node that offers the resource through a device plugin keeps serving it; on all other nodes the scheduler allocates one
-claim per pod, with one request for each container and resource. Init containers use the devices of later containers.
+node that offers the resource through a device plugin continues to serve it; on all other nodes the scheduler allocates
+one claim per pod, with one request for each container and resource. Init containers use the devices of later
+containers.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,11 +14,11 @@ from msgspec import Struct
 from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling.pod_request import amounts, is_sidecar
 
-__all__ = ["CLAIM_ANNOTATION", "ExtendedRequests", "classes_of_resources", "new_claim", "requests_of"]
+__all__ = ["CLAIM_ANNOTATION", "CLASS_PREFIX", "ExtendedRequests", "classes_of_resources", "new_claim", "requests_of"]
 
 CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 
-_IMPLICIT = "deviceclass.resource.kubernetes.io/"
+CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 _IN_MEMORY = "<extended-resources>"  # kube-scheduler's name for a claim that does not exist yet
 
 
@@ -33,7 +34,7 @@ def classes_of_resources(classes: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     found: dict[str, str] = {}
     for name in sorted(sorted(classes, reverse=True), key=lambda name: _created(classes[name])):
         resource = (classes[name].get("spec") or {}).get("extendedResourceName")
-        found |= {f"{_IMPLICIT}{name}": name} | ({str(resource): name} if resource else {})
+        found |= {f"{CLASS_PREFIX}{name}": name} | ({str(resource): name} if resource else {})
     return found
 
 
@@ -54,7 +55,7 @@ def new_claim(pod: Object) -> Object:
 
 
 def requests_of(pod: Object, classes: Mapping[str, str], resources: Collection[str]) -> ExtendedRequests:
-    """What a claim has to request for the `resources` that a node does not offer itself."""
+    """The requests of a claim for the `resources` that a node does not offer itself."""
     containers = [*(pod["spec"].get("initContainers") or ()), *(pod["spec"].get("containers") or ())]
     last_init = len(pod["spec"].get("initContainers") or ())
     short_lived = {
@@ -98,7 +99,7 @@ class _ResourceRequests:
         return ExtendedRequests((*([largest] if largest else ()), *own.values()), tuple(mappings))
 
     def _reused(self, place: int, own: Mapping[int, Object]) -> tuple[list[Object], int]:
-        """The requests of later containers that an init container uses, and how many devices it lacks then."""
+        """The requests of later containers that an init container uses, and how many further devices it needs."""
         missing, reused = self._count(place), []
         for later, request in sorted(own.items()):
             if later > place and missing > 0:
@@ -113,7 +114,7 @@ class _ResourceRequests:
         return amounts((self._containers[place].get("resources") or {}).get("requests") or {})
 
     def _request(self, place: int, count: int) -> Object:
-        """Named after the container and the place of the resource among all of its requests."""
+        """A request, named after the container and the position of the resource among all of its requests."""
         number = sorted(self._amounts(place)).index(self._resource)
         exactly = {"deviceClassName": self._class, "allocationMode": "ExactCount", "count": count}
         return {"name": f"container-{place}-request-{number}", "exactly": exactly}

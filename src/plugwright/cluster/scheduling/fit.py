@@ -1,7 +1,7 @@
-"""The scheduler's and the kubelet's fit rules: which node takes a pod, and the reasons where none does. Pure.
+"""The scheduler's and the kubelet's fit rules: which nodes can run a pod, and why others cannot. Pure.
 
-`NodeInfo` is a node with what its pods request; rules, their order and their messages are the real scheduler's and
-kubelet's. `scheduler` keeps the `NodeInfo`s up to date; nothing is written here.
+`NodeInfo` is a node with the requests of its pods; rules, their order and their messages are those of the real
+scheduler and kubelet. `scheduler` updates the `NodeInfo`s; this module writes nothing.
 """
 
 from collections import Counter
@@ -42,14 +42,14 @@ _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _TAINT_WEIGHT, _AFFINITY_WEIGHT, _CLAIM_WEIGHT = 3, 2, 2
 ALL_ASKED = 100  # nodes
-_CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # by the kubelet, before extended resources
+_CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # checked by the kubelet before extended resources
 
 Rejection = tuple[str, str]  # reason and message, as in the pod's status
 
 
 @dataclass(slots=True)
 class NodeInfo:
-    """One node: what it offers, and what its pods request."""
+    """One node: its resources, and the requests of its pods."""
 
     name: str
     labels: Mapping[str, str]
@@ -58,8 +58,8 @@ class NodeInfo:
     requested: Amounts = field(default_factory=dict)
     pods: int = 0
     scored: tuple[int, int] = (0, 0)
-    ports: Counter[HostPort] = field(default_factory=Counter)  # that are taken
-    order: tuple[tuple[int, int, str], ...] = ()  # of names, where scores are equal
+    ports: Counter[HostPort] = field(default_factory=Counter)  # ports in use
+    order: tuple[tuple[int, int, str], ...] = ()  # by name, for equal scores
 
     @classmethod
     def of(cls, node: Object) -> "NodeInfo":
@@ -75,7 +75,7 @@ class NodeInfo:
         self._count(request, -1)
 
     def take_pods_of(self, other: "NodeInfo") -> None:
-        """Of the same node, before it changed."""
+        """Takes over the pods of the same node before its change."""
         self.requested, self.pods, self.scored, self.ports = other.requested, other.pods, other.scored, other.ports
 
     def _count(self, request: PodRequest, sign: int) -> None:
@@ -89,7 +89,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class FilterFailure:
-    """Why a node does not take a pod; `unresolvable` if it would not even without its other pods."""
+    """Why a node cannot run a pod; `unresolvable` if it could not even without its other pods."""
 
     reasons: tuple[str, ...]
     unresolvable: bool = True
@@ -109,10 +109,10 @@ def select_node(
     further: Callable[[NodeInfo], FilterFailure | None] = _no_failure,
     claim_score: Callable[[NodeInfo], int] | None = None,
 ) -> tuple[NodeInfo | None, dict[str, FilterFailure]]:
-    """The best node, or None and every node's failure, by its name; `further` rules are asked last.
+    """The best node, or None and every node's failure, by its name; `further` rules are applied last.
 
-    Up to a hundred nodes are all asked, as in the real scheduler. In larger clusters the best node that passes is
-    taken without asking those below it, unless scores depend on each other.
+    Up to a hundred nodes are all tested, as in the real scheduler. In larger clusters the best passing node is used
+    without testing those ranked lower, unless scores depend on each other.
     """
     failures: dict[str, FilterFailure] = {}
     feasible = []
@@ -138,7 +138,7 @@ def select_node(
 
 
 def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
-    """The first rule that fails, in the real scheduler's order; None if the pod fits."""
+    """The first failing rule, in the real scheduler's order; None if the pod fits."""
     for taint in node.taints:
         if taint["effect"] in _HARD_EFFECTS and not affinity.tolerates(request.tolerations, taint):
             if taint["key"] == _UNSCHEDULABLE["key"]:
@@ -154,20 +154,20 @@ def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
 
 
 def missing_volume_claim_message(name: str, nodes: int) -> str:
-    """As the real scheduler composes it, which tries preemption even so and finds no claim there either."""
+    """The real scheduler's message, which also tries preemption and finds no claim there either."""
     text = f'persistentvolumeclaim "{name}" not found'
     return f"0/{nodes} nodes are available: {text}. not found" if nodes else NO_NODES
 
 
 def rejected_message(reason: str, nodes: int) -> str:
-    """The message of `FailedScheduling` for a pod that no node is tried for."""
+    """The message of `FailedScheduling` for a pod rejected before any node is tested."""
     available = f"0/{nodes} nodes are available:"
     preemption = f"{available} {nodes} Preemption is not helpful for scheduling."
     return f"{available} {reason}. {_NO_CLAIMS}, preemption: {preemption}" if nodes else NO_NODES
 
 
 def failed_scheduling_message(failures: Collection[FilterFailure], claims: str = "") -> str:
-    """The message of `FailedScheduling`, as the real scheduler composes it; `claims` is what became of the claims."""
+    """The real scheduler's message of `FailedScheduling`; `claims` is the result for the claims."""
     if not failures:
         return NO_NODES
     reasons = Counter(reason for failure in failures for reason in failure.reasons)
@@ -185,10 +185,10 @@ def failed_scheduling_message(failures: Collection[FilterFailure], claims: str =
 
 
 def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[str]) -> Rejection | None:
-    """The kubelet's own check of a pod that is bound to it, which a pod that names its node has not passed before.
+    """The kubelet's own check of a bound pod, the first check for a pod with its own nodeName.
 
-    `plugin_resources` are counted by the kubelet's device manager instead. The kubelet ignores requests for resources
-    that are not in the node's allocatable (3.63), and for those that a claim of the pod serves.
+    The kubelet's device manager counts `plugin_resources` instead. The kubelet ignores requests for resources that are
+    missing in the node's allocatable (3.63), and for those served by a claim of the pod.
     """
     if request.system not in ("", _SYSTEM):
         return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
@@ -247,7 +247,7 @@ def _insufficient(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
 
 
 def _highest_score(request: PodRequest, nodes: list[NodeInfo], claim_score: Callable[[NodeInfo], int]) -> NodeInfo:
-    """Scores taints, preferred affinity, alternatives of claims, free CPU and memory; of equals the first by name."""
+    """Scores taints, preferred affinity, alternatives of claims, free CPU and memory; ties are broken by name."""
     taints = [sum(_is_avoided(request, taint) for taint in node.taints) for node in nodes]
     preferences = [request.affinity.score(node.name, node.labels) for node in nodes]
     alternatives = [claim_score(node) for node in nodes]
@@ -271,7 +271,7 @@ def _is_avoided(request: PodRequest, taint: Object) -> bool:
 
 
 def has_preferences(request: PodRequest, node: NodeInfo) -> bool:
-    """Whether more than what is left of CPU and memory counts in the node's score."""
+    """Whether more than the remaining CPU and memory determines the node's score."""
     return bool(request.affinity.preferred) or any(_is_avoided(request, taint) for taint in node.taints)
 
 
@@ -290,13 +290,13 @@ def _histogram(counts: Mapping[str, int]) -> str:
 
 
 def _taints(spec: Object, status: Object) -> tuple[Object, ...]:
-    """The node's taints, and one for a node that is not ready: its own taint is set by a controller, a little later."""
+    """The node's taints, and one for a node that is not ready, whose own taint a controller sets a little later."""
     taints = [{**taint, "key": str(taint["key"]), "effect": taint["effect"]} for taint in spec.get("taints") or ()]
     keys = {taint["key"] for taint in taints}
     conditions = status.get("conditions") or ()
     ready = next((condition["status"] for condition in conditions if condition["type"] == "Ready"), "Unknown")
     if ready != "True" and not keys & {_NOT_READY["key"], "node.kubernetes.io/unreachable"}:
         taints.append(_NOT_READY)
-    # The real scheduler checks `unschedulable` before every taint, with a message of its own.
+    # The real scheduler checks `unschedulable` before every taint, with a separate message.
     first = [_UNSCHEDULABLE] if spec.get("unschedulable") else []
     return (*first, *(taint for taint in taints if taint["key"] != _UNSCHEDULABLE["key"] or not first))

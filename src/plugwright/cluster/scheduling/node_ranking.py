@@ -1,7 +1,7 @@
-"""The nodes that take pods of one shape, best first: what `fit.select_node` finds by asking every node.
+"""The nodes for pods of one shape, best first: the same result as `fit.select_node`, which tests every node.
 
-Pods mostly come in numbers that are alike, as those of a Deployment, and one that is bound changes one node. So the
-nodes are asked once for a shape, and again only those that have changed since.
+Pods often come in large numbers of equal ones, as those of a Deployment, and binding a pod changes one node. So the
+nodes are tested once for a shape, and later only those that have changed since.
 """
 
 import heapq
@@ -22,8 +22,8 @@ class NodeRanking:
     def __init__(self, request: PodRequest, nodes: Mapping[str, NodeInfo]) -> None:
         self.request = request
         self.changed = set(nodes)
-        self._ranks: list[_Rank] = []  # a heap, with outdated ones too
-        self._current: dict[str, int] = {}  # the number of each node's rank that is not outdated
+        self._ranks: list[_Rank] = []  # a heap, including outdated ranks
+        self._current: dict[str, int] = {}  # number of each node's current rank
         self._number = 0
         self._preferred: set[str] = set()  # nodes whose score depends on the others
 
@@ -35,9 +35,9 @@ class NodeRanking:
         )
 
     def best(self, nodes: Mapping[str, NodeInfo], accepts: Callable[[NodeInfo], bool]) -> NodeInfo | None:
-        """The first node in order that is accepted.
+        """The first accepted node in order.
 
-        None too if scores depend on each other: every node has to be asked then.
+        Also None if scores depend on each other: then every node must be tested.
         """
         while self.changed:
             self._rank(self.changed.pop(), nodes)
@@ -69,7 +69,7 @@ class NodeRanking:
 
 
 class NodeRankings:
-    """The rankings of the shapes that came last; `node_changed` has to be called for every change of a node."""
+    """The rankings of the latest shapes; call `node_changed` for every change of a node."""
 
     def __init__(self) -> None:
         self._rankings: list[NodeRanking] = []
@@ -80,7 +80,7 @@ class NodeRankings:
         nodes: Mapping[str, NodeInfo],
         accepts: Callable[[NodeInfo], bool] = lambda _node: True,
     ) -> NodeInfo | None:
-        """The best node that is accepted, as `fit.select_node` would choose; None if that has to say why none is."""
+        """The best accepted node, as `fit.select_node` would choose; None if that must determine why there is none."""
         ranking = next((ranking for ranking in self._rankings if ranking.is_for(request)), None)
         if ranking is None:
             ranking = NodeRanking(request, nodes)

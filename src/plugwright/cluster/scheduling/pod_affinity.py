@@ -1,7 +1,7 @@
-"""What a pod asks about other pods: affinity, anti-affinity and spread over topologies, as its spec says it. Pure.
+"""A pod's rules about other pods: affinity, anti-affinity and spread over topologies, as in its spec. Pure.
 
-`pod_filters` compares it with the pods that are on the nodes. Only what is required is here: preferred terms and
-`ScheduleAnyway` choose between nodes that fit, and `fit` does not score them.
+`pod_filters` compares them with the pods on the nodes. Only required rules are here: preferred terms and
+`ScheduleAnyway` choose between fitting nodes, and `fit` does not score them.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class PodAffinityTerm:
 
     @classmethod
     def of(cls, term: Object, namespace: str, labels: Mapping[str, str]) -> "PodAffinityTerm":
-        """`namespace` and `labels` are those of the pod whose term it is."""
+        """`namespace` and `labels` are those of the pod with the term."""
         named, selector = term.get("namespaces") or (), term.get("namespaceSelector")
         namespaces = frozenset(named or ((namespace,) if selector is None else ()))
         return cls(str(term["topologyKey"]), _selector(term, labels), namespaces, LabelSelector.of(selector))
@@ -41,7 +41,7 @@ class PodAffinityTerm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """One that must hold (`DoNotSchedule`)."""
+    """A required constraint (`DoNotSchedule`)."""
 
     topology_key: str
     selector: LabelSelector
@@ -64,7 +64,7 @@ class SpreadConstraint:
 
 @dataclass(frozen=True, slots=True)
 class PodAffinity:
-    """A pod as other pods' rules see it, and its own rules about them."""
+    """A pod as seen by other pods' rules, and its own rules about them."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -97,7 +97,7 @@ class PodAffinity:
 
 
 def _selector(rule: Object, labels: Mapping[str, str]) -> LabelSelector:
-    """With the pod's own values of `matchLabelKeys`, which the API server adds to the selector."""
+    """The selector, with the pod's values of `matchLabelKeys` added as by the API server."""
     selector = rule.get("labelSelector")
     if selector is None:
         return LabelSelector()

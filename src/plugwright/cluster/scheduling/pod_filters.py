@@ -1,7 +1,8 @@
-"""The scheduler's filters that look at the pods of all nodes: topology spread, then affinity between pods. Pure.
+"""The scheduler's filters that involve the pods of all nodes: topology spread, then affinity between pods. Pure.
 
-As in the real scheduler, what the pods amount to is counted once for a pod, and every node is compared with the counts.
-Reasons are the real scheduler's; a node without the topology's label, or with nothing to be near to, is unresolvable.
+As in the real scheduler, the pods are counted once for each pod to schedule, and every node is compared with the
+counts. Reasons are the real scheduler's; a node without the topology's label, or without a pod to be near to, is
+unresolvable.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,7 +39,7 @@ def pod_filter(
     placed: Collection[PlacedPod],
     namespace_labels: NamespaceLabels,
 ) -> NodeFilter:
-    """`placed` may leave out pods without anti-affinity if the pod itself has no rules about others."""
+    """`placed` can omit pods without anti-affinity if the pod itself has no rules about others."""
     spread = [_Spread(constraint, request, nodes, placed) for constraint in request.pods.spread]
     between = _PodAffinityCounts(request.pods, nodes, placed, namespace_labels)
 
@@ -52,7 +53,7 @@ def pod_filter(
 
 
 class _Spread:
-    """How many pods that match a constraint each domain of its topology has."""
+    """The number of pods matching a constraint in each domain of its topology."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class _Spread:
         for other in placed:
             if other.node in eligible and self._is_counted(request.pods, other.request.pods):
                 self._matching[nodes[other.node].labels[constraint.topology_key]] += 1
-        # With fewer domains than `minDomains` there is one more to come, which has none.
+        # With fewer domains than `minDomains`, a further, empty domain is assumed.
         self._least = min(self._matching.values(), default=0) if len(self._matching) >= constraint.min_domains else 0
 
     def failure(self, node: NodeInfo) -> FilterFailure | None:
@@ -88,7 +89,7 @@ class _Spread:
         )
 
     def _is_counted(self, pod: PodAffinity, other: PodAffinity) -> bool:
-        # The real scheduler counts no pods at all for an empty selector, though it matches the pod itself.
+        # The real scheduler counts no pods for an empty selector, although it matches the pod itself.
         selector = self._constraint.selector
         is_candidate = other.namespace == pod.namespace and not other.is_terminating and not selector.is_empty
         return is_candidate and selector.matches(other.labels)
@@ -117,7 +118,7 @@ class _PodAffinityCounts:
             self._apart |= _topologies([term for term in pod.anti if term.matches(others, namespace_labels)], labels)
             hostile = [term for term in others.anti if term.matches(pod, namespace_labels)]
             self._existing |= _topologies(hostile, labels)
-        # The first pod of a group that wants to be together may go anywhere that has the topology.
+        # The first pod of a group with mutual affinity can run anywhere that has the topology.
         self._is_first = not self._near and all(term.matches(pod, namespace_labels) for term in pod.required)
 
     def failure(self, node: NodeInfo) -> FilterFailure | None:

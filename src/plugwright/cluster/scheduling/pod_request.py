@@ -1,4 +1,4 @@
-"""A pod's requirements on its node, as its spec says them: amounts, ports, affinity, tolerations, priority. Pure.
+"""A pod's requirements for its node, from its spec: amounts, ports, affinity, tolerations, priority. Pure.
 
 `fit` compares them with a node, `pod_filters` with the pods of all nodes.
 """
@@ -16,7 +16,7 @@ __all__ = ["CPU", "MEMORY", "Amounts", "HostPort", "PodRequest", "amounts", "is_
 
 CPU, MEMORY = "cpu", "memory"
 
-_DEFAULT_CPU, _DEFAULT_MEMORY = 100, 200 * 2**20  # a container without a request counts for these in scores
+_DEFAULT_CPU, _DEFAULT_MEMORY = 100, 200 * 2**20  # assumed in scores for a container without a request
 _ANY_ADDRESS = "0.0.0.0"
 _HUGE_PAGES = "hugepages-"
 
@@ -25,7 +25,7 @@ Amounts = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port of the node that a container wants for itself."""
+    """A port of the node that a container needs exclusively."""
 
     address: str
     protocol: str
@@ -38,21 +38,21 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """`requests` has CPU in thousandths and everything else in whole units."""
+    """`requests` contains CPU in thousandths and everything else in whole units."""
 
     requests: Mapping[str, int]
-    scored: tuple[int, int]  # CPU and memory in a node's score: a container that requests none counts for a default
+    scored: tuple[int, int]  # CPU and memory in a node's score, with a default for containers without a request
     affinity: NodeAffinity
     tolerations: tuple[Object, ...]
     pods: PodAffinity  # about other pods
     ports: tuple[HostPort, ...] = ()
     volume_claims: tuple[str, ...] = ()  # PersistentVolumeClaims
-    has_claims: bool = False  # ResourceClaims, which say where it may run
+    has_claims: bool = False  # ResourceClaims, which restrict its nodes
     priority: int = 0
     preempts: bool = True
     system: str = ""  # linux or windows
-    not_emulated: str = ""  # the message for a pod that no emulated node can treat right
-    claims: frozenset[str] = frozenset()  # the ResourceClaims that it names, without generated ones
+    not_emulated: str = ""  # the message for a pod that no emulated node can run correctly
+    claims: frozenset[str] = frozenset()  # its named ResourceClaims, without generated ones
     by_claims: frozenset[str] = frozenset()  # extended resources that a claim serves if the node does not offer them
 
     @classmethod
@@ -96,13 +96,13 @@ def _amount(resource: str, text: str) -> int:
 
 
 def _served_by_claim(pod: Object) -> frozenset[str]:
-    """The resources of the claim that the scheduler has made for the pod."""
+    """The resources of the claim that the scheduler has created for the pod."""
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     return frozenset(str(mapping["resourceName"]) for mapping in status.get("requestMappings") or ())
 
 
 def _effective_requests(spec: Object) -> Amounts:
-    """Where a pod has resources of its own, they count instead of its containers'."""
+    """The requests; a pod's own resources override those of its containers."""
     total = {**quantity.effective_requests(_container_requests(spec))}
     total |= _pod_level_requests(spec, total)
     for resource, amount in amounts(spec.get("overhead") or {}).items():
@@ -147,7 +147,7 @@ def _scored_requests(spec: Object) -> tuple[int, int]:
 
 
 def _host_ports(spec: Object) -> Iterator[HostPort]:
-    """Of containers that run as long as the pod does."""
+    """Ports of containers that run as long as the pod does."""
     sidecars = [container for container in spec.get("initContainers") or () if is_sidecar(container)]
     for container in (*sidecars, *(spec.get("containers") or ())):
         for port in container.get("ports") or ():

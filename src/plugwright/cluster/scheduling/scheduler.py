@@ -1,8 +1,8 @@
-"""The scheduler: follows the store, counts what every node's pods request, and binds one pod after the other.
+"""The scheduler: follows the store, counts the requests of every node's pods, and binds pods one by one.
 
-`fit` and `pod_filters` decide which node takes a pod; `scheduling_queue` says which pod is next. A pod that fits
-nowhere waits until a node or a pod changes so that it may fit. The counts are kept up change by change, never computed
-from all pods again.
+`fit` and `pod_filters` decide which node can run a pod; `scheduling_queue` returns the next pod. A pod that fits
+nowhere waits until a change of a node or a pod could make it fit. The counts are updated with every change, never
+recomputed from all pods.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Scheduler:
         self._nodes: dict[str, NodeInfo] = {}
         self._rankings = NodeRankings()
         self._bound: dict[ObjectKey, PlacedPod] = {}
-        self._anti_affine: dict[ObjectKey, PlacedPod] = {}  # those of them that keep others away
+        self._anti_affine: dict[ObjectKey, PlacedPod] = {}  # those of them that exclude others
         self._revision = 0
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class Scheduler:
             self._update_claims(change)
 
     def _update_claims(self, change: Change) -> None:
-        """A claim that is not deallocated concerns the pods that use it; everything else all pods with claims."""
+        """Retries the pods that use a changed claim; after a deallocation or another change, all pods with claims."""
         try:
             self._claims.apply(change)
         except MALFORMED as error:
@@ -141,7 +141,7 @@ class Scheduler:
         before = self._nodes.pop(name, None)
         self._rankings.node_changed(name)
         if node is None:
-            self._queue.retry(list(self._queue.unschedulable))  # the number of nodes is part of their messages
+            self._queue.retry(list(self._queue.unschedulable))  # the number of nodes is a part of their messages
             return
         try:
             info = NodeInfo.of(node)
@@ -156,7 +156,7 @@ class Scheduler:
                     info.add_pod(bound.request)
         self._nodes[name] = info
         if before is None or (before.labels, before.taints) != (info.labels, info.taints):
-            self._queue.retry(list(self._queue.unschedulable))  # they may be unschedulable for another reason now
+            self._queue.retry(list(self._queue.unschedulable))  # they could now be unschedulable for another reason
         elif before.allocatable != info.allocatable:
             self._queue.retry(self._fitting(info))
 
@@ -175,7 +175,7 @@ class Scheduler:
             _log_malformed(key)
 
     def _update_bound(self, key: ObjectKey, node: str, pod: Object) -> None:
-        """Labels of a bound pod may change, and it stops to count in a spread when it is being deleted."""
+        """Updates a bound pod: its labels can change, and it no longer counts in a spread when it is being deleted."""
         bound = self._bound.get(key)
         labels, is_terminating = pod["metadata"].get("labels") or {}, bool(pod["metadata"].get("deletionTimestamp"))
         if bound is None:
@@ -213,7 +213,7 @@ class Scheduler:
         self._queue.retry(list(self._queue.dependent))
 
     def _fitting(self, node: NodeInfo) -> list[ObjectKey]:
-        """The unschedulable pods that this node would take now."""
+        """The unschedulable pods that would now fit this node."""
         unschedulable = self._queue.unschedulable
         return [key for key, request in unschedulable.items() if fit.filter_failure(request, node) is None]
 
@@ -241,7 +241,7 @@ class Scheduler:
             node, message = self._placement(pod, request, claims)
         except ClaimsRejected as rejected:
             self._queue.add_unschedulable(key, request)
-            if rejected.message:  # else the pod waits for the generation of its claims
+            if rejected.message:  # otherwise the pod waits for the generation of its claims
                 text = (
                     rejected.message if rejected.is_error else fit.rejected_message(rejected.message, len(self._nodes))
                 )
@@ -256,10 +256,10 @@ class Scheduler:
             self._add_bound(key, node.name, request)
 
     def _placement(self, pod: Object, request: PodRequest, claims: ClaimsOfPod) -> tuple[NodeInfo | None, str]:
-        """The node for a pod, or why it has none."""
+        """The node for a pod, or why there is none."""
         if request.not_emulated:
             return None, request.not_emulated
-        if request.volume_claims:  # none exists, as nothing serves them
+        if request.volume_claims:  # none exists, because no volumes are served
             return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
         further = self._further_filter(request, claims)
         if self._is_ranked(request, claims) and (best := self._rankings.best(request, self._nodes, further.accepts)):
@@ -272,7 +272,7 @@ class Scheduler:
         return node, fit.failed_scheduling_message(failures.values(), deallocated)
 
     def _is_ranked(self, request: PodRequest, claims: ClaimsOfPod) -> bool:
-        """Whether nodes may be tried in the order of their scores: the real scheduler does not ask all of many."""
+        """Whether nodes can be tried in the order of their scores, as the real scheduler does not test all of many."""
         if request.pods.has_rules or self._anti_affine:
             return False
         return not request.uses_claims or (len(self._nodes) > fit.ALL_ASKED and not claims.has_alternatives)
@@ -283,7 +283,7 @@ class Scheduler:
         return _FurtherFilter(of_pods, partial(self._claims.filter, claims) if request.uses_claims else None)
 
     def _explain(self, claims: ClaimsOfPod) -> None:
-        """Records on each unallocated claim why the nodes that were asked have no devices for it."""
+        """Records on each unallocated claim why the tested nodes have no devices for it."""
         nodes = sorted(claims.refusals)[:_EXPLAINED_NODES]
         reasons = [(node, claims.reasons(node)) for node in nodes]
         for claim in claims.unallocated if nodes else ():
@@ -292,7 +292,7 @@ class Scheduler:
             self._recorder.record(claim, EventRecord("FailedAllocation", text[:1024], "Warning", action="Allocating"))
 
     def _would_preempt(self, request: PodRequest, failures: Mapping[str, FilterFailure]) -> bool:
-        """Whether pods of a lower priority are on a node that might take the pod without them."""
+        """Whether a node with pods of a lower priority could run the pod without them."""
         nodes = {name for name, failure in failures.items() if not failure.unresolvable}
         return (
             request.preempts
@@ -335,7 +335,7 @@ class Scheduler:
 
 
 class _FurtherFilter:
-    """The rules about other pods and claims for one pod; each node is asked once."""
+    """The rules about other pods and claims for one pod; each node is tested once."""
 
     def __init__(self, of_pods: NodeFilter, of_claims: NodeFilter | None) -> None:
         self._of_pods, self._of_claims = of_pods, of_claims
@@ -377,7 +377,7 @@ def _is_deallocated(change: Change) -> bool:
 
 
 def _is_changed_by_another(error: ClusterError) -> bool:
-    """Then the next change says how; any other failure, as of a full disk, may pass."""
+    """Whether another change caused it, which comes next; other failures, as of a full disk, can be temporary."""
     return isinstance(error, StatusError) and error.code in _CHANGED_BY_ANOTHER
 
 

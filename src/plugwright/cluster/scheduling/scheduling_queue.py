@@ -1,6 +1,6 @@
-"""The scheduler's queue: pods to be tried by priority and age, those that fit nowhere, and those that back off.
+"""The scheduler's queue: pods to try by priority and age, pods that fit nowhere, and pods in back-off.
 
-A pod whose write failed is tried again after a back-off, as in the real scheduler: from one second to ten.
+A pod whose write failed is retried after a back-off, as in the real scheduler: from one second to ten.
 """
 
 import heapq
@@ -15,26 +15,26 @@ __all__ = ["SchedulingQueue"]
 
 @dataclass(slots=True)
 class SchedulingQueue:
-    """`first` and `longest` are the seconds of the back-off; every time is the caller's."""
+    """`first` and `longest` are the seconds of the back-off; the caller provides all times."""
 
     first: float = 1.0
     longest: float = 10.0
     _active: dict[ObjectKey, PodRequest] = field(default_factory=dict)
-    _order: list[tuple[int, int, ObjectKey]] = field(default_factory=list)  # has keys that have left `_active` too
+    _order: list[tuple[int, int, ObjectKey]] = field(default_factory=list)  # includes keys that have left `_active`
     _added: int = 0
     _unschedulable: dict[ObjectKey, PodRequest] = field(default_factory=dict)
-    _dependent: dict[ObjectKey, PodRequest] = field(default_factory=dict)  # a part of them
+    _dependent: dict[ObjectKey, PodRequest] = field(default_factory=dict)  # a subset of them
     _due: dict[ObjectKey, tuple[float, PodRequest]] = field(default_factory=dict)
     _failures: dict[ObjectKey, int] = field(default_factory=dict)
 
     @property
     def unschedulable(self) -> Mapping[ObjectKey, PodRequest]:
-        """The pods that fit no node at present."""
+        """The pods that currently fit no node."""
         return self._unschedulable
 
     @property
     def dependent(self) -> Mapping[ObjectKey, PodRequest]:
-        """Those of them that depend on where other pods are."""
+        """Those of them that depend on the placement of other pods."""
         return self._dependent
 
     def __contains__(self, key: ObjectKey) -> bool:
@@ -48,7 +48,7 @@ class SchedulingQueue:
         self._active[key] = request
 
     def pop(self, now: float) -> tuple[ObjectKey, PodRequest] | None:
-        """The next pod to be tried, which leaves the queue."""
+        """The next pod to try, removed from the queue."""
         for key in [key for key, (due, _) in self._due.items() if due <= now]:
             self.add(key, self._due.pop(key)[1])
         while self._order:
@@ -58,7 +58,7 @@ class SchedulingQueue:
         return None
 
     def wait(self, now: float) -> float | None:
-        """The seconds until a pod is to be tried: 0 if there is one now, None if no time makes a difference."""
+        """The seconds until the next pod to try: 0 if there is one now, None if time makes no difference."""
         if self._active:
             return 0.0
         return max(0.0, min(due for due, _ in self._due.values()) - now) if self._due else None

@@ -1,8 +1,8 @@
-"""A plugin under development beside an emulated kubelet, restarted whenever its file is saved.
+"""A plugin under development beside an emulated kubelet, restarted after every save of its file.
 
 The plugin is a separate process, as in production. A save that cannot be loaded is reported and changes nothing: the
-running plugin continues. The kubelet and the pods outlive every reload; pods that were refused or have ended are
-submitted again, and so is the pod that `dev` makes for each resource if it was given none.
+running plugin continues. The kubelet and the pods survive every reload; pods that were refused or have ended are
+submitted again, and so is the pod that `dev` creates for each resource if none was given.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ __all__ = ["Development"]
 
 _STOP_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 _MAX_LINE = 2**20
-# Every reload makes the same calls and lines again; a reload is shown as one line instead.
+# Every reload repeats the same calls and lines, so it is shown as one line.
 _RELOAD_CALLS = ("GetDevicePluginOptions", "ListAndWatch", "Register")
 _RELOAD_CHANGES = ("loaded", "registered", "stopped")
 _RELOAD_OUTPUT = re.compile(r"[\d:]+ info +(starting|registered|stopped)(  |$)")
@@ -35,18 +35,18 @@ _RELOAD_OUTPUT = re.compile(r"[\d:]+ info +(starting|registered|stopped)(  |$)")
 
 @dataclass(slots=True)
 class Development:
-    """The plugin's process, from save to save."""
+    """The plugin's process, across saves."""
 
     target: str
     file: Path
     root: Path
     show: Show
-    requests: int = 1  # devices of each resource that a pod of ours requests, unless the user gave pods
+    requests: int = 1  # devices of each resource requested by our pod, unless the user gave pods
     verbose: bool = False  # show every call of a reload
     _process: asyncio.subprocess.Process | None = None
     _saved: dict[Path, tuple[int, int]] = field(default_factory=dict)
     _runner: PodRunner | None = None
-    _lists: dict[str, str] = field(default_factory=dict)  # the last list of each resource, in words
+    _lists: dict[str, str] = field(default_factory=dict)  # the last list of each resource, as text
     _loads: int = 0
     _listed: set[str] = field(default_factory=set)  # resources listed since the last load
 
@@ -85,7 +85,7 @@ class Development:
                 task.cancel()
 
     def _on_event(self, event: Shown, granted: RunContainerOptions | None, lists: asyncio.Queue[str]) -> None:
-        """Shows the event, or only the result of a reload; notices the first list of each resource after a load."""
+        """Shows the event, or only the result of a reload; notes the first list of each resource after a load."""
         first_list = isinstance(event, StateChange) and event.kind == "list" and event.about not in self._listed
         if isinstance(event, StateChange) and first_list:
             before, self._lists[event.about] = self._lists.get(event.about), event.text
@@ -99,7 +99,7 @@ class Development:
         self.show(event, granted)
 
     def _is_routine(self, event: Shown) -> bool:
-        """Whether the event happens in the same way at each reload."""
+        """Whether the event occurs in the same way at each reload."""
         if self.verbose or self._loads < 2:
             return False
         if isinstance(event, Call):
@@ -109,7 +109,7 @@ class Development:
         return isinstance(event, Output) and event.about == "plugin" and bool(_RELOAD_OUTPUT.match(event.text))
 
     async def _submit_pods(self, lists: asyncio.Queue[str]) -> None:
-        """Submits pods that had no chance with the plugin before, once the plugin has listed its devices."""
+        """Submits pods that could not succeed with the previous plugin, once the plugin has listed its devices."""
         while True:
             resource = await lists.get()
             assert self._runner is not None
@@ -123,7 +123,7 @@ class Development:
                 await self._runner.resubmit(handle)
 
     async def _follow_saves(self, ready: asyncio.Event) -> None:
-        """Starts the plugin, and again after each save that can be loaded; until cancelled."""
+        """Starts the plugin, and restarts it after each save that can be loaded; until cancelled."""
         await ready.wait()
         async with asyncio.TaskGroup() as tasks:
             try:
@@ -153,7 +153,7 @@ class Development:
             stderr=asyncio.subprocess.STDOUT,
             limit=_MAX_LINE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # Ctrl-C is ours: the plugin ends when the kubelet does
+            start_new_session=True,  # we handle Ctrl-C: the plugin ends when the kubelet does
         )
         if self._loads == 1 or self.verbose:
             self._show(StateChange("loaded", self.target, f"pid {self._process.pid}"))
@@ -176,7 +176,7 @@ class Development:
                 if not self._is_routine(output):
                     self._show(output)
         status = await process.wait()
-        if process is self._process:  # it was not we who stopped it
+        if process is self._process:  # it was not stopped by us
             self._show(StateChange("ended", self.target, f"status {status}; save the file to start it again"))
 
     def _show(self, event: StateChange | Output) -> None:

@@ -1,4 +1,4 @@
-"""Pods and ResourceClaims that are added and removed while a standalone kubelet runs."""
+"""Pods and ResourceClaims added and removed while a standalone kubelet runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from plugwright.kubelet import PodSpec
 
 __all__ = ["Claim", "PodChanges", "PodSource"]
 
-Claim = Mapping[str, Any]  # a ResourceClaim as it is written
+Claim = Mapping[str, Any]  # a ResourceClaim as written
 
 
 @dataclass(frozen=True, slots=True)

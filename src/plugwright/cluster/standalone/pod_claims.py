@@ -14,7 +14,7 @@ __all__ = ["PodClaims"]
 
 
 class PodClaims:
-    """Does for claims what a scheduler does, except that it does not allocate: the files contain the allocations.
+    """Acts as the scheduler for claims, except that it does not allocate: the files contain the allocations.
 
     `api` is None without --api: the kubelet then reports that it cannot read a claim.
     """
@@ -34,7 +34,7 @@ class PodClaims:
             yield kubeconfig
 
     def put(self, claim: Mapping[str, Any]) -> None:
-        """Raises `ConfigError` for a claim that the API server refuses."""
+        """Stores a claim; raises `ConfigError` if the API server rejects it."""
         if self.api is None:
             raise ConfigError("ResourceClaims need --api, so that a driver can read them")
         self.api.put(claim)
@@ -45,7 +45,7 @@ class PodClaims:
             self.api.remove(namespace, name)
 
     def unallocated(self, pod: PodSpec) -> str:
-        """Why the pod has to wait for its claims, as a scheduler says it; empty if they are all allocated."""
+        """Why the pod has to wait for its claims, in a scheduler's words; empty if all are allocated."""
         if self.api is None:
             return ""
         for claim in pod.claims:
@@ -63,14 +63,14 @@ class PodClaims:
         return self.api is None or await self.api.until(lambda: not self.unallocated(pod), timeout)
 
     def reserve(self, pod: PodSpec) -> None:
-        """As the scheduler does for a pod that it binds."""
+        """Reserves the claims, as the scheduler does for a pod that it binds."""
         if self.api is None:
             return
         for claim in pod.claims:
             self.api.reserve(pod.namespace, claim.claim_name, (pod.name, pod.uid))
 
     def release(self, pod: PodSpec) -> None:
-        """After the pod; the allocation stays, since the file contains it."""
+        """Releases the claims after the pod; the allocation stays, because the file contains it."""
         if self.api is None:
             return
         for claim in pod.claims:

@@ -1,7 +1,7 @@
 """An emulated kubelet as a program: the node around it, until a signal or until the given pods are done.
 
-What a scheduler and a container runtime do for a real kubelet is done here: a pod waits for its resources, is admitted,
-runs as processes and ends. The kubelet itself is `plugwright.kubelet`; the output is the caller's.
+It does the work of a scheduler and a container runtime: a pod waits for its resources, is admitted, runs as processes
+and ends. `plugwright.kubelet` is the kubelet itself; the caller produces the output.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Shown = Event | Output
 Show = Callable[[Shown, RunContainerOptions | None], None]  # with the options of a container that has just started
 Begin = Callable[[Kubelet, Path | None], None]  # called once, with the path of the drivers' kubeconfig
 
-_PREPARE_RETRY = 10.0  # seconds; sooner than a real kubelet, for those who wait in front of it
+_PREPARE_RETRY = 10.0  # seconds; shorter than in a real kubelet, for waiting users
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class KubeletOptions:
     once: bool = False  # until these pods are done, not until a signal
     timeout: float = 60.0  # how long a pod waits for its resources
     strict: bool = False
-    cdi_dirs: tuple[Path, ...] = (cdi.STATIC, cdi.DYNAMIC)  # where a runtime looks for the specs of CDI devices
-    api: bool = False  # an API server for DRA drivers is beside the kubelet
+    cdi_dirs: tuple[Path, ...] = (cdi.STATIC, cdi.DYNAMIC)  # where a runtime searches the specs of CDI devices
+    api: bool = False  # with an API server for DRA drivers
     node_name: str = "node"
     claims: tuple[Claim, ...] = ()
 
 
 def run(options: KubeletOptions, show: Show, begin: Begin) -> bool:
-    """Runs until a signal, or until the pods are done; whether everything succeeded."""
+    """Runs until a signal, or until the pods are done; returns whether everything succeeded."""
     try:
         return asyncio.run(emulate(options, show, begin))
     except BaseExceptionGroup as group:
@@ -67,7 +67,7 @@ def run(options: KubeletOptions, show: Show, begin: Begin) -> bool:
 async def emulate(
     options: KubeletOptions, show: Show, begin: Begin, attach: Callable[["PodRunner"], None] | None = None
 ) -> bool:
-    """As `run`, in the caller's event loop; `attach` gets the runner of the pods before the first one is added."""
+    """Like `run`, in the caller's event loop; `attach` gets the runner of the pods before the first one is added."""
     claims = PodClaims(options.node_name, served=options.api)
     for claim in options.claims:
         claims.put(claim)
@@ -99,13 +99,13 @@ async def _run(runner: "PodRunner", options: KubeletOptions, tasks: asyncio.Task
         await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
         succeeded = not options.once or runner.succeeded
         for task in (stopped, work, *restarts):
-            task.cancel()  # a plugin may hang in a call, and with it the task that made it
+            task.cancel()  # a plugin can hang in a call, which also blocks the task that made it
         await runner.end()
     return succeeded and not (options.once and runner.is_terminating)
 
 
 async def _watch(runner: "PodRunner", folder: PodSource | None) -> None:
-    """Applies the changes of the folder, and never returns."""
+    """Applies the changes of the folder; never returns."""
     if folder is None:
         await asyncio.Event().wait()
         return
@@ -134,7 +134,7 @@ class _PodTask:
 
 
 class PodRunner:
-    """The pods, each in a task of its own."""
+    """The pods, each in a separate task."""
 
     def __init__(
         self, kubelet: Kubelet, options: KubeletOptions, show: Show, tasks: asyncio.TaskGroup, claims: PodClaims
@@ -146,7 +146,7 @@ class PodRunner:
         self._tasks = tasks
         self._node_status: Latest[Mapping[str, DeviceCount]] = Latest({})
         self._pods: dict[str, _PodTask] = {}
-        self._keys: dict[str, str] = {}  # of every pod there ever was, by uid
+        self._keys: dict[str, str] = {}  # of all pods so far, by uid
         self._numbers = itertools.count(1)
         self._restart_lock = asyncio.Lock()
 
@@ -159,7 +159,7 @@ class PodRunner:
     def show(self, event: Shown) -> None:
         if isinstance(event, StateChange) and event.kind == "health":
             if event.about not in self._keys:
-                return  # a pod that only the checkpoint knows has no status
+                return  # a pod known only from the checkpoint has no status
             event = replace(event, about=self._keys[event.about])
         elif isinstance(event, StateChange) and event.kind == "freed":
             event = replace(event, about=self._keys.get(event.about, f"{event.about}, a pod of an earlier run"))
@@ -167,7 +167,7 @@ class PodRunner:
 
     def add(self, handle: str, pod: PodSpec) -> None:
         name = f"{pod.name}{next(self._numbers)}" if pod.name.endswith("-") else pod.name
-        # A new uid for each submission: with the old one it would get the devices recorded for the earlier pod.
+        # A new uid for each submission: the old one would get the devices recorded for the earlier pod.
         spec = replace(pod, name=name, uid=str(uuid.uuid4()))
         self._keys[spec.uid] = spec.key
         self._pods[handle] = _PodTask(spec, self._tasks.create_task(self._run_pod(spec)))
@@ -184,7 +184,7 @@ class PodRunner:
 
     @property
     def ended(self) -> tuple[str, ...]:
-        """Handles of pods that were refused, or of which no container runs any more."""
+        """Handles of pods that were refused, or whose containers have all ended."""
         return tuple(handle for handle, pod_task in self._pods.items() if self._has_ended(pod_task))
 
     def _has_ended(self, pod_task: _PodTask) -> bool:
@@ -233,7 +233,7 @@ class PodRunner:
             await asyncio.wait([pod_task.task for pod_task in self._pods.values()])
 
     async def end(self) -> None:
-        """Ends the pods; those with claims are removed, so that their drivers are left with nothing prepared."""
+        """Ends the pods; removes those with claims, so that their drivers have nothing prepared."""
         for pod_task in self._pods.values():
             pod_task.task.cancel()
         await self.wait()
@@ -268,7 +268,7 @@ class PodRunner:
         return has_resources and has_started and has_succeeded
 
     async def _wait_for_resources(self, spec: PodSpec) -> bool:
-        """Waits as a scheduler does until the node has the resources; whether it has them in time."""
+        """Waits, as a scheduler does, until the node has the resources; returns whether it has them in time."""
         requests = {name: spec.requested(name) for name in spec.resources if "/" in name and spec.requested(name) > 0}
         missing = _missing(self._counts(), requests)
         if not missing or not self._options.timeout:
@@ -284,7 +284,7 @@ class PodRunner:
         return True
 
     async def _wait_for_claims(self, spec: PodSpec) -> bool:
-        """Waits as a scheduler does until the claims are allocated; whether they are in time."""
+        """Waits, as a scheduler does, until the claims are allocated; returns whether they are in time."""
         problem = self._claims.unallocated(spec)
         if not problem or not self._options.timeout:
             return True
@@ -297,7 +297,7 @@ class PodRunner:
         return False
 
     async def _retry_claims(self, pod: Pod) -> None:
-        """A real kubelet tries again after 60 to 90 seconds (11.15)."""
+        """Retries the preparation of claims; a real kubelet does so after 60 to 90 seconds (11.15)."""
         while any(container.reason == "ContainerCreating" for container in pod.containers.values()):
             await asyncio.sleep(_PREPARE_RETRY)
             with suppress(KubeletError):  # it is being restarted
@@ -311,7 +311,7 @@ class PodRunner:
         return not waiting
 
     async def _run_processes(self, pod: Pod) -> bool:
-        """Runs the containers, and keeps the kubelet's record of which of them run; whether all succeeded."""
+        """Runs the containers, and updates the kubelet's record of running ones; returns whether all succeeded."""
 
         def report(event: StateChange | Output) -> None:
             self.show(event)
@@ -352,7 +352,7 @@ class PodRunner:
 
 
 def _missing(counts: Mapping[str, DeviceCount], requests: Mapping[str, int]) -> str:
-    """The resources a node lacks, as a text; empty if it has them all."""
+    """The resources that a node lacks, as text; empty if it has all of them."""
     lacks = []
     for resource, requested in sorted(requests.items()):
         count = counts.get(resource)

@@ -1,6 +1,6 @@
 """Runs work in a background process; the command returns when the process is ready.
 
-The process is forked before there are threads or event loops. Until it is ready, its errors are the command's own.
+The process is forked before there are threads or event loops. Until it is ready, the command reports its errors.
 """
 
 import json

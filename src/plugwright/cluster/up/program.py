@@ -1,8 +1,8 @@
 """The program behind `plugwright up`: runs an embedded cluster in its state directory until it is stopped.
 
-It loads the whole cluster, so that a command which only parses flags does not import it. The requests of the control
-socket are `status`, `stop-node`, `start-node` and `end`; their format and access control (mode 0600) are
-`system.json_lines`.
+It loads the whole cluster, so a command that only parses flags does not import it. The requests of the control socket
+are `status`, `stop-node`, `start-node` and `end`; `system.json_lines` implements their format and access control (mode
+0600).
 """
 
 import asyncio
@@ -45,19 +45,19 @@ from plugwright.system.stop_signals import stop_on_signals
 
 __all__ = ["PluginSource", "UpCalls", "run"]
 
-_SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
+_SPARE_FILES = 200  # for the API server and its clients, and for nodes that start or respond
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
 ClusterReady = Callable[[ClusterInfo], None]
-PageOfCluster = Callable[[ClusterInfo], AbstractAsyncContextManager[str]]  # serves a page, and has its address
+PageOfCluster = Callable[[ClusterInfo], AbstractAsyncContextManager[str]]  # serves a page at this address
 
 
 class PluginSource(Protocol):
-    """The plugins of every node, which may change while the cluster runs."""
+    """The plugins of every node, which can change while the cluster runs."""
 
     @property
     def open_files(self) -> int:
-        """Of one node: sockets of its kubelet, its control socket, and for each resource a socket and a stream."""
+        """Open files of one node: its kubelet's sockets, its control socket, a socket and a stream per resource."""
         ...
 
     def of(self, node: str) -> Iterable[Plugin]: ...
@@ -69,7 +69,7 @@ class PluginSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UpCalls:
-    """`ready` is called once, `explain` for pods that wait, `progress` while nodes start; `page` serves the page."""
+    """`ready` is called once, `explain` for waiting pods, `progress` while nodes start; `page` serves the page."""
 
     ready: ClusterReady
     explain: PodExplainer | None = None
@@ -94,7 +94,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _ClusterController:
-    """Answers the requests; `stop` is set when the cluster is to end."""
+    """Handles the requests; `stop` is set when the cluster should end."""
 
     cluster: EmbeddedCluster
     stop: asyncio.Event
@@ -165,7 +165,7 @@ async def _run(
 async def _cluster(
     options: UpOptions, directory: StateDirectory, plugins: PluginSource, calls: UpCalls
 ) -> AsyncIterator[tuple[EmbeddedCluster, Kubeconfig]]:
-    """The cluster, served over TLS, and how clients reach it."""
+    """The cluster, served over TLS, and the access for clients."""
     token, last_port = directory.credentials()
     certificates = tls.obtain(directory.path)
     with listen(last_port if options.port is None else options.port) as listening:
@@ -227,7 +227,7 @@ async def _reachable(
             kept=directory.kept,
             control=str(control_socket),
             nodes=nodes,
-            resources=_allocatable(cluster, next(iter(cluster.nodes))),  # the nodes are alike at first
+            resources=_allocatable(cluster, next(iter(cluster.nodes))),  # the nodes are equal at first
             log=str(directory.log) if options.detach else None,
         )
 
@@ -238,7 +238,7 @@ def _kubeconfig(options: UpOptions, directory: StateDirectory) -> Path:
 
 async def _until_listed(cluster: EmbeddedCluster) -> None:
     """Returns when the nodes show the devices of their plugins, or after a second."""
-    waiting = list(cluster.nodes)  # one that is listed is not asked again
+    waiting = list(cluster.nodes)  # a listed node is not checked again
 
     def are_listed() -> bool:
         while waiting and _healthy(cluster.daemon(waiting[-1])).items() <= _allocatable(cluster, waiting[-1]).items():

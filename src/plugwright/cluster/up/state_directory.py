@@ -1,8 +1,8 @@
 """The options of `plugwright up` and its state directory: lock, credentials, sockets, and the kubeconfig.
 
-One directory holds one cluster: the lock is the kernel's, so that a killed process leaves none. Without --state every
-user has one temporary directory, which is removed with its cluster. Objects and nodes' directories in it belong to
-`cluster.embedded`. The command loads this module to parse flags, so it imports nothing of the cluster.
+One directory holds one cluster: the lock is the kernel's, so a killed process leaves none. Without --state every user
+has one temporary directory, which is removed with its cluster. `cluster.embedded` manages objects and nodes'
+directories in it. The command loads this module to parse flags, so it imports no module of the cluster.
 """
 
 import fcntl
@@ -22,18 +22,19 @@ from typing import Any
 
 from plugwright.errors import ConfigError, PeerGone, PeerSilent
 from plugwright.system import directories, files
+from plugwright.system.program_name import program_name
 
 __all__ = ["ClusterInfo", "StateDirectory", "UpOptions", "state_directory"]
 
 _LOCK, _INFO, _CREDENTIALS, _LOG = "lock", "up.json", "access.json", "up.log"
 _OUR_FILES = {_LOCK, _INFO, _CREDENTIALS, _LOG, "objects.db", "kubeconfig"}  # any of them marks a state directory
 _LONGEST_SOCKET = len("node-10000.sock")
-_POLL = 0.02  # seconds between looks at the lock
+_POLL = 0.02  # seconds between two checks of the lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """Times are seconds. Without `timeout` it runs until it is stopped; without `port` the last one is used again."""
+    """Times are seconds. Without `timeout` it runs until it is stopped; without `port` the last one is reused."""
 
     nodes: int = 1
     config: Path | None = None
@@ -48,14 +49,14 @@ class UpOptions:
     silence: float = 50.0
     plugin_grace: float = 300.0
     version: str = "1.36"
-    entrypoints: tuple[tuple[str, tuple[str, ...]], ...] = ()  # images, and what their containers run
+    entrypoints: tuple[tuple[str, tuple[str, ...]], ...] = ()  # images, and the commands of their containers
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The description of a running cluster for people and other processes, without its token.
 
-    The address of its page has a token of its own.
+    The address of its page contains a separate token.
     """
 
     pid: int
@@ -67,7 +68,7 @@ class ClusterInfo:
     nodes: Mapping[str, Mapping[str, str]]
     resources: Mapping[str, int] = field(default_factory=dict)
     log: str | None = None
-    page: str = ""  # empty: it serves none
+    page: str = ""  # empty: no page
 
     def document(self) -> dict[str, object]:
         return asdict(self)
@@ -75,7 +76,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class StateDirectory:
-    """`kept` is whether it outlives its cluster."""
+    """`kept` tells whether the directory outlives its cluster."""
 
     path: Path
     kept: bool
@@ -111,7 +112,7 @@ class StateDirectory:
                     shutil.rmtree(self.path, ignore_errors=True)
 
     def create(self) -> None:
-        """Refuses another user's directory, and one with files that are not a cluster's."""
+        """Creates the directory; rejects another user's, and one with files that do not belong to a cluster."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.kept:
             _check_private(self.path)
@@ -123,12 +124,13 @@ class StateDirectory:
     def in_use_error(self) -> ConfigError:
         info = self._read_info()
         process = f" (process {info['pid']}, {info['server']})" if info else ""
-        advice = f"plugwright down{self.flag}" + ("" if self.kept else "; another one needs a --state DIR of its own")
+        advice = f"end it with `{program_name()} down{self.flag}`"
+        advice += "" if self.kept else ", or give another one a --state DIR of its own"
         return ConfigError(f"a cluster runs in {self.path} already{process}: {advice}")
 
     @contextmanager
     def sockets(self) -> Iterator[Path]:
-        """The directory for sockets: this one, or a short link to it where their paths would be too long."""
+        """The directory for sockets: this one, or a short link to it if their paths would be too long."""
         for abandoned in self.path.glob("*.sock"):
             abandoned.unlink()
         with directories.linked_directory(self.path, _LONGEST_SOCKET) as directory:
@@ -191,7 +193,7 @@ class StateDirectory:
                 path.unlink()
 
     def _is_current(self, lock: int) -> bool:
-        """Whether the lock is still the directory's: a cluster that ended may have removed both."""
+        """Whether the lock still belongs to the directory: a cluster that ended can have removed both."""
         with suppress(FileNotFoundError):
             return (self.path / _LOCK).stat().st_ino == os.fstat(lock).st_ino
         return False
@@ -216,9 +218,9 @@ def state_directory(state: Path | None, environment: Mapping[str, str]) -> State
 
 
 def _check_private(directory: Path) -> None:
-    """The temporary directory's parent may be writable by others: it must be a directory of this user, mode 0700."""
+    """Checks that the temporary directory, whose parent can be writable by others, is this user's with mode 0700."""
     private = False
-    with suppress(FileNotFoundError):  # a cluster that has just ended may have removed it
+    with suppress(FileNotFoundError):  # a cluster that has just ended can have removed it
         status = directory.lstat()
         is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
         private = is_ours and not stat.S_IMODE(status.st_mode) & 0o077
@@ -229,7 +231,7 @@ def _check_private(directory: Path) -> None:
 
 
 def _lock_with_retries(lock: int) -> bool:
-    """Commands that check whether a cluster runs here hold the lock for a moment, too."""
+    """Takes the lock with retries, because commands that check for a running cluster also hold it for a moment."""
     for _ in range(5):
         if _try_lock(lock):
             return True

@@ -16,7 +16,7 @@ Served = Callable[..., Awaitable[None]]  # an ASGI application
 
 
 class ApiFaults:
-    """What the API server does wrong at the moment."""
+    """The present faults of the API server."""
 
     def __init__(self) -> None:
         self._delay = 0.0
@@ -29,7 +29,7 @@ class ApiFaults:
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[asyncio.Event]:
-        """Every answer takes so long, while inside; the event is set by a request that waits for one."""
+        """Delays every response while inside; a waiting request sets the event."""
         self._delay, self._delayed = seconds, asyncio.Event()
         try:
             yield self._delayed
@@ -38,7 +38,7 @@ class ApiFaults:
 
     @contextmanager
     def refusing(self, code: int) -> Iterator[None]:
-        """Every request is answered with this code, while inside; watches that are open stay so."""
+        """Answers every request with this code while inside; open watches stay open."""
         self._refusal = code
         try:
             yield

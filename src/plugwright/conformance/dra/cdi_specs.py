@@ -1,4 +1,4 @@
-"""CDI devices as a runtime finds them in its directories: the names, and the edits of each."""
+"""CDI devices as found by a runtime in its directories: the names, and the edits of each."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "pos
 
 
 def cdi_devices(directories: Sequence[Path]) -> dict[str, CdiDevice]:
-    """The entry of each device by its qualified name; files that cannot be read have none."""
+    """The entry of each device by its qualified name; unreadable files are ignored."""
     found: dict[str, CdiDevice] = {}
     for path in _spec_paths(directories):
         found |= cdi_devices_of(path)

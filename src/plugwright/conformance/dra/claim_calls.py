@@ -1,4 +1,4 @@
-"""Claims that rules allocate to published devices, and the calls of a driver about them."""
+"""Claims that rules allocate to published devices, and calls of a driver about them."""
 
 import asyncio
 import itertools
@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim is allocated to, for so many pods; `results` and `config` are further entries of its status."""
+    """The allocation of a claim for a number of pods; `results` and `config` are additional entries of its status."""
 
     devices: Sequence[PublishedDevice] = ()
     subrequest: str = ""
@@ -76,7 +76,7 @@ class ClaimAllocation:
 
 
 def _share(device: PublishedDevice) -> dict[str, object]:
-    """What a scheduler writes for a device that several claims may have."""
+    """The scheduler's fields for a device that several claims can share."""
     if not device.is_shared:
         return {}
     return {"shareID": str(uuid.uuid4()), "consumedCapacity": device.consumption}
@@ -86,7 +86,7 @@ def _share(device: PublishedDevice) -> dict[str, object]:
 async def allocated(
     session: DriverSession, driver: RegisteredDriver, *claims: ClaimAllocation
 ) -> AsyncIterator[list[Claim]]:
-    """Claims in the API, allocated; afterwards they are unprepared, and gone."""
+    """Allocated claims in the API; afterwards they are unprepared and deleted."""
     async with AsyncExitStack() as stack:
         made = []
         for allocation in claims:
@@ -118,7 +118,7 @@ def create_claim(
 
 
 def _with_parameters(session: DriverSession, driver: str, allocation: ClaimAllocation) -> ClaimAllocation:
-    """With the driver's own parameters, if the user gave any."""
+    """The allocation with the driver's own parameters, if the user gave any."""
     if session.parameters is None:
         return allocation
     return replace(allocation, config=[opaque_config(driver, session.parameters), *allocation.config])
@@ -143,7 +143,7 @@ async def unprepare(session: DriverSession, driver: RegisteredDriver, *claims: C
 
 
 async def prepared(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[PreparedDevice]:
-    """The devices of a claim that must be prepared; raises RuleViolated where it is not."""
+    """The devices of a claim that must be prepared; raises RuleViolated if it is not."""
     return devices_in(await prepare(session, driver, claim), claim)
 
 
@@ -171,9 +171,9 @@ async def expect_prepared(session: DriverSession, driver: RegisteredDriver, clai
 
 
 async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
-    """Raises RuleViolated for a claim that is prepared and must not be; a driver may also let it wait.
+    """Raises RuleViolated if a claim that must not be prepared is prepared; a driver can also let it wait.
 
-    The kubelet gives up on a claim that waits (11.11), and its pod waits as with an error.
+    The kubelet abandons a waiting claim (11.11), and its pod waits as after an error.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(session.limits.wait):
@@ -183,8 +183,8 @@ async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim
 async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> str:
     """The error of a claim that must not be prepared, however long it takes.
 
-    Go's library fails the call for some. Where it has one claim that is as good: the pod waits with the words in an
-    event; PRP-16 asks for two at once.
+    Go's library fails the call for some. For a call with one claim that is equivalent: the pod waits with the text in
+    an event; PRP-16 tests two claims at once.
     """
     try:
         result = (await prepare(session, driver, claim)).get(claim.uid)
@@ -196,7 +196,7 @@ async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim
 
 
 def some_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
-    """Devices for claims, first those that one has to itself; not applicable where there are fewer."""
+    """Devices for claims, exclusive ones first; not applicable if there are fewer."""
     found = sorted(session.devices(driver.name), key=lambda device: device.is_shared)[:count]
     if len(found) < count:
         raise RuleNotApplicable(f"fewer than {count} devices are published")
@@ -204,7 +204,7 @@ def some_devices(session: DriverSession, driver: RegisteredDriver, count: int = 
 
 
 def plain_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
-    """Devices that one claim has to itself; not applicable where there are fewer."""
+    """Devices that a claim gets exclusively; not applicable if there are fewer."""
     found = [device for device in session.devices(driver.name) if not device.is_shared][:count]
     if len(found) < count:
         raise RuleNotApplicable(f"fewer than {count} devices are published that a claim has to itself")
@@ -224,7 +224,7 @@ def separate_devices(session: DriverSession, driver: RegisteredDriver, count: in
 
 
 def shared_device(session: DriverSession, driver: RegisteredDriver) -> PublishedDevice:
-    """One that two claims may have at a time; not applicable where there is none."""
+    """A device that two claims can share; not applicable if there is none."""
     shared = [device for device in session.devices(driver.name) if device.is_shared and device.has_room_for(2)]
     if not shared:
         raise RuleNotApplicable("no device has allowMultipleAllocations and capacity for two claims")

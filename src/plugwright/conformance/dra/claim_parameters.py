@@ -1,4 +1,4 @@
-"""The driver's own parameters, which users write into claims and classes: read from a file, and put into claims."""
+"""The driver's own parameters, written by users into claims and classes: read from a file, and added to claims."""
 
 from collections.abc import Mapping
 from pathlib import Path

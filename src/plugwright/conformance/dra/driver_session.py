@@ -1,7 +1,7 @@
-"""A session with a DRA driver: an emulated kubelet, an API server with one node, and the program beside them.
+"""A session with a DRA driver: an emulated kubelet, an API server with one node, and the program.
 
-The program finds them by placeholders, or by the variables that drivers have in common. Claims are allocated by the
-rules to devices that the driver has published; no scheduler is asked.
+The program finds them by placeholders, or by the variables common to drivers. Rules allocate claims to devices that the
+driver has published; no scheduler is involved.
 """
 
 import base64
@@ -38,7 +38,7 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
-    """A device of the slices that count: those of the highest generation of its pool."""
+    """A device in the relevant slices: those of the highest generation of its pool."""
 
     pool: str
     name: str
@@ -50,13 +50,13 @@ class PublishedDevice:
 
     @property
     def consumption(self) -> dict[str, str]:
-        """What a claim gets that asks for no capacity: the default of each, or all of it."""
+        """The allocation for a claim without requested capacity: the default of each capacity, or all of it."""
         capacity = self.content.get("capacity") or {}
         policies = {name: entry.get("requestPolicy") or {} for name, entry in capacity.items()}
         return {name: str(policies[name].get("default") or entry["value"]) for name, entry in capacity.items()}
 
     def has_room_for(self, claims: int) -> bool:
-        """Whether so many claims with the default fit into the capacity."""
+        """Whether this many claims with the default fit into the capacity."""
         capacity = self.content.get("capacity") or {}
         return all(
             quantity.parse(amount) * claims <= quantity.parse(str(capacity[name]["value"]))
@@ -66,7 +66,7 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDriver:
-    """A driver as its registration socket announces it."""
+    """A driver as announced by its registration socket."""
 
     name: str
     socket: Path
@@ -75,12 +75,12 @@ class RegisteredDriver:
 
     @property
     def version(self) -> str:
-        """The service that a kubelet calls: the first that it knows (11.4)."""
+        """The service that a kubelet calls: the first known one (11.4)."""
         return next((service for service in self.services if service in dra.VERSIONS), dra.VERSIONS[0])
 
     @asynccontextmanager
     async def connect(self, version: str = "") -> AsyncIterator[DRAPluginClient]:
-        """A connection of its own, beside the kubelet's."""
+        """A separate connection besides the kubelet's."""
         async with dra.connect(self.endpoint, version or self.version) as client:
             yield client
 
@@ -96,7 +96,7 @@ class DriverSession(Session):
         self._pod = str(uuid.uuid4())
 
     def directory(self, driver: str) -> Path:
-        """Where a driver keeps its files."""
+        """The directory of a driver's files."""
         return self.paths.plugins / driver
 
     @property
@@ -111,7 +111,7 @@ class DriverSession(Session):
 
     @property
     def _variables(self) -> Mapping[str, str]:
-        """By which most drivers are told the same."""
+        """Variables by which most drivers get the same information."""
         return {
             "KUBECONFIG": str(self._kubeconfig),
             "NODE_NAME": NODE,
@@ -124,7 +124,7 @@ class DriverSession(Session):
 
     @property
     def _in_cluster(self) -> Mapping[str, str]:
-        """What a pod has; also so that a driver does not find the cluster in which this command runs."""
+        """The variables of a pod; they also hide the cluster in which this command runs from the driver."""
         server = urlsplit(yaml.safe_load(self._kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
         return {
             "KUBERNETES_SERVICE_HOST": str(server.hostname),
@@ -148,7 +148,7 @@ class DriverSession(Session):
             self._write_service_account()
 
     def _write_service_account(self) -> None:
-        """The files from which a driver in a pod takes its configuration."""
+        """The files from which a driver in a pod reads its configuration."""
         directory = self._service_account
         document = yaml.safe_load(self._kubeconfig.read_text())
         (directory / "token").write_text(document["users"][0]["user"]["token"])
@@ -157,11 +157,11 @@ class DriverSession(Session):
         (directory / "namespace").write_text("default")
 
     def change_pod(self) -> None:
-        """The next start is in another pod."""
+        """Makes the next start happen in another pod."""
         self._pod = str(uuid.uuid4())
 
     async def start_program(self) -> Program:
-        """In the same pod as before; beside one that runs, in a pod of its own."""
+        """Starts the program in the same pod as before; if one is running, in another pod."""
         if any(before.running for before in self.programs):
             self.change_pod()
         surroundings = Surroundings(self._placeholders, self._variables, self.mounts)
@@ -170,7 +170,7 @@ class DriverSession(Session):
         return started
 
     async def until_registered(self, resources: Collection[str] = (), *, mark: int = 0, limit: float = 0.0) -> None:
-        """Waits for each of the drivers, or for any, to be registered after `mark`, and to have published."""
+        """Waits until each of the drivers, or any, is registered after `mark` and has published."""
         limit = limit or self.limits.register
         named = ", ".join(sorted(resources)) or "any driver"
 
@@ -208,7 +208,7 @@ class DriverSession(Session):
         return f"; {refused[-1]}" if refused else ""
 
     async def settle(self) -> None:
-        """Waits for whole pools, and until no further slice comes for a moment."""
+        """Waits for complete pools, and until no further slice arrives for a moment."""
         await self.api.until(lambda: all(map(self.has_whole_pools, self.registered())), self.limits.prompt)
         known = -1
         while known != len(self.api.slices):
@@ -216,12 +216,12 @@ class DriverSession(Session):
             await self.api.until(lambda: len(self.api.slices) != known, self.limits.settle)  # noqa: B023
 
     def registered(self, mark: int = 0) -> set[str]:
-        """The drivers whose registration succeeded; names with a slash are of device plugins."""
+        """The drivers whose registration succeeded; names with a slash belong to device plugins."""
         events = [event for event in self.kubelet.recorded[mark:] if isinstance(event, StateChange)]
         return {event.about for event in events if event.kind == "registered" and "/" not in event.about}
 
     async def drivers(self) -> list[RegisteredDriver]:
-        """Every driver with a socket in plugins_registry on which somebody answers."""
+        """Every driver with a socket in plugins_registry that responds."""
         found = []
         for path in sorted(self.paths.plugins_registry.rglob("*")):
             if not path.is_socket() or path.name.startswith("."):
@@ -245,7 +245,7 @@ class DriverSession(Session):
         return not any(pools.incompleteness(specs) for specs in self.pools(driver).values())
 
     def devices(self, driver: str) -> list[PublishedDevice]:
-        """Those that a scheduler would allocate: without taints, each once."""
+        """The devices that a scheduler would allocate: without taints, each once."""
         found = [
             PublishedDevice(pool, device["name"], device)
             for pool, specs in self.pools(driver).items()
@@ -260,7 +260,7 @@ class DriverSession(Session):
 async def driver_session(
     target: Target, version: str, limits: TimeLimits, directory: Path | None = None
 ) -> AsyncIterator[DriverSession]:
-    """A kubelet and an API server without a program yet; leaving ends all that was started."""
+    """A kubelet and an API server without a program yet; leaving ends everything that was started."""
     api = ObservedNode(NODE)
     async with AsyncExitStack() as stack:
         root = directory or stack.enter_context(directories.short_directory(visible_parent(target))) / "k"

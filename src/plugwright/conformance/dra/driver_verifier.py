@@ -1,4 +1,4 @@
-"""The verifier of DRA drivers, and how their rules are written: `DriverRule`."""
+"""The verifier of DRA drivers, and the base of their rules: `DriverRule`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,18 +14,18 @@ from plugwright.system.concurrency import unwrapped
 
 __all__ = ["DriverRule", "DriverVerifier"]
 
-_THOROUGH_WAIT = 44.0  # seconds; until 45 the kubelet takes what a driver answers (11.11)
+_THOROUGH_WAIT = 44.0  # seconds; the kubelet accepts a driver's response until 45 (11.11)
 
 
 class DriverVerifier(Verifier):
-    """As a `Verifier`; `resources` are the names of the drivers."""
+    """Like `Verifier`; `resources` are the names of the drivers."""
 
     async def start(self) -> DriverSession:
-        """The shared session as it began, whether the driver is registered or not."""
+        """The shared session at its start, whether the driver is registered or not."""
         return _of_driver(await self.started())
 
     async def drivers(self) -> tuple[DriverSession, list[RegisteredDriver]]:
-        """The shared session and its drivers; raises PluginNotRunning where there is none."""
+        """The shared session and its drivers; raises PluginNotRunning if there are none."""
         session = _of_driver(await self.running())
         return session, await self.drivers_of(session)
 
@@ -37,16 +37,16 @@ class DriverVerifier(Verifier):
 
     @asynccontextmanager
     async def fresh_driver(self, *, registers: bool = True) -> AsyncIterator[DriverSession]:
-        """A session of its own, in which the program is not started yet; it must be one that `registers`, or any."""
+        """A separate session with the program not started yet, which must be one that `registers`, or any."""
         try:
             async with self.fresh(registers=registers) as session:
                 yield _of_driver(session)
-        except ExceptionGroup as group:  # the API server's task group wraps what a rule raises
+        except ExceptionGroup as group:  # the API server's task group wraps a rule's exceptions
             raise unwrapped(group) from None
 
     @asynccontextmanager
     async def fresh_running(self) -> AsyncIterator[tuple[DriverSession, RegisteredDriver]]:
-        """A session of its own, with the program registered; the first of its drivers."""
+        """A separate session with the program registered, and the first of its drivers."""
         async with self.fresh_driver() as session:
             await session.start_program()
             await session.until_registered(self.resources, limit=self.limits.start)
@@ -57,7 +57,7 @@ class DriverVerifier(Verifier):
         return _of_driver(shared).registered()
 
     async def _silence(self, shared: Session) -> str:
-        """Which driver does not answer GetInfo, or does not listen on its service socket."""
+        """The drivers that do not answer GetInfo, or do not listen on their service socket."""
         drivers = {driver.name: driver for driver in await _of_driver(shared).drivers()}
         for name in sorted(self.resources):
             if name not in drivers:

@@ -1,4 +1,4 @@
-"""The API server of a session with a DRA driver, with a record of the requests that it answered."""
+"""The API server of a session with a DRA driver, which records the answered requests."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +19,7 @@ _MANAGER = "plugwright-verify"
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """A request that was answered; `text` is the reason of a refusal."""
+    """An answered request; `text` is the reason of a refusal."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class ObservedRequest:
 
 
 class ObservedNode(OneNode):
-    """`requests` are those of drivers, in the order of their answers."""
+    """`requests` are those of drivers, in the order of their responses."""
 
     def __init__(self, node: str) -> None:
         super().__init__(node)
@@ -94,5 +94,5 @@ def _reason(body: bytes) -> str:
     try:
         return str(json.loads(body).get("message") or "")
     except (ValueError, AttributeError):
-        # A Status in protobuf contains the text between bytes that are not text.
+        # A Status in protobuf contains the text between binary data.
         return "".join(character for character in body.decode(errors="ignore") if character.isprintable())

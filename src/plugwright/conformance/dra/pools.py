@@ -1,4 +1,4 @@
-"""Pools as schedulers read them from slices: the newest generation counts, once all of its slices are there."""
+"""Pools as schedulers read them from slices: the newest generation counts, once all of its slices exist."""
 
 from collections.abc import Iterable
 
@@ -25,7 +25,7 @@ def newest(specs: list[Document]) -> list[Document]:
 
 
 def incompleteness(specs: list[Document]) -> str:
-    """What is wrong with the arithmetic of a pool; empty if nothing."""
+    """Errors in a pool's counts; empty if there are none."""
     counted = newest(specs)
     counts = {int(spec["pool"]["resourceSliceCount"]) for spec in counted}
     if counts != {len(counted)}:

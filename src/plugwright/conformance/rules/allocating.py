@@ -1,4 +1,4 @@
-"""Rules of Allocate and PreStartContainer: who is answered, how often, and how soon."""
+"""Rules of Allocate and PreStartContainer: which calls are answered, how often, and how soon."""
 
 import asyncio
 import time
@@ -323,9 +323,10 @@ async def _answer_or_refusal(
 def _mixed_up(
     alone: Mapping[str, list[AllocateResponse]], together: Sequence[tuple[str, list[AllocateResponse] | PeerRefused]]
 ) -> list[str]:
-    """The devices whose answer is another one than alone.
+    """The devices whose answer differs from their answer alone.
 
-    A plugin may refuse a device while another call for it is open: no kubelet has two. One of them must be answered.
+    A plugin can refuse a device while another call for it is open, because no kubelet makes two. One of them must be
+    answered.
     """
     answered = {device_id for device_id, answer in together if not isinstance(answer, PeerRefused)}
     for device_id, answer in together:
@@ -345,7 +346,7 @@ async def _seconds(verifier: Verifier, plugin: RegisteredPlugin) -> float:
 
 
 async def _refuses_several(verifier: Verifier, plugin: RegisteredPlugin, ids: list[str]) -> bool:
-    """Some plugins refuse more than one device for one container, as a policy."""
+    """Whether the plugin refuses more than one device per container, as some do by policy."""
     return len(ids) > 1 and await outcome(allocate(verifier, plugin, ids)) is not None
 
 

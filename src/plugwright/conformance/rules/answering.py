@@ -1,6 +1,6 @@
-"""Rules of the answers to Allocate: what a container runtime accepts.
+"""Rules of the answers to Allocate: values that a container runtime accepts.
 
-The kubelet passes paths, permissions and names on as they are; a runtime that refuses them refuses the container, long
+The kubelet forwards paths, permissions and names unchanged; a runtime that rejects them rejects the container, long
 after the pod was admitted.
 """
 
@@ -262,7 +262,7 @@ def _is_device(path: Path) -> bool:
 
 
 def cdi_names(directories: Sequence[Path]) -> set[str]:
-    """The qualified name of every device in the specs of these directories; files that cannot be read are left out."""
+    """The qualified name of every device in the specs of these directories; unreadable files are omitted."""
     specs = [path for directory in directories if directory.is_dir() for path in sorted(directory.iterdir())]
     return {name for path in specs if path.suffix in _ENDINGS for name in _names_in(path)}
 

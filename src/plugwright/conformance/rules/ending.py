@@ -1,4 +1,4 @@
-"""Rules of the end: signals, what is left behind, and the instance that follows."""
+"""Rules of the end: signals, leftovers, and the following instance."""
 
 import asyncio
 import signal
@@ -126,7 +126,7 @@ class LeavesSuccessorAlone(Rule):
                 raise RuleNotApplicable(f"a second instance does not start beside the first: {error}") from None
             await old.stop(verifier.limits.end)
             await old.end()
-            with suppress(TimeoutError):  # a kubelet up to 1.36 ends the newer stream now, and this one does not
+            with suppress(TimeoutError):  # a kubelet up to 1.36 now ends the newer stream, and this one does not
                 async with asyncio.timeout(verifier.limits.settle):
                     await new.ends()
             expect(new.running, "the new instance runs on", new.ending)

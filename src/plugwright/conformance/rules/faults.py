@@ -26,7 +26,7 @@ _LARGE = 5 * 1024 * 1024
 
 
 async def _cut(plugin: RegisteredPlugin, method: str, message: bytes) -> None:
-    """Calls that are cancelled before they can be answered, and some whose connection is cut while they are."""
+    """Calls that are cancelled before they can be answered, and some whose connection is cut in the meantime."""
     await hostile_frames.send(plugin.socket, hostile_frames.cancelled_calls(method, _CUT_CALLS, message))
     for _ in range(_CUT_CALLS):
         await hostile_frames.send(plugin.socket, hostile_frames.call(method, message))
@@ -239,7 +239,7 @@ class SurvivesCutRegister(Rule):
 
 
 def _length(content: bytes) -> bytes:
-    """The content after its length, as protobuf writes it."""
+    """The content preceded by its length, as in protobuf."""
     return _varint(len(content)) + content
 
 

@@ -1,4 +1,4 @@
-"""Rules of resources: descriptors, threads and memory over restarts and calls, and what an idle plugin costs."""
+"""Rules of resources: descriptors, threads and memory over restarts and calls, and the cost of an idle plugin."""
 
 import asyncio
 import itertools
@@ -143,7 +143,7 @@ class EnduresStreams(Rule):
 
 
 async def call_growth(verifier: Verifier) -> Growth:
-    """What calls for containers leave behind: Allocate, answered and refused, and others that the plugin announces."""
+    """Leaks of calls for containers: Allocate, answered and refused, and others that the plugin announces."""
     session = await _session(verifier)
     plugins = [(plugin, itertools.cycle(plugin.ids)) for plugin in await with_devices(verifier)]
     made = 0

@@ -1,4 +1,4 @@
-"""Rules of health, where the operator gives commands that make a device fail and recover."""
+"""Rules of health, if the operator provides commands that make a device fail and recover."""
 
 import asyncio
 from collections import Counter
@@ -64,7 +64,7 @@ async def _until(session: Session, resource: str, device_id: str, health: str, r
 
 
 def _health(session: Session, resource: str, device_id: str) -> str:
-    """Its health in the last list; that of a device that is listed twice is no better than its worse one."""
+    """Its health in the last list; of a device that is listed twice, the worse one."""
     lists = [event for event in session.lists() if event.about == resource]
     found = {device.health for device in lists[-1].devices if device.id == device_id} if lists else set()
     return max(found, key=lambda health: health != "Healthy", default="")

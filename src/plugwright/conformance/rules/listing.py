@@ -19,7 +19,7 @@ __all__ = ["RULES"]
 _HEALTH = ("Healthy", "Unhealthy")
 _STREAMS = 3
 _LAST_NODE = 63  # of the kubelet's masks
-_REPEATS = 4  # lists of a resource while nothing changes and nobody asks for one
+_REPEATS = 4  # lists of a resource without changes or requests
 
 
 class SendsFirstList(Rule):
@@ -223,7 +223,7 @@ class IdsSurviveProgram(Rule):
 
 
 async def _held_list(verifier: Verifier, plugin: RegisteredPlugin, together: asyncio.Barrier) -> None:
-    """Reads the first list of a stream, and keeps the stream until all have read theirs."""
+    """Reads the first list of a stream, and keeps the stream open until all have read theirs."""
     expected, limit = "a list for each of several streams", verifier.limits.call
     try:
         async with (

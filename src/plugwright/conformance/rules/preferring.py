@@ -12,7 +12,7 @@ from plugwright.model import PreferenceRequest, some
 __all__ = ["RULES"]
 
 
-_MOST, _LEFT_OUT = 8, 64  # sizes and required devices; devices that are left out
+_MOST, _LEFT_OUT = 8, 64  # sizes and required devices; omitted devices
 
 
 def _request(ids: Sequence[str], size: int, required: Sequence[str] = ()) -> PreferenceRequest:
@@ -20,12 +20,12 @@ def _request(ids: Sequence[str], size: int, required: Sequence[str] = ()) -> Pre
 
 
 def _sizes(count: int) -> list[int]:
-    """How many of so many devices a container asks for: the first sizes, and all."""
+    """Numbers of devices that a container requests: the first sizes, and all."""
     return sorted({*range(1, min(count, _MOST) + 1), count})
 
 
 def _required(ids: Sequence[str]) -> list[list[str]]:
-    """Sets of devices that a container has already: each of the first ones alone, and several at once."""
+    """Sets of devices that a container already has: each of the first ones alone, and several together."""
     return [[device_id] for device_id in ids[:_MOST]] + [list(ids[-count:]) for count in (2, 3) if count < len(ids)]
 
 

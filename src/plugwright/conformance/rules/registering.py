@@ -1,4 +1,4 @@
-"""Rules of registration: what is registered, and how the first attempts go."""
+"""Rules of registration: the registered values, and the first attempts."""
 
 import re
 import stat

@@ -96,7 +96,7 @@ class NoticesRemovedSocket(Rule):
         for plugin in plugins:
             plugin.socket.unlink(missing_ok=True)
         try:
-            await session.until_registered(verifier.resources, mark=mark)  # how soon it is back is REG-15's question
+            await session.until_registered(verifier.resources, mark=mark)  # REG-15 tests how soon it returns
         except PluginNotRunning as error:
             await verifier.running()
             raise RuleViolated("another registration", str(error)) from None
@@ -210,7 +210,7 @@ class OutlivesKubelet(Rule):
         await session.kubelet.stop()
         session.paths.kubelet_socket.unlink(missing_ok=True)
         await self._pass(verifier, session, seconds * 2 / 3)
-        _leave_socket(session.paths.kubelet_socket)  # as a kubelet does that is killed
+        _leave_socket(session.paths.kubelet_socket)  # as left by a killed kubelet
         await self._pass(verifier, session, seconds / 3)
         await session.kubelet.start()
         if not verifier.target.attached:
@@ -226,14 +226,14 @@ class OutlivesKubelet(Rule):
 
     @staticmethod
     async def _pass(verifier: Verifier, session: Session, seconds: float) -> None:
-        """Lets time go by, as long as the program runs."""
+        """Waits, as long as the program runs."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await (asyncio.sleep(seconds) if verifier.target.attached else session.program.ends())
 
 
 def _leave_socket(path: Path) -> None:
-    """Leaves a socket on which nobody listens."""
+    """Leaves a socket without a listener."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(path))

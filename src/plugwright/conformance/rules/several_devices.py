@@ -38,7 +38,7 @@ class AnswersAllDevices(Rule):
         asked, refused = 0, ""
         for plugin, ids in [(one, ids) for one in plugins for ids in _combinations(one.ids)]:
             error = await outcome(allocate(verifier, plugin, ids))
-            if error is not None:  # some plugins hand out one device to a container, as a policy
+            if error is not None:  # some plugins allocate only one device per container, as a policy
                 refused = str(error)
                 continue
             asked += 1
@@ -61,7 +61,7 @@ class AnswersAllDevices(Rule):
 
 
 def _combinations(ids: Sequence[str]) -> list[list[str]]:
-    """Two from each end, the two ends, and as many as may be."""
+    """Two from each end, the two ends, and the maximum number."""
     found = [ids[:2], ids[-2:], [ids[0], ids[-1]], ids[:_MOST]]
     return [list(one) for one in dict.fromkeys(map(tuple, found))]
 
@@ -69,7 +69,7 @@ def _combinations(ids: Sequence[str]) -> list[list[str]]:
 def _missing(
     known: Mapping[str, AllocateResponse], ids: Sequence[str], responses: Sequence[AllocateResponse]
 ) -> Iterator[str]:
-    """What devices have by themselves, and not in the answer for all of them."""
+    """The parts of devices' own answers that are missing in the answer for all of them."""
     alone = {device_id: known[device_id] for device_id in ids if device_id in known}
     if not responses:
         return  # ALO-02
@@ -80,7 +80,7 @@ def _missing(
         own = {device_id: getattr(answer, name) for device_id, answer in alone.items()}
         for device_id, items in own.items():
             yield from (f"{item.host_path} of {device_id}" for item in items if item.host_path not in hosts)
-            # A path that all devices have alone, such as /dev/acc0, may be numbered when there are several.
+            # A path common to all devices, such as /dev/acc0, can be numbered if there are several.
             others = {item.container_path for other, theirs in own.items() if other != device_id for item in theirs}
             rights = {item.host_path: _rights(item) for item in getattr(together, name)}
             other = [item for item in items if rights.get(item.host_path, _rights(item)) != _rights(item)]
@@ -99,7 +99,7 @@ def _rights(item: object) -> str:
 
 
 def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateResponse) -> Iterator[str]:
-    """Variables that differ between devices, and have the value of a single one in the answer for all of them."""
+    """Variables that differ between devices, and have only one device's value in the answer for all of them."""
     for kind in ("env", "annotations"):
         for name, value in getattr(together, kind).items():
             own = {device_id: getattr(answer, kind) for device_id, answer in alone.items()}
@@ -124,7 +124,7 @@ class AnswersNameTheirDevice(Rule):
 
 
 def _fields(answer: AllocateResponse) -> dict[str, str]:
-    """The texts of an answer that can name a device, each under the place where it stands."""
+    """The texts of an answer that can name a device, by their location."""
     found = {f"variable {name}": value for name, value in answer.env.items()}
     found |= {f"annotation {name}": value for name, value in answer.annotations.items()}
     found |= {f"CDI device {number}": name for number, name in enumerate(answer.cdi)}
@@ -136,9 +136,9 @@ def _fields(answer: AllocateResponse) -> dict[str, str]:
 
 
 def _misnamed(fields: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Devices with a text that most devices form with their own id, and they with that of another device.
+    """Devices with another device's id in a text that for most devices contains their own id.
 
-    Only such texts count: an id may stand in an answer for other reasons, and several ids may mean one device.
+    Only such texts count: an id can occur in an answer for other reasons, and several ids can mean one device.
     """
     for place in dict.fromkeys(place for texts in fields.values() for place in texts):
         texts = {device_id: found[place] for device_id, found in fields.items() if place in found}
@@ -200,9 +200,9 @@ class ServesManyPods(Rule):
 async def _serve_pods(
     plugin: RegisteredPlugin, call: Callable[[RegisteredPlugin, str], Awaitable[None]], limit: float
 ) -> float:
-    """The seconds that calls for all pods take; raises the error of a device for which none is answered.
+    """The seconds that calls for all pods take; raises the error of a device without any answered call.
 
-    A plugin with fewer devices than pods may refuse a device while another call for it is open.
+    A plugin with fewer devices than pods can refuse a device while another call for it is open.
     """
     answered: set[str] = set()
     refused: dict[str, PeerRefused] = {}

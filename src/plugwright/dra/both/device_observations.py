@@ -1,4 +1,4 @@
-"""What is known of the holders of a resource's devices, and since when: the evidence that `states` decides by."""
+"""Observed holders of a resource's devices, with times: the evidence on which `states` decides."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -14,14 +14,14 @@ Holders = tuple[str, ...]
 
 
 class Observations:
-    """By device id. An observation is discarded when its device changes state: it may have been given out since."""
+    """Observations by device id, discarded when the device changes state: it could have been allocated since."""
 
     def __init__(self, settings: MoveSettings, is_careful: Callable[[], bool]) -> None:
         self.leaving = Leaving(settings, is_careful)
-        self.prepared: Mapping[str, tuple[str, ...]] = {}  # the claims that are prepared
+        self.prepared: Mapping[str, tuple[str, ...]] = {}  # the prepared claims
         self.pinned_until: dict[str, float] = {}
         self._settings, self._clock = settings, settings.clock
-        self._entries: dict[str, int] = {}  # how often the device has changed state
+        self._entries: dict[str, int] = {}  # how often each device has changed state
         self._asked: dict[str, float] = {}
         self._pods: dict[str, Holders] = {}
         self._claims: dict[str, Holders] = {}
@@ -30,17 +30,17 @@ class Observations:
         self._tainted_since: dict[str, float] = {}
 
     def enter(self, device_id: str) -> None:
-        """The device has entered another state."""
+        """Records that the device has entered another state."""
         self._entries[device_id] = self.entry(device_id) + 1
         for table in (self._pods, self._claims, self._listings, self._tainted_since):
             table.pop(device_id, None)
 
     def entry(self, device_id: str) -> int:
-        """Differs after each change of state."""
+        """A number that differs after each change of state."""
         return self._entries.get(device_id, 0)
 
     def entries(self, units: Iterable[Unit]) -> dict[str, int]:
-        """Those of all devices of the units, to be taken before something about them is read."""
+        """The entries of all devices of the units; to be taken before anything about the devices is read."""
         return {key: self.entry(key) for unit in units for key in unit}
 
     def ask(self, device_id: str) -> None:
@@ -54,16 +54,16 @@ class Observations:
 
     def set_prepared(self, prepared: Mapping[str, tuple[str, ...]]) -> None:
         for device_id in self.prepared.keys() - prepared.keys():
-            self._asked.pop(device_id, None)  # it was served, and is over
+            self._asked.pop(device_id, None)  # the request was served
         self.prepared = prepared
 
     def forget_free(self) -> None:
-        """That a device is free must have been read just now; that it is held may be shown until then."""
+        """Forgets free devices: only a fresh read proves that a device is free; held ones can be shown until then."""
         self._pods = {key: pods for key, pods in self._pods.items() if pods}
         self._claims = {key: claims for key, claims in self._claims.items() if claims}
 
     def set_pods(self, entries: Mapping[str, int], pods: Mapping[str, str]) -> None:
-        """`entries` are those of the devices that were read, as they were before."""
+        """`entries` are those of the devices that were read, taken before the read."""
         self._pods |= {key: (pods[key],) if key in pods else () for key in self._unchanged(entries)}
 
     def set_claims(self, entries: Mapping[str, int], claims: Mapping[str, Iterable[str]]) -> None:
@@ -71,7 +71,7 @@ class Observations:
         self.postpone(entries)
 
     def postpone(self, device_ids: Iterable[str]) -> None:
-        """Claims are not listed again for these devices for a while."""
+        """Postpones the next list of claims for these devices."""
         now = self._clock()
         for key in device_ids:
             _, interval = self._listings.get(key, (0.0, self._settings.interval / 2))
@@ -79,12 +79,12 @@ class Observations:
             self._listings[key] = (now + interval, interval)
 
     def set_published(self, published: Mapping[str, bool], placements: Mapping[str, Placement]) -> None:
-        """The devices that are in the slices of the API server, and whether with the taint of a move."""
+        """Records the devices in the slices of the API server, each with whether it has the taint of a move."""
         self._published = dict(published)
         self.note_tainted(placements)
 
     def note_tainted(self, placements: Mapping[str, Placement]) -> None:
-        """A device that is not in the slices at all is as good as tainted."""
+        """Updates the times of taints. A device that is in no slice counts as tainted."""
         published, now = self._published, self._clock()
         for key, placement in placements.items() if published is not None else ():
             if placement.state is DeviceState.TAINTED and published is not None and published.get(key, True):
@@ -93,7 +93,7 @@ class Observations:
                 self._tainted_since.pop(key, None)
 
     def pod(self, device_id: str) -> str:
-        """The pod that was found to hold the device; empty if none is known."""
+        """The pod that was observed to hold the device; empty if none is known."""
         return next(iter(self._pods.get(device_id, ())), "")
 
     def claims(self, device_id: str) -> Holders:
@@ -124,19 +124,19 @@ class Observations:
         return placement.state is DeviceState.DISPUTED or (placement.state is DeviceState.WITHHELD and wanted)
 
     def leaves(self, unit: Unit, placement: Placement) -> bool:
-        """Whether it is to leave the list when that costs no pod its device."""
+        """Whether it should leave the list as soon as that costs no pod its device."""
         evidence = self.evidence(unit)
         if evidence.asked or evidence.prepared or evidence.pinned or placement.target is not ServeMode.DRA:
             return False
         return placement.state in (DeviceState.LISTED, DeviceState.WITHHELD)
 
     def waits_for_room(self, unit: Unit, placement: Placement) -> bool:
-        """Whether it is to be seen what pods need of the list."""
+        """Whether the pods' need of the list must be observed for it."""
         is_counted = placement.state is DeviceState.LISTED or self.evidence(unit).counted
         return is_counted and self.leaves(unit, placement)
 
     def waits_for_claims(self, unit: Unit, placement: Placement) -> bool:
-        """Whether claims are to be listed for it now."""
+        """Whether claims must be listed for it now."""
         evidence, now = self.evidence(unit), self._clock()
         if evidence.asked or evidence.prepared or any(self._listings.get(key, (0.0, 0.0))[0] > now for key in unit):
             return False
@@ -147,7 +147,7 @@ class Observations:
         )
 
     def next_time(self, unit: Unit, placement: Placement) -> float:
-        """When something may be due for it, by the clock; infinite if only a change can make it so."""
+        """When something could be due for it, by the clock; infinite if only a change can make it due."""
         now = self._clock()
         times = [
             until for table in (self._asked, self.pinned_until) for key in unit if (until := table.get(key, 0)) > now
@@ -171,7 +171,7 @@ class Observations:
 
 
 def _held(table: Mapping[str, Holders], unit: Unit) -> bool | None:
-    """Held if one of them is, free if all are known to be."""
+    """True if one of the devices is held, False if all are known to be free, None otherwise."""
     if any(table.get(key) for key in unit):
         return True
     return False if all(key in table for key in unit) else None

@@ -1,6 +1,6 @@
-"""The state in which a run finds a device: by what an earlier run left, by its holders, by the operator's split.
+"""The state in which a run starts with a device: from an earlier run, from its holders, and from the operator's split.
 
-Pure functions over values; `rounds` keeps what they return. How a device moves from there is `states`.
+Pure functions over values; `rounds` keeps their results. `states` decides how a device moves from there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ __all__ = ["Found", "placed", "restored", "targets_by_split"]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The devices that discovery lists, by unit, and what is known of each unit. `held` are those that pods hold."""
+    """The devices that discovery lists, by unit, and the evidence for each unit. `held` are those that pods hold."""
 
     devices: Mapping[str, Device]
     units: Mapping[str, Unit]
@@ -29,7 +29,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def restored(placement: Placement, evidence: Evidence, *, rebooted: bool) -> Placement:
-    """Where a device is after a restart: what the kubelet's checkpoint holds is the plugin's, what a claim holds DRA's.
+    """The state of a device after a restart: the plugin keeps devices in the kubelet's checkpoint, DRA claimed ones.
 
     After a reboot the kubelet admits a pod again only if the devices that it held are Healthy.
     """
@@ -41,18 +41,18 @@ def restored(placement: Placement, evidence: Evidence, *, rebooted: bool) -> Pla
     elif evidence.prepared and not state.in_slice:
         state = DeviceState.DISPUTED if held is None else DeviceState.PUBLISHED
     elif state is DeviceState.WITHDRAWN:
-        state = DeviceState.TAINTED  # claims may have come while nothing ran
+        state = DeviceState.TAINTED  # claims can have been allocated in the meantime
     return replace(placement, state=state)
 
 
 def placed(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
-    """The state with every device that was found in it; the devices of one unit have one placement.
+    """The state with every found device in it; the devices of one unit share one placement.
 
-    Other settings than the state was made with replace what operators have asked for.
+    If the settings differ from those with which the state was made, they replace the operators' commands.
     """
     settings = settings_text(serve)
     without_policy = settings_text(replace(serve, split=replace(serve.split, keep_free=0)))
-    if state.settings == without_policy:  # a policy moves devices later, and undoes no command
+    if state.settings == without_policy:  # a policy moves devices later, and does not revert commands
         state = replace(state, settings=settings)
     if state.settings != settings:
         state = replace(state, settings=settings, handover=None)
@@ -80,7 +80,7 @@ def _placement(unit: Unit, state: SplitState, targets: Mapping[str, ServeMode], 
 
 
 def _first_state(evidence: Evidence, target: ServeMode, *, claims_had_it: bool) -> DeviceState:
-    """`claims_had_it`: the device may still be in a slice, and the scheduler may have given it to a claim."""
+    """`claims_had_it`: the device can still be in a slice, so the scheduler could have allocated it to a claim."""
     if evidence.prepared:
         return DeviceState.PUBLISHED if evidence.held_by_pod is False else DeviceState.DISPUTED
     if evidence.held_by_pod is not False:
@@ -112,14 +112,14 @@ def _kept_free(count: int, targets: Mapping[str, ServeMode], on_dra: Collection[
 def targets_by_split(
     devices: Iterable[Device], split: Split, on_dra: Collection[str], held: Collection[str]
 ) -> dict[str, ServeMode]:
-    """Where the operator's split wants each device; `on_dra` are those already there, `held` those that pods hold."""
+    """The side of each device in the operator's split; `on_dra` are already there, and pods hold `held`."""
     devices = sorted(devices, key=lambda device: natural_order(device.id), reverse=True)
     if split.attributes:
         chosen = {device.id for device in devices if _matches(device, split.attributes)}
     elif split.dra is None:
         chosen = {device.id for device in devices if device.id not in held}
     else:
-        # The kubelet is advised to take the first devices, so that the last ones are the most likely to be free.
+        # We prefer the first devices in preferences for the kubelet, so the last ones are the most likely to be free.
         last_first = sorted(devices, key=lambda device: (device.id not in on_dra, device.id in held))
         chosen = {device.id for device in last_first[: split.dra]}
     return {device.id: ServeMode.DRA if device.id in chosen else ServeMode.DEVICE_PLUGIN for device in devices}

@@ -1,7 +1,7 @@
-"""Who holds the devices of a resource: pods, by the kubelet's checkpoint and pod-resources; claims, by the API server.
+"""The holders of a resource's devices: pods, by the kubelet's checkpoint and pod-resources; claims, by the API server.
 
-Claims are read by one LIST when a device waits for them, page by page, and never watched: they have no selector by
-node, so a watch would send every claim of the cluster to every node.
+Claims are read page by page with a single LIST when a device waits for them, and never watched: they cannot be selected
+by node, so a watch would send every claim of the cluster to every node.
 """
 
 import logging
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from plugwright import quantity
-from plugwright.errors import HoldersUnknown, MessageTooLarge, PeerRefused, PlugwrightError
+from plugwright.errors import HoldersUnknown, MalformedMessage, MessageTooLarge, PeerRefused, PlugwrightError
 from plugwright.kube.answers import ListPages
 from plugwright.kube.api_client import segment
 from plugwright.sdk.daemon import ResourceRuntime
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 _PAGE = 250
-_STARTS = 3  # a list whose pages have expired is read from its start again
+_STARTS = 3  # number of attempts; a list whose pages have expired is read from the start again
 
 
 class ClusterReader(Protocol):
@@ -52,19 +52,19 @@ class Prepared(Protocol):
 
 
 class PodHolders:
-    """The pods that hold devices of one resource; the kubelet has stored an answer to Allocate `stored` seconds later.
+    """The pods that hold devices of one resource; the kubelet stores an answer to Allocate within `stored` seconds.
 
-    A kubelet that was stopped in between stores it when it goes on, before it has written the checkpoint that is read
+    A kubelet that was stopped in between stores it when it continues, before it writes the checkpoint that is read
     here.
     """
 
     def __init__(self, runtime: ResourceRuntime, stored: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._runtime, self._clock = runtime, clock
         self._admission = runtime.settings.limits.allocate + stored
-        self._seen: dict[str, float] = {}  # the allocations whose pods the kubelet has listed since
+        self._seen: dict[str, float] = {}  # allocations whose pods the kubelet has since listed
 
     async def stored(self) -> frozenset[str]:
-        """Devices that the checkpoint gives to containers, of ended pods too."""
+        """Devices that the checkpoint assigns to containers, including those of ended pods."""
         return frozenset(await self._runtime.holdings.stored())
 
     async def pods(self) -> dict[str, str]:
@@ -75,10 +75,11 @@ class PodHolders:
         return pods
 
     async def of(self, candidates: Collection[str]) -> dict[str, str]:
-        """The pod of each candidate that is held, or a description if the pod is not known.
+        """The pod of each held candidate, or a description if the pod is not known.
 
-        The candidates must be Unhealthy in the list by now. A kubelet that has read the list writes its checkpoint
-        (4.31), so what is in neither source then is free: but for an answer to Allocate that it has yet to store.
+        The candidates must already be Unhealthy in the list. A kubelet that has read the list writes its checkpoint
+        (4.31), so a device that is then in neither source is free, except for an answer to Allocate that is not stored
+        yet.
         """
         holders = await self.pods()
         if any(device_id not in holders for device_id in candidates):
@@ -91,7 +92,7 @@ class PodHolders:
         return {device_id: holders[device_id] for device_id in candidates if device_id in holders}
 
     async def active(self) -> frozenset[str]:
-        """Devices that pods hold now, by pod-resources alone: enough for a guess."""
+        """Devices that pods hold now, according to pod-resources only: good enough for an estimate."""
         return frozenset(await self.pods()) | self._just_allocated()
 
     def _just_allocated(self) -> frozenset[str]:
@@ -101,13 +102,13 @@ class PodHolders:
 
 
 class ClaimHolders:
-    """The claims that have devices of one driver's pool, which is its node's, and what the Node says."""
+    """The claims with devices of one driver's pool, which is that of its node, and the Node's allocatable."""
 
     def __init__(self, api: ClusterReader, driver: str, node: str) -> None:
         self._api, self._driver, self._node = api, driver, node
 
     async def by_device(self) -> dict[str, list[str]]:
-        """By the name of each device of the pool that is allocated, the claims that have it, from one LIST."""
+        """The claims that have each allocated device of the pool, by the name of the device, from one LIST."""
         for _ in range(_STARTS):
             try:
                 holders: dict[str, list[str]] = {}
@@ -131,7 +132,7 @@ class ClaimHolders:
 
 
 class HolderSources(msgspec.Struct, frozen=True):
-    """Who holds devices: pods, claims of the cluster, and claims prepared on this node."""
+    """The sources of holders: pods, claims of the cluster, and claims prepared on this node."""
 
     pods: PodHolders
     claims: ClaimHolders
@@ -139,7 +140,7 @@ class HolderSources(msgspec.Struct, frozen=True):
 
 
 async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
-    """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
+    """Lists without a resourceVersion, so that the server reads its store instead of a cache that could be outdated."""
     pages = ListPages(_CLAIMS, _PAGE)
     while True:
         try:
@@ -148,19 +149,36 @@ async def _pages(api: ClusterReader) -> AsyncIterator[Iterable[object]]:
             if pages.shrink():
                 continue
             raise
+        if page.get("kind") != "ResourceClaimList":  # an empty list of anything else says nothing about claims
+            raise MalformedMessage(f"the answer must be a ResourceClaimList, got {page.get('kind')!r:.80}")
         yield pages.take(page)[0]
         if not pages.more:
             return
 
 
 def allocated_devices(claims: Iterable[object], driver: str, pool: str) -> Iterator[tuple[str, str]]:
-    """Each claim, as namespace/name, with a device of the pool that it has; admin access holds no device."""
+    """Each claim, as namespace/name, with an allocated device of the pool; admin access holds no device.
+
+    Raises `MalformedMessage` if a claim cannot be read, because it could hold any device.
+    """
     for claim in claims:
-        metadata, results = _at(claim, "metadata"), _at(claim, "status", "allocation", "devices", "results")
-        for result in results if isinstance(results, list) else ():
+        metadata = _at(claim, "metadata")
+        for result in _results(claim):
             holds = _at(result, "adminAccess") is not True
             if holds and (_at(result, "driver"), _at(result, "pool")) == (driver, pool):
                 yield clean(f"{_at(metadata, 'namespace')}/{_at(metadata, 'name')}"), str(_at(result, "device"))
+
+
+def _results(claim: object) -> list[object]:
+    """What the claim was given: nothing if a part on the way is absent."""
+    value = claim
+    for key in ("status", "allocation", "devices", "results"):
+        value = value.get(key) if isinstance(value, Mapping) else ""
+        if value is None:
+            return []
+    if isinstance(value, list):
+        return value
+    raise MalformedMessage(f"each claim must have its allocation, got {claim!r:.80}")
 
 
 def _at(value: object, *keys: str) -> object:

@@ -1,8 +1,8 @@
-"""Devices that leave the kubelet's list: when they may, and when pods need them back.
+"""Devices that leave the kubelet's list: when they can leave, and when pods need them back.
 
-The scheduler counts the Node's allocatable, which the kubelet writes up to 10 s after its list has changed. A pod that
-is bound meanwhile is rejected if no device is left for it. So a device leaves the list while a pod holds it, or while
-another device is free; and until the Node is seen with fewer devices, it returns when pods have taken all the others.
+The scheduler uses the Node's allocatable, which the kubelet writes up to 10 s after a change of its list. A pod bound
+in that time is rejected if no device is left for it. So a device leaves the list while a pod holds it, or while another
+device is free; and until the Node shows fewer devices, it returns when pods have taken all the others.
 
 This is an optimisation: it avoids rejected pods, and ends after a while. Double allocation is prevented elsewhere.
 """
@@ -19,18 +19,18 @@ __all__ = ["Leaving"]
 
 
 class _LeavingUnit(msgspec.Struct, frozen=True):
-    """Times by the clock. `lacking_since`: the unit is free, and no other one is for the pods that come."""
+    """Times by the clock. `lacking_since`: the unit is free, and no other unit is free for incoming pods."""
 
     asked: float
-    entry: int  # of the unit into its state; all of the following is of that state
+    entry: int  # of the unit into its state; the following fields refer to that state
     entered: float
     lacking_since: float | None
-    was_lacking: bool  # at the last look before this state, which has decided
+    was_lacking: bool  # at the last observation in the previous state, which decided
     uncounted_since: float | None = None
 
 
 class Leaving:
-    """Of the units that are to leave the list; `is_careful` is False if all devices are to leave it."""
+    """The units that should leave the list; `is_careful` is False if all devices should leave it."""
 
     def __init__(self, settings: MoveSettings, is_careful: Callable[[], bool]) -> None:
         self.is_careful = is_careful
@@ -39,11 +39,11 @@ class Leaving:
         self._compared = float("-inf")
 
     def keep(self, units: Collection[Unit]) -> None:
-        """The others do not leave any more, or have left."""
+        """Forgets all other units, which stay or have left."""
         self._leaving = {unit: record for unit, record in self._leaving.items() if unit in units}
 
     def look(self, unit: Unit, entry: int, *, lacking: bool) -> None:
-        """What is seen of a unit, in the state of this entry."""
+        """Records an observation of a unit in the state of this entry."""
         now = self._clock()
         before = self._leaving.get(unit)
         since = now if lacking else None
@@ -58,7 +58,7 @@ class Leaving:
             self._leaving[unit] = replace(before, lacking_since=since)
 
     def may_leave(self, unit: Unit, entry: int) -> bool:
-        """Whether a listed unit may be withheld: also if no pod takes it for a while."""
+        """Whether a listed unit can be withheld; also if no pod has taken it for a while."""
         found = self._found(unit, entry)
         if found is None:
             return not self.is_careful()
@@ -66,14 +66,14 @@ class Leaving:
         return since is None or now - since >= self._settings.unwanted or now - found.asked >= self._settings.patience
 
     def is_needed(self, unit: Unit, entry: int) -> bool:
-        """Whether a withheld unit is to be listed again: pods that were bound have taken all others, or may now."""
+        """Whether a withheld unit should be listed again: bound pods have taken all others, or could now."""
         found = self._found(unit, entry)
         if found is None or found.lacking_since is None or found.was_lacking or not self.is_counted(unit, entry):
             return False
         return self._clock() - found.asked < self._settings.patience
 
     def is_counted(self, unit: Unit, entry: int) -> bool:
-        """Whether the scheduler may still bind pods to a withheld unit."""
+        """Whether the scheduler could still bind pods to a withheld unit."""
         found = self._found(unit, entry)
         if found is None:
             return self.is_careful()
@@ -82,7 +82,7 @@ class Leaving:
         return not seen and now - found.entered < self._settings.counted
 
     def is_comparison_due(self) -> bool:
-        """Whether the Node is to be read again: not at every look."""
+        """Whether the Node should be read again, which is not necessary for every observation."""
         now = self._clock()
         if now - self._compared < self._settings.comparison:
             return False
@@ -90,7 +90,7 @@ class Leaving:
         return True
 
     def compare(self, allocatable: int, offered: int) -> None:
-        """The Node's allocatable with the devices that the list offers: a lower one counts none that was withheld."""
+        """Compares the Node's allocatable with the listed devices: unless higher, it counts no withheld device."""
         now = self._clock()
         for unit, found in self._leaving.items():
             if allocatable > offered:

@@ -1,4 +1,4 @@
-"""The split as operators see and command it: `move`, `handover`, and which device waits for whom."""
+"""The operators' view of the split and its commands: `move`, `handover`, and the reason why a device waits."""
 
 from collections.abc import Mapping
 
@@ -38,7 +38,7 @@ class OperatedSplit(DeviceSplit):
         return cls(runtime, SplitFile(files.split), HolderSources(pods, claims, prepared), settings)
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        """Returns when the request is on disk, with what follows from it."""
+        """Returns when the request is on disk, with a summary of its effects."""
         if name not in COMMANDS:
             raise ConfigError(f"no command {name!r} (there are: {', '.join(COMMANDS)})")
         if set(arguments) != _ARGUMENTS[name]:
@@ -52,7 +52,7 @@ class OperatedSplit(DeviceSplit):
         return _summary(self, tuple(self.placements.value))
 
     def status(self) -> dict[str, object]:
-        """The devices in their natural order."""
+        """The status of the placement, with the devices in natural order."""
         placements, prepared = self.placements.value, self.observations.prepared
         devices = {
             key: device_status(key, placed.state, placed.target, waits_for(self, key, placed), prepared.get(key, ()))
@@ -62,7 +62,7 @@ class OperatedSplit(DeviceSplit):
 
 
 def waits_for(split: DeviceSplit, device_id: str, placement: Placement) -> str:
-    """Why the device is not where it is to be; empty if it is."""
+    """Why the device is not on its target side; empty if it is."""
     unit, observations, problem = split.unit(device_id), split.observations, split.problem.value
     prepared = sorted({claim for key in unit for claim in observations.prepared.get(key, ())})
     allocated = sorted({claim for key in unit for claim in observations.claims(key)})
@@ -90,7 +90,7 @@ def waits_for(split: DeviceSplit, device_id: str, placement: Placement) -> str:
 
 
 def _summary(split: DeviceSplit, devices: tuple[str, ...]) -> str:
-    """One line: how many devices are there, and which wait for whom."""
+    """One line: the number of devices on each side, and the reason of each waiting one."""
     placements = split.placements.value
     waiting = {key: text for key in devices if (text := waits_for(split, key, placements[key]))}
     offered = [placements[key].state.offered_by for key in devices]

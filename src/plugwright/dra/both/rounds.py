@@ -1,7 +1,7 @@
-"""One round of moves: what is known of the holders is read, and every device that can go on its way does.
+"""One round of moves: reads the holders and advances every device that can move.
 
-`states` decides, by what `device_observations` knows. If a source cannot be read, a round says why, and the devices
-that wait for it stay where they are.
+`states` decides with the evidence of `device_observations`. If a source cannot be read, a round returns the reason, and
+the devices that wait for it stay where they are.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _STAY = "devices stay where they are: {}"
 
 
 class DeviceUnits:
-    """`by_device` are those of the devices that were listed at the last `find`."""
+    """The units of devices. `by_device` are those of the devices listed at the last `find`."""
 
     def __init__(self, inventory: Inventory) -> None:
         self.by_device: Mapping[str, Unit] = {}
@@ -47,7 +47,7 @@ class DeviceUnits:
 
     @property
     def offered(self) -> frozenset[str]:
-        """The devices that the kubelet's list has as Healthy."""
+        """The Healthy devices in the kubelet's list."""
         snapshot = self._inventory.latest.value
         if snapshot is None:
             return frozenset()
@@ -72,12 +72,12 @@ class DeviceUnits:
         return self.by_device.get(device_id, (device_id,))
 
     def known(self, device_ids: Collection[str]) -> list[Unit]:
-        """Those of which every device is among these."""
+        """The units whose devices are all among these."""
         return [unit for unit in self._distinct if all(key in device_ids for key in unit)]
 
 
 class SplitRounds:
-    """`changing` is held while placements change."""
+    """Runs rounds. `changing` is held while placements change."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class SplitRounds:
         self.loaded = False
         self._runtime, self._kept, self._observations = runtime, kept, observations
         self._sources, self._settings = sources, settings
-        self._placed: Mapping[str, Unit] = {}  # the units that have placements
+        self._placed: Mapping[str, Unit] = {}  # units with a placement
         self._start_held: frozenset[str] | None = None
 
     @property
@@ -105,7 +105,7 @@ class SplitRounds:
         return serve.split.keep_free > 0 and serve.api is ServeMode.BOTH and self.state.handover is None
 
     async def round(self) -> str:
-        """Whatever can move now, moves; returns why something cannot, empty if nothing is in the way."""
+        """Moves every device that can move now; returns the reason why others cannot, empty if there is none."""
         if not self.loaded and not await self._load():
             return "another process of the daemon decides until it ends"
         async with self.changing:
@@ -118,7 +118,7 @@ class SplitRounds:
         return next(filter(None, problems), "")
 
     async def advance(self) -> None:
-        """The states that follow from what is known; some follow from another."""
+        """Changes states by the present evidence; repeats, because one state can follow from another."""
         for _ in DeviceState:
             self._find_units()
             changes: dict[str, Placement] = {}
@@ -133,7 +133,7 @@ class SplitRounds:
             await self._kept.commit(replace(self.state, placements={**self.state.placements, **changes}))
 
     def unsettled(self) -> list[Unit]:
-        """Those that are not where they are to be, or that a claim may want elsewhere; of many devices, few are."""
+        """The units not on their target side, or that a claim could need elsewhere; usually few."""
         placements, claimed = self.state.placements, {*self._observations.asked(), *self._observations.prepared}
         return [
             unit
@@ -145,19 +145,19 @@ class SplitRounds:
         self.units.name(self.state.placements)
         ids, held = self.units.ids, self._sources.prepared.held().items()
         prepared = {ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids}
-        # Claims whose files are lost are known to the ledger, by the kubelet.
+        # Claims whose files are lost are known to the ledger from the kubelet.
         claimed = self._runtime.ledger.claimed(self._runtime.resource)
         self._observations.set_prepared({**claimed, **prepared})
 
     async def _load(self) -> bool:
-        """What an earlier run left, corrected by who holds what; False while another daemon decides."""
+        """Loads the state of an earlier run, corrected by the present holders; False while another daemon decides."""
         await self._sources.prepared.read()
         state = await self._kept.load()
         if state is None:
             return False
         if not state.placements:
             await self._runtime.ledger.read()
-            # Without the files of an earlier run and without the kubelet, any device may belong to a claim.
+            # Without the files of an earlier run and without the kubelet, any device could belong to a claim.
             state = replace(state, lost=state.lost or bool(self._runtime.ledger.claims_unknown))
         self._start_held = None
         with suppress(HoldersUnknown):
@@ -197,7 +197,7 @@ class SplitRounds:
         self.note_prepared()
 
     async def _read_leaving(self) -> str:
-        """Reads what pods need of the list while devices leave it; returns why that is not possible."""
+        """Reads the pods' need of the list while devices leave it; returns why that is impossible."""
         leaving_units, placements = self._observations.leaving, self.state.placements
         leaving = [unit for unit in self.unsettled() if self._observations.leaves(unit, placements[unit[0]])]
         leaving_units.keep(leaving)
@@ -215,19 +215,19 @@ class SplitRounds:
             any(placements[unit[0]].state is DeviceState.WITHHELD for unit in leaving)
             and leaving_units.is_comparison_due()
         ):
-            with suppress(PlugwrightError):  # it is not waited for longer than the kubelet takes
+            with suppress(PlugwrightError):  # the wait for it ends after the time that the kubelet takes
                 leaving_units.compare(
                     await self._sources.claims.allocatable(self._runtime.resource), len(self.units.offered)
                 )
         return ""
 
     def _has_spare(self, held: Collection[str]) -> bool:
-        """Whether the next pod finds a device in the list that is to stay there."""
+        """Whether the next pod finds a free device that stays in the list."""
         placements, free = self.state.placements, self.units.offered.difference(held)
         return any(placements[key].target is ServeMode.DEVICE_PLUGIN for key in free if key in placements)
 
     async def _read_pods(self) -> str:
-        """Reads which pods hold the devices that wait for them; returns why that is not possible."""
+        """Reads the pods that hold waiting devices; returns why that is impossible."""
         self._observations.forget_free()
         placements = self.state.placements
         waiting = [unit for unit in self.unsettled() if self._observations.waits_for_pods(unit, placements[unit[0]])]
@@ -239,7 +239,7 @@ class SplitRounds:
         return ""
 
     async def _read_claims(self) -> str:
-        """Lists claims, once for all devices that wait for that; returns why that is not possible."""
+        """Lists claims, once for all waiting devices; returns why that is impossible."""
         placements = self.state.placements
         waiting = [unit for unit in self.unsettled() if self._observations.waits_for_claims(unit, placements[unit[0]])]
         entries = self._observations.entries(waiting)
@@ -254,7 +254,7 @@ class SplitRounds:
         return ""
 
     async def _balance(self) -> str:
-        """Moves free devices by the policy, if there is one and no operator has asked for a handover."""
+        """Moves free devices by the policy, if there is one and no operator has requested a handover."""
         if not self.follows_policy:
             return ""
         try:

@@ -1,8 +1,8 @@
-"""The placement of `serve: both`: changed by operators, a policy, and claims that arrive, and kept on disk.
+"""The placement of `serve: both`: changed by operators, a policy, and arriving claims, and stored on disk.
 
-This is what the driver, operators and claims see of it; when and why a device moves is `rounds`. If a source cannot be
-read, devices stay where they are, and `status` says why. Allocate and Prepare refuse what the other API has, whatever
-happens here.
+This is its interface for the driver, operators and claims; `rounds` decides when and why a device moves. If a source
+cannot be read, devices stay where they are, and `status` reports the reason. Independently of this, Allocate and
+Prepare refuse devices of the other API.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ __all__ = ["DeviceSplit"]
 
 logger = logging.getLogger(__name__)
 
-_FOLLOWING = 1.0  # seconds after which another daemon's decisions are read again
+_FOLLOWING = 1.0  # seconds between reads of another daemon's decisions
 
 
 class DeviceSplit:
-    """`placements` are published when they have taken effect; `problem` is why nothing moves, empty if it does.
+    """`placements` are published when they take effect; `problem` is why no device moves, empty if devices can move.
 
     `rounds` is notified after each round.
     """
@@ -64,7 +64,7 @@ class DeviceSplit:
 
     @property
     def is_deciding(self) -> bool:
-        """Whether it is known where the devices are, and no other process decides."""
+        """Whether the placements are known and this process decides about them."""
         return self._moves.loaded
 
     def in_slices(self, devices: Mapping[str, Device]) -> Collection[str] | None:
@@ -84,7 +84,7 @@ class DeviceSplit:
         return self._moves.units.of(device_id)
 
     def confirm(self, published: Mapping[str, bool], *, taints_dropped: bool = False) -> None:
-        """If the server keeps no taints, a device that moves away leaves the slices first."""
+        """Receives the published devices. If the server drops taints, a moving device leaves the slices first."""
         dropped, self._taints_dropped = self._taints_dropped, taints_dropped
         self._published = published
         self._note_published()
@@ -93,7 +93,7 @@ class DeviceSplit:
         self._wake.notify()
 
     def _note_published(self) -> None:
-        """By the placements of now. Without any, it is not known which devices of the slices these are."""
+        """Notes them by the present placements. Without any, the devices behind the slices' names are unknown."""
         placements = self.placements.value
         if self._published is None or not placements:
             return
@@ -117,7 +117,7 @@ class DeviceSplit:
         return f"{device_id} is offered through the device plugin API; it moves when it is known to be free{reason}"
 
     async def arriving(self, names: Collection[str]) -> None:
-        """Each device stays on the claim's side, or moves there if it is free, within some seconds."""
+        """Keeps each device on the claim's side, or moves it there if it is free, within some seconds."""
         ids = self._moves.units.ids
         for device_id in [ids[name] for name in names if ids.get(name, "") in self.placements.value]:
             for key in self.unit(device_id):
@@ -130,7 +130,7 @@ class DeviceSplit:
         self._wake.notify()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.arrival):
-                # The round that runs now may have begun before the claim came.
+                # The current round can have begun before the claim arrived.
                 await self.rounds.until(lambda: self._state_of(device_id).in_slice or self.rounds.count > begun + 1)
 
     async def move(self, device_id: str, to: ServeMode) -> None:
@@ -142,7 +142,7 @@ class DeviceSplit:
         await self._retarget(dict.fromkeys(self.unit(device_id), to), self.state.handover)
 
     async def hand_over(self, to: ServeMode) -> None:
-        """All devices, and those that are found later, to one side; `both` returns them to the operator's split."""
+        """Moves all devices, including later ones, to one side; `both` returns them to the operator's split."""
         self._check_moves()
         targets = dict.fromkeys(self.placements.value, to)
         if to is ServeMode.BOTH:
@@ -171,7 +171,7 @@ class DeviceSplit:
         self._kept.close()
 
     async def round(self) -> None:
-        """Whatever can move now, moves."""
+        """Moves every device that can move now."""
         if self._devices:
             try:
                 self._set_problem(await self._moves.round())
@@ -190,7 +190,7 @@ class DeviceSplit:
         self._wake.notify()
 
     def _pause(self) -> float | None:
-        """Seconds until something may be due, None if only a change can make it so."""
+        """Seconds until something could be due, None if only a change can make it due."""
         now, due = self.settings.clock(), math.inf
         if not self._moves.loaded and self._devices:
             due = now + _FOLLOWING
@@ -210,7 +210,7 @@ class DeviceSplit:
         return self._moves.units.devices
 
     def _is_shared(self) -> bool:
-        """Whether devices stay in the kubelet's list while others leave it."""
+        """Whether some devices stay in the kubelet's list while others leave it."""
         return self.state.handover is None
 
     def _placements_changed(self) -> None:
@@ -222,7 +222,7 @@ class DeviceSplit:
         self._wake.notify()
 
     def _notice_devices(self) -> None:
-        """Only new devices are of interest; the list is also published because of what is decided here."""
+        """Reacts to new devices only, because the list is also published after decisions made here."""
         if self._devices.keys() - self.placements.value.keys():
             self._wake.notify()
 

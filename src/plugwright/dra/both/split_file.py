@@ -1,11 +1,11 @@
-"""The placements of a resource's devices: on disk, over restarts and reboots, and then in effect.
+"""The placements of a resource's devices: first stored on disk, over restarts and reboots, and then in effect.
 
-A state that is in effect before it is on disk could be forgotten by a crash, and the device offered by both APIs. A
-file that cannot be used, damaged or of a later version, is set aside, and every device then counts as disputed until
-its holders are known: which API had it is never guessed.
+A crash could forget a state that is in effect before it is on disk, and then both APIs would offer the device. A file
+that is damaged or of a later version is set aside, and every device then counts as disputed until its holders are
+known: the API that had it is never guessed.
 
-An old and a new daemon may run side by side during an upgrade. The one that has the lock decides; the other follows
-the file. If there is a lock and no file, `serve: dra` was in force last, and all devices belonged to claims.
+An old and a new daemon can run side by side during an upgrade. The daemon with the lock decides; the other follows the
+file. If there is a lock but no file, `serve: dra` was in force last, and all devices belonged to claims.
 """
 
 import logging
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _DISK_LIMIT = 5.0  # seconds
-_MOST_ABSENT = 1000  # devices that are remembered though discovery no longer lists them
+_MOST_ABSENT = 1000  # devices remembered although discovery no longer lists them
 _REASONS = {
     DeviceState.WITHHELD: "moves to DRA, when the pod that holds it ends",
     DeviceState.PUBLISHED: "served by DRA",
@@ -44,10 +44,10 @@ _REASONS = {
 
 
 class SplitState(msgspec.Struct, frozen=True):
-    """`handover` is the side that an operator wants all devices on, None if that is left to the split.
+    """`handover` is the side on which an operator wants all devices, None if the split decides.
 
-    `settings` are those that the targets were made by, as a text. `lost`: there was a state, and it is not known.
-    `all_claims`: there was none, because claims had all devices.
+    `settings` are those by which the targets were chosen, as text. `lost`: there was a state, but it is not known.
+    `all_claims`: there was no state, because claims had all devices.
     """
 
     placements: Mapping[str, Placement] = {}
@@ -66,7 +66,7 @@ class _SplitContent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SplitFile:
-    """The methods block: for a thread, one at a time."""
+    """The methods block: call them in a thread, one at a time."""
 
     def __init__(self, path: Path, boot_id: Path = BOOT_ID) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class SplitFile:
         self._lock = PlacementLock(path.with_suffix(".lock"))
 
     def lock_and_load(self) -> tuple[bool, SplitState]:
-        """Whether this process decides from now on, until `close`; and what was recorded. OSError if unreadable."""
+        """Whether this process decides from now on until `close`, and the recorded state. OSError if unreadable."""
         had_driver = self._lock.exists()
         decides = self._lock.take()
         return decides, self._load(had_driver)
@@ -96,7 +96,7 @@ class SplitFile:
         return SplitState(content.devices, content.handover, content.settings, content.boot)
 
     def save(self, state: SplitState, present: Collection[str]) -> None:
-        """`present` are the devices that discovery lists; of the others, only so many are kept."""
+        """Writes the state. `present` are the devices that discovery lists; only a limited number of others is kept."""
         absent = sorted(state.placements.keys() - set(present))[:_MOST_ABSENT]
         kept = {key: state.placements[key] for key in sorted({*absent, *(state.placements.keys() & set(present))})}
         boot = self.boot_id()
@@ -107,23 +107,23 @@ class SplitFile:
 
 
 class KeptPlacements:
-    """`latest` are those in effect; until there are any, no device is offered to the kubelet.
+    """`latest` are the placements in effect; until there are any, no device is offered to the kubelet.
 
-    `on_enter` is called with each device that enters another state.
+    `on_enter` is called for each device that enters another state.
     """
 
     def __init__(self, runtime: ResourceRuntime, file: SplitFile, on_enter: Callable[[str], None]) -> None:
         self.latest: Latest[Mapping[str, Placement]] = Latest({})
         self.state = SplitState()
-        self.rebooted = False  # since the state was written that was loaded
+        self.rebooted = False  # since the loaded state was written
         self._resource, self._inventory = runtime.resource, runtime.inventory
         self._file, self._on_enter = file, on_enter
-        # One at a time: on a disk that hung, an earlier state never replaces a later one.
+        # One at a time: on a disk that hung, an earlier state must not replace a later one.
         self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT, at_once=1)
         self._inventory.withhold({}, offered=())
 
     async def load(self) -> SplitState | None:
-        """What an earlier run left; None, with that in effect, while another process decides. OSError, PluginError."""
+        """The last state; None, with that state in effect, while another process decides. OSError, PluginError."""
         decides, state = await self._disk.run(self._file.lock_and_load)
         if not decides:
             if state.all_claims:
@@ -172,5 +172,5 @@ class KeptPlacements:
 
 
 def settings_text(serve: ServeSettings) -> str:
-    """What the targets follow from: other settings, other targets."""
+    """The settings from which the targets follow: other settings mean other targets."""
     return msgspec.json.encode((serve.api, serve.split)).decode()

@@ -1,8 +1,8 @@
 """The state machine of a device under `serve: both`: pure functions over values.
 
 `LISTED` offers a device through the device plugin API, `PUBLISHED` through claims; in every other state no API offers
-it, and its holder keeps it. `next_state` decides over what is known, and `rounds` carries it out: a state is on disk
-before it takes effect.
+it, and its holder keeps it. `next_state` decides from the evidence, and `rounds` executes the decision: a state is on
+disk before it takes effect.
 
     from       to         when
     ---------  ---------  -------------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ before it takes effect.
     DISPUTED   PUBLISHED  only claims hold it, and it belongs to claims
     DISPUTED   TAINTED    only claims hold it, and it is to move to the device plugin API
 
-What is not known never leads to a state in which an API offers the device. Devices that are the same hardware, as a
+Unknown evidence never leads to a state in which an API offers the device. Devices that are the same hardware, as a
 device and its parts, are one unit and have one state.
 """
 
@@ -40,7 +40,7 @@ Unit = tuple[str, ...]
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """`target` is the side that the operator, or with `by_policy` the policy, wants the device on."""
+    """`target` is the side chosen by the operator, or with `by_policy` by the policy."""
 
     state: DeviceState = msgspec.field(name="phase")  # its name in the split file
     target: ServeMode
@@ -48,11 +48,11 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about one unit; None is not known.
+    """The evidence about one unit; None means unknown.
 
-    `asked`: a claim names one of its devices and is not prepared yet. `pinned`: a pod that held it before a reboot may
-    still have to be admitted again, for which the device must be Healthy. `in_flight_over`: the taint has been in the
-    slice for as long as an allocation takes that the scheduler had begun before. `may_leave`, `needed` and `counted`
+    `asked`: a claim names one of its devices and is not prepared yet. `pinned`: a pod that held it before a reboot
+    could still be admitted again, for which the device must be Healthy. `in_flight_over`: the taint has been in the
+    slice for at least as long as an earlier allocation by the scheduler can take. `may_leave`, `needed` and `counted`
     are those of `leaving`.
     """
 
@@ -69,7 +69,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_state(placement: Placement, evidence: Evidence) -> DeviceState:
-    """The state that follows, or the same one if something must be known or must end first."""
+    """The next state, or the same one if something must be known or must end first."""
     if placement.state is DeviceState.DISPUTED:
         return _settled(_in_slice(placement), evidence)
     if placement.state in (DeviceState.LISTED, DeviceState.WITHHELD):
@@ -108,7 +108,7 @@ def _next_in_slice(placement: Placement, evidence: Evidence) -> DeviceState:
 
 
 def _in_slice(placement: Placement) -> DeviceState:
-    """With the taint, only the claim that has named it gets it."""
+    """The state that offers it to claims; with the taint, only the claim that has named it can get it."""
     return DeviceState.PUBLISHED if placement.target is ServeMode.DRA else DeviceState.TAINTED
 
 
@@ -123,7 +123,7 @@ def _settled(in_slice: DeviceState, evidence: Evidence) -> DeviceState:
 
 
 def reconsidered(placement: Placement, evidence: Evidence) -> Placement:
-    """The policy moves what is free, and waits for no holder: a device that turns out to be wanted goes back."""
+    """Corrects a move by the policy, which moves free devices only and waits for no holder: a needed device returns."""
     claimed = evidence.asked or evidence.prepared or evidence.held_by_claim
     if placement.by_policy and placement.state is DeviceState.WITHHELD and (evidence.held_by_pod or evidence.needed):
         return Placement(placement.state, ServeMode.DEVICE_PLUGIN)
@@ -133,9 +133,9 @@ def reconsidered(placement: Placement, evidence: Evidence) -> Placement:
 
 
 def balanced(placements: Mapping[str, Placement], idle: Collection[str], keep_free: int) -> dict[str, ServeMode]:
-    """The moves of units that leave `keep_free` on each side; none where that would take them from the other side.
+    """The moves that leave `keep_free` units free on each side; none if the other side would lack them.
 
-    `idle` are the units without a holder; those on their way count where they go.
+    `idle` are the units without a holder; moving units count on their target side.
     """
     free: dict[ServeMode, list[str]] = {ServeMode.DEVICE_PLUGIN: [], ServeMode.DRA: []}
     for unit in sorted(idle, key=natural_order):

@@ -1,8 +1,8 @@
-"""When a failed device gets which taint effect, and how many of them may evict their pods.
+"""Decides when a failed device gets which taint effect, and how many devices can have their pods evicted.
 
-`decide` is the whole policy: grace, budget and flapping, over values. Times in it are of the clock that counts from the
-node's boot, so that setting the node's time grants no evictions and takes none away; only `timeAdded`, for the API
-server, is of the calendar. What it remembers is kept by `taint_file`.
+`decide` is the whole policy: grace, budget and flapping, over values. It uses the clock that counts from the node's
+boot, so that setting the node's time neither allows nor prevents evictions; only `timeAdded`, for the API server, is
+calendar time. `taint_file` stores its state.
 """
 
 import math
@@ -34,27 +34,27 @@ NO_EXECUTE = "NoExecute"
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Now: seconds since the boot, and since 1970."""
+    """The present time: seconds since the boot, and since 1970."""
 
     elapsed: float
     wall: float
 
 
 class TaintRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of one device; `added` and `cordoned` are seconds since 1970, the others since the boot."""
+    """The stored state of one device; `added` and `cordoned` are seconds since 1970, the others since the boot."""
 
-    since: float | None = None  # Unhealthy since; None: it has recovered
-    effect: str = ""  # of its taint; empty: it has none
-    added: int = 0  # when that effect was put on it
-    executed: float | None = None  # when NoExecute was last put on it
-    cleared: float | None = None  # when NoExecute was last taken off it
-    cordoned: int = 0  # when the taint of its cordon was put on it; 0: it has none
+    since: float | None = None  # time of the failure; None: it has recovered
+    effect: str = ""  # of its taint; empty: no taint
+    added: int = 0  # when it got that effect
+    executed: float | None = None  # when it last got NoExecute
+    cleared: float | None = None  # when it last lost NoExecute
+    cordoned: int = 0  # when it got the taint of its cordon; 0: no such taint
 
 
 class TaintState(msgspec.Struct, frozen=True):
     """The records of all resources of a node, by resource and device id.
 
-    `unknown_until`: evictions before this process may be missing, so that until then the budget counts as spent.
+    `unknown_until`: earlier evictions could be missing; until then the budget counts as spent.
     """
 
     resources: Mapping[str, Mapping[str, TaintRecord]] = {}
@@ -69,7 +69,7 @@ class TaintState(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """The devices of a resource that need a taint: those that have failed, with whether that may evict, and cordons."""
+    """The devices of a resource that need a taint: failed ones, with whether they can evict pods, and cordoned ones."""
 
     resource: str
     failed: Mapping[str, bool] = {}
@@ -77,7 +77,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class TaintDecision(msgspec.Struct, frozen=True):
-    """`state` from now on, the time of the next change that comes by itself, and who has only NoSchedule, and why."""
+    """The new `state`, the time of the next timed change, and the devices held at NoSchedule with the reasons."""
 
     state: TaintState
     next_change: float
@@ -92,13 +92,13 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 def evictions(state: TaintState, now: float) -> list[float]:
-    """When devices got NoExecute within the last hour, all resources together; sorted."""
+    """When devices got NoExecute within the last hour, for all resources together; sorted."""
     times = (record.executed for records in state.resources.values() for record in records.values())
     return sorted(time for time in times if time is not None and now < time + HOUR)
 
 
 def decide(state: TaintState, observed: Observed, settings: TaintSettings, now: Moment) -> TaintDecision:
-    """Of several devices that may get NoExecute, those that failed first do."""
+    """Decides all effects. Devices that failed first get NoExecute first."""
     before, spent = state.of(observed.resource), evictions(state, now.elapsed)
     records = {device_id: _recovered(record, now) for device_id, record in before.items()}
     until, held_back, granted = math.inf, {}, set()
@@ -121,7 +121,7 @@ def decide(state: TaintState, observed: Observed, settings: TaintSettings, now: 
 
 
 def _verdict(record: TaintRecord, settings: TaintSettings, free_at: float, now: Moment) -> _Verdict:
-    """The effect for a device that may evict, with `free_at` the time when the budget next has room."""
+    """The effect for a device whose pods can be evicted; `free_at` is when the budget next has room."""
     if record.effect == NO_EXECUTE:
         return _Verdict(NO_EXECUTE)
     due = (record.since or 0.0) + settings.grace
@@ -139,7 +139,7 @@ def usual_effect(settings: TaintSettings) -> str:
 
 
 def _free_at(spent: list[float], budget: int) -> float:
-    """When fewer than `budget` of these times are within an hour; `spent` is sorted."""
+    """When fewer than `budget` of these times are within the last hour; `spent` is sorted."""
     if budget <= 0:
         return math.inf
     return spent[-budget] + HOUR if len(spent) >= budget else 0.0
@@ -150,7 +150,7 @@ def _since(record: TaintRecord | None, now: Moment) -> float:
 
 
 def _with_effect(record: TaintRecord, effect: str, now: Moment) -> TaintRecord:
-    """The time of a taint stays while key and effect do: by them Kubernetes tells taints apart."""
+    """Keeps the time of a taint while key and effect stay, because Kubernetes identifies taints by them."""
     if effect == record.effect:
         return record
     changed = replace(record, effect=effect, added=int(now.wall) if effect else 0)

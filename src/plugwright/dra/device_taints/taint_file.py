@@ -1,8 +1,8 @@
-"""The file in which a node remembers its taints over restarts of the daemon.
+"""The file that stores a node's taints over restarts of the daemon.
 
-All resources of a node share it, and so do two daemons while one replaces the other: to grant an eviction, each reads,
-decides and writes it under one lock. A grant that is not on disk is none, since a daemon that is killed again and
-again would otherwise evict once more each time.
+All resources of a node share it, and so do two daemons while one replaces the other: to grant an eviction, each reads
+the file, decides and writes it under one lock. A grant takes effect only once persisted, so a crash loop cannot evict
+repeatedly.
 """
 
 import logging
@@ -32,7 +32,7 @@ _LATEST = 253_402_300_799  # the last second of the year 9999
 
 class _TaintContent(msgspec.Struct, kw_only=True, omit_defaults=True):
     boot: str
-    wall: float  # when it was written: for a reader after a reboot
+    wall: float  # time of writing, for a reader after a reboot
     elapsed: float
     unknown_until: float = 0.0
     resources: dict[str, dict[str, TaintRecord]] = {}
@@ -48,12 +48,12 @@ class _TaintFormat(JsonFormat[_TaintContent]):
 
 
 def moment() -> Moment:
-    """By the clock of the boot that also counts while the machine sleeps."""
+    """The present time; the clock of the boot also counts while the machine sleeps."""
     return Moment(time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
 
 
 class TaintFile:
-    """With None for `path`, state lasts as long as the process. The methods block: for a thread.
+    """If `path` is None, the state lasts as long as the process. The methods block: call them in a thread.
 
     `unreadable` is why earlier evictions are not known; it stays until they would no longer count.
     """
@@ -66,7 +66,7 @@ class TaintFile:
         self._known = TaintState()  # as this object last read or wrote it
 
     def load(self, now: Moment) -> TaintState:
-        """What an earlier process left. StateFileLocked: then it is read before the next grant."""
+        """The state of an earlier process. StateFileLocked: it is read before the next grant."""
         if self._file is None:
             return self._known
         try:
@@ -75,8 +75,8 @@ class TaintFile:
             with self._locked(self._file, now) as stored:
                 self._known = stored
                 if stored != TaintState():
-                    with suppress(OSError):  # no grant goes without a write, so it is said when one is due
-                        self._write(self._file, stored, now)  # its times are of this boot from now on
+                    with suppress(OSError):  # each grant needs a write, which reports the problem when one is due
+                        self._write(self._file, stored, now)  # its times refer to this boot from now on
         except StateFileLocked:
             raise
         except OSError as error:
@@ -86,9 +86,9 @@ class TaintFile:
     def update(
         self, resource: str, mine: TaintState, decide: Callable[[TaintState], TaintDecision], now: Moment
     ) -> TaintDecision:
-        """Decides over what the file has, and writes what comes of it. OSError, with nothing granted, if it cannot.
+        """Decides with the state in the file, and writes the result. OSError, without a grant, if that fails.
 
-        `mine` is what the caller knows of its own resource, newer than the file unless another process has written.
+        `mine` is the caller's state of its own resource, newer than the file unless another process has written.
         """
         if self._file is None:
             return decide(mine)
@@ -101,7 +101,7 @@ class TaintFile:
 
     @contextmanager
     def _locked(self, file: StateFile[_TaintContent], now: Moment) -> Iterator[TaintState]:
-        """What the file has, which no other process changes while inside; what is known here if there is none."""
+        """The state in the file, locked while inside; the state known here if there is no file."""
         unknown: list[TaintState] = []
 
         def recover(error: StateFileDamaged) -> None:
@@ -131,7 +131,7 @@ class TaintFile:
 
 
 def _state(content: _TaintContent, boot: str, now: Moment) -> TaintState:
-    # After a reboot the old times are moved to the new clock: as old as the calendar says, and never in the future.
+    # After a reboot the times are converted to the new clock: as old as the calendar says, but never in the future.
     is_same_boot = bool(boot) and content.boot == boot
     shift = 0.0 if is_same_boot else now.elapsed - content.elapsed - max(0.0, now.wall - content.wall)
 

@@ -1,8 +1,8 @@
-"""The taints of a resource's devices, as ResourceSlices have them: of those that failed, are cordoned or are moving.
+"""The taints of a resource's devices in its ResourceSlices: of failed, cordoned and moving devices.
 
-Which effect a failure has, and when, is `taint_budget`. Nothing here evicts a pod: Kubernetes' own controller does, for
-a taint with NoExecute. A taint with NoSchedule is published at once; one with NoExecute when it is on disk. There is
-one timer for the next change that comes by itself, and none where no such change is due.
+`taint_budget` decides which effect a failure has, and when. This module evicts no pods: Kubernetes' own controller
+does, for a taint with NoExecute. A taint with NoSchedule is published immediately, one with NoExecute once it is on
+disk. One timer waits for the next timed change; without such a change there is none.
 """
 
 import logging
@@ -43,12 +43,12 @@ Taint: TypeAlias = Mapping[str, str]
 
 UNHEALTHY = "plugwright.dev/unhealthy"
 CORDONED = "plugwright.dev/cordoned"
-# Failures that a vendor's own driver reports under a key of its own, by how their code begins; as KEP-5055 advises.
+# Failures that a vendor's own driver reports under its own key, by the prefix of their code; as KEP-5055 advises.
 _VENDOR_KEYS = {"xid-": "gpu.nvidia.com/xid"}
-# The plugin, the daemon or the configuration fails, and not the device: its pods work, and are left alone.
+# The plugin, the daemon or the configuration fails, not the device: its pods work and are left alone.
 _NOT_OF_THE_DEVICE = frozenset({"daemon", "discovery", "held", "holders-unknown", "unconfigured"})
 _DISK_LIMIT = 2.0  # seconds
-_RETRY = 60.0  # seconds until a NoExecute that could not be written down is tried again
+_RETRY = 60.0  # seconds until a NoExecute that could not be written is tried again
 
 
 def observed(resource: str, snapshot: Snapshot) -> Observed:
@@ -58,7 +58,7 @@ def observed(resource: str, snapshot: Snapshot) -> Observed:
 
 
 def taints_for(device: Device, record: TaintRecord) -> tuple[Taint, ...]:
-    """Of one device, as it is without a cordon; sorted by key."""
+    """The taints of one device, passed without its cordon; sorted by key."""
     taints: list[Taint] = []
     if record.cordoned:
         taints.append({"key": CORDONED, "effect": "NoSchedule", "timeAdded": utc(record.cordoned)})
@@ -74,10 +74,10 @@ def taints_for(device: Device, record: TaintRecord) -> tuple[Taint, ...]:
 
 
 class TaintController:
-    """Publishes in `taints` those of each device that has any; None until earlier ones and the devices are known.
+    """Publishes each tainted device's taints in `taints`; None until earlier taints and the devices are known.
 
-    All resources of a daemon have the same `path`, which makes them share the budget; without one, each has a budget of
-    its own. The taint of a device that moves to the other API is `pool_content`'s.
+    All resources of a daemon have the same `path`, so that they share the budget; without one, each has its own budget.
+    `pool_content` adds the taint of a moving device.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TaintController:
         }
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs forever."""
         await self._load()
         unsubscribe = self._inventory.latest.subscribe(self._wake.notify)
         try:
@@ -118,7 +118,7 @@ class TaintController:
             unsubscribe()
 
     async def _until(self, seen: int, next_change: float) -> None:
-        """A change of the devices since `seen`, or the time `next_change`."""
+        """Waits for a change of the devices since `seen`, or for the time `next_change`."""
         wait = max(0.0, next_change - self._clock().elapsed)
         await self._wake.wait(seen, None if math.isinf(wait) else wait)
 
@@ -130,7 +130,7 @@ class TaintController:
             logger.error("earlier taints are not known", extra=facts)
 
     async def _apply(self) -> float:
-        """Publishes what is due now; returns when the next change comes by itself."""
+        """Publishes the changes due now; returns the time of the next timed change."""
         snapshot = self._inventory.latest.value
         if snapshot is None:
             return math.inf
@@ -140,7 +140,7 @@ class TaintController:
         if due.state == self._state:
             decision = due
         else:
-            self._publish(snapshot, without_new.state)  # before the disk, which may take its time
+            self._publish(snapshot, without_new.state)  # before the disk, which can be slow
             decision = await self._written(seen, due, without_new, now)
         self._state, self._held_back = decision.state, decision.held_back
         self._publish(snapshot, decision.state)
@@ -176,7 +176,7 @@ class TaintController:
         self.taints.publish_if_changed({key: tainted for key, tainted in taints.items() if tainted})
 
     def _log(self, decision: TaintDecision) -> None:
-        """Those that get NoExecute, and once those that do not, by reason: a whole node may fail at once."""
+        """Logs devices that get NoExecute, and once those that do not, by reason: a whole node can fail at once."""
         resource = self._inventory.resource
         if decision.granted:
             facts = {"resource": resource, "devices": _names(decision.granted)}

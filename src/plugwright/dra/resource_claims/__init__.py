@@ -1,1 +1,1 @@
-"""ResourceClaims on this node: read, prepared, remembered, and given back."""
+"""ResourceClaims on this node: read, prepared, recorded, and unprepared."""

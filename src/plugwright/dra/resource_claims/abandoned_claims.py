@@ -1,6 +1,6 @@
-"""Claims that no kubelet will unprepare: not finished, of an earlier boot, or kept for a pod that may be gone.
+"""Claims that no kubelet will unprepare: unfinished, of an earlier boot, or kept for a pod that could be gone.
 
-The API server says what became of them. What is prepared in this boot is the kubelet's, which says when it ends.
+The API server shows their state. Claims prepared in this boot belong to the kubelet, which reports their end.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from plugwright.dra.resource_claims import claim_devices
 from plugwright.dra.resource_claims.allocated_claims import ClaimSource
 from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim, State
-from plugwright.errors import ClaimRefused, ClaimWaits, PluginError, PlugwrightError
+from plugwright.errors import ClaimGone, ClaimRefused, PluginError, PlugwrightError
 from plugwright.protocol.dra import Claim
 from plugwright.system.latest import Signal
 from plugwright.system.log_once import LogOnce
@@ -28,7 +28,7 @@ _EXPECTED = (PlugwrightError, OSError)
 
 
 class AbandonedClaims:
-    """`is_wanted` says of a claim's uid whether a call prepares it just now."""
+    """Undoes abandoned claims. `is_wanted` tells whether a call is preparing the claim with a uid."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class AbandonedClaims:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there are claims that are kept for a pod which may be gone."""
+        """Whether claims are kept for a pod that could be gone."""
         return any(claim.state is State.ENDED for claim in self._setup.prepared.latest.value.values())
 
     def note_ended(self) -> None:
-        """A claim has ended that is kept for a pod which may be gone."""
+        """Reports the end of a claim that is kept for a pod that could be gone."""
         self._ended.notify()
 
     async def run(self) -> None:
-        """For ever: looks up claims that were started and not finished, and undoes those that are gone.
+        """Runs forever: looks up unfinished claims, and undoes those that no longer exist.
 
-        At first it writes CDI files again that have vanished since: no kubelet prepares a claim again for a container
-        that it starts again.
+        First it restores CDI files that have vanished since, because no kubelet prepares a claim again when it restarts
+        a container.
         """
         await self._supervised("CDI files of claims not written again", self._restore)
         while True:
@@ -61,7 +61,7 @@ class AbandonedClaims:
             await self._until_lookup()
 
     async def _supervised(self, failure: str, work: Callable[[], Awaitable[None]]) -> None:
-        """The driver serves claims, whatever is wrong with old ones; said once for each reason."""
+        """Logs failures once for each reason: the driver must serve claims despite problems with old ones."""
         try:
             await work()
             self._problems.recovered()
@@ -78,7 +78,7 @@ class AbandonedClaims:
                     await transaction.run(partial(self._setup.files.write_again, claim))
 
     async def _until_lookup(self) -> None:
-        """Soon where a claim has ended that is kept for a pod which may be gone by now."""
+        """Waits for the next lookup: a short time after the end of a claim whose pod could be gone by now."""
         seen = self._ended.count
         if self.has_ended:
             await asyncio.sleep(self._settings.lookup_ended)
@@ -86,14 +86,14 @@ class AbandonedClaims:
             await self._ended.wait(seen, self._settings.lookup)
 
     async def undo(self) -> None:
-        """Undoes claims that no kubelet will unprepare, and that exist no more, are not used or have other devices."""
-        unknown: ClaimWaits | PluginError | None = None
+        """Undoes claims that no kubelet will unprepare, and that no longer exist, are unused or have other devices."""
+        unknown: ClaimRefused | PluginError | None = None
         for claim in (await self._setup.prepared.read()).values():
             if claim.is_awaited(self._setup.prepared.boot_id) or not claim.name:
                 continue
             try:
                 await self._look_up(claim)
-            except (ClaimWaits, PluginError) as error:  # one claim must not keep the others from being undone
+            except (ClaimRefused, PluginError) as error:  # one claim must not keep the others from being undone
                 unknown = error
         if unknown is not None:
             raise unknown
@@ -110,12 +110,10 @@ class AbandonedClaims:
                 await transaction.run(partial(transaction.put, replace(claim, devices=devices)))
 
     async def _devices_now(self, claim: PreparedClaim) -> tuple[ClaimedDevice, ...]:
-        """What the claim was given by now; nothing if it is another claim, has other devices, or has ended for good."""
+        """The claim's present devices; empty if it is another claim, has other devices, or has ended permanently."""
         try:
             allocated = await self._reader.allocated(Claim(claim.namespace, claim.name, claim.uid))
-        except ClaimWaits:
-            raise
-        except ClaimRefused:
+        except ClaimGone:
             return ()
         if claim.state is State.ENDED and not allocated.reserved_for:
             return ()

@@ -1,9 +1,9 @@
-"""The devices of a claim as the plugin and the kubelet get them: plain functions between an allocation and a CDI spec.
+"""The devices of a claim for the plugin and for the kubelet: plain functions between an allocation and a CDI spec.
 
-A request is what a container can have by itself, so allocate() is called for the devices of one request together, and
-its answer is one CDI device: that of the request's first device. The spec names the others too, so that the file alone
-accounts for every device of the claim. A container may also have the whole claim; if two requests then set one variable
-of the environment, the container has the value of the later one.
+A container can get a single request of a claim, so allocate() is called once with all devices of one request, and its
+answer is one CDI device, named after the request's first device. The spec names the other devices too, so that the file
+alone accounts for every device of the claim. A container can also get the whole claim; if two requests then set one
+environment variable, the container has the value of the later one.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,12 +44,12 @@ class ClaimSpec(msgspec.Struct, frozen=True):
 
 
 def cdi_kind(driver: str) -> str:
-    """`<driver>/claim`; a driver's name may begin with a digit, a vendor's in CDI may not."""
+    """`<driver>/claim`; a driver's name can start with a digit, a CDI vendor's cannot."""
     return f"{driver}/claim" if driver[:1].isalpha() else f"dra-{driver}/claim"
 
 
 def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[ClaimedDevice, ...]:
-    """What the checkpoint holds of the claim's devices; one that is unknown here has its name for an id."""
+    """The claim's devices for the checkpoint; the id of an unknown device is its name."""
     return tuple(
         ClaimedDevice(
             result.device,
@@ -66,9 +66,9 @@ def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[Claim
 
 
 def devices_by_request(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, list[Device]]:
-    """What allocate() is called with. Two shares of one device in one request are one device with both.
+    """The devices for allocate(). Two shares of one device in one request are one device with both.
 
-    It has the name of the first share then, which is that of no other claim.
+    It then has the name of the first share, which belongs to no other claim.
     """
     requests: dict[str, dict[str, list[AllocatedDevice]]] = {}
     for result in claim.results:
@@ -99,7 +99,7 @@ def device_of_claim(
 
 
 def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:
-    """Device nodes that are not there on the host: a runtime would start the container without them, or not at all."""
+    """Device nodes missing on the host: a runtime would start the container without them, or not at all."""
     paths = sorted({node.host_path for allocation in allocations for node in allocation.nodes})
     return [path for path in paths if not _is_there(root / path.lstrip("/"))]
 
@@ -107,7 +107,7 @@ def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:
 def spec_of(
     driver: str, claim: AllocatedClaim, allocations: Mapping[str, Allocation], mounts: Mapping[str, cdi.Mount]
 ) -> ClaimSpec:
-    """`allocations` and `mounts` are by request. A request without edits has no device: runtimes refuse one."""
+    """The spec of a claim; `allocations` and `mounts` are by request. A request without edits has no CDI device."""
     devices: dict[str, cdi.Device] = {}
     names: dict[str, tuple[str, ...]] = {}
     for request, allocation in allocations.items():
@@ -126,11 +126,11 @@ def spec_of(
 
 
 def _other_devices(claim: AllocatedClaim) -> Iterator[tuple[str, cdi.Device]]:
-    """CDI devices that no container gets: the file names every device of the claim, if it is all that is left of it."""
+    """CDI devices that no container gets: the file names every device of the claim, in case only the file is left."""
     for result in claim.results:
         if not result.admin_access:
             name = f"{claim.uid}-{result.device}"
-            yield name, cdi.Device(name, cdi.ContainerEdits(env={_MARK: result.device}))  # runtimes refuse one without
+            yield name, cdi.Device(name, cdi.ContainerEdits(env={_MARK: result.device}))  # otherwise rejected
 
 
 def answer(claim: PreparedClaim) -> tuple[PreparedDevice, ...]:
@@ -141,18 +141,18 @@ def answer(claim: PreparedClaim) -> tuple[PreparedDevice, ...]:
 
 
 def with_names(devices: Sequence[ClaimedDevice], names: Mapping[str, tuple[str, ...]]) -> tuple[ClaimedDevice, ...]:
-    """The devices with the CDI names of their requests, each name once: at the first device of its request."""
+    """The devices with the CDI names of their requests, each name only at the first device of its request."""
     left = dict(names)
     return tuple(replace(device, cdi=left.pop(device.request, ())) for device in devices)
 
 
 def _is_there(path: Path) -> bool:
-    """A link may lead to a path that only the host has."""
+    """Whether a path exists; a link can lead to a path that only the host has."""
     return path.exists() or path.is_symlink()
 
 
 def _device_name(claim: AllocatedClaim, request: str, taken: Collection[str]) -> str:
-    """`<uid>-<device>`: no other claim ever has it, so no runtime has an old one of that name in its cache."""
+    """`<uid>-<device>`: unique among all claims, so no runtime has an outdated one of that name in its cache."""
     first = next(result.device for result in claim.results if result.request == request)
     name = f"{claim.uid}-{first}"
     while name in taken:

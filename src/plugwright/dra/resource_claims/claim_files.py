@@ -1,6 +1,6 @@
-"""What a prepared claim has on the disk beside the checkpoint: its CDI file, and its metadata files.
+"""The files of a prepared claim besides the checkpoint: its CDI file and its metadata files.
 
-Every method blocks. The CDI directory is empty after a reboot; the checkpoint then has the spec to write again.
+Every method blocks. The CDI directory is empty after a reboot; the checkpoint then contains the spec to restore.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ __all__ = ["ClaimFiles"]
 
 
 class ClaimFiles(msgspec.Struct, frozen=True):
-    """`metadata` is None where containers get no files about their devices."""
+    """`metadata` is None if containers get no files about their devices."""
 
     driver: str
     directory: cdi.SpecDirectory
@@ -45,7 +45,7 @@ class ClaimFiles(msgspec.Struct, frozen=True):
     def write_again(
         self, claim: PreparedClaim, allocated: AllocatedClaim | None = None, devices: Mapping[str, Device] | None = None
     ) -> None:
-        """The files of a claim that is prepared, which may have been removed; its metadata only if `allocated`."""
+        """Restores possibly removed files of a prepared claim; its metadata only with `allocated`."""
         if self.metadata is not None and allocated is not None:
             for request in sorted({device.request for device in claim.devices}):
                 self.metadata.write(allocated, request, devices or {})
@@ -53,13 +53,13 @@ class ClaimFiles(msgspec.Struct, frozen=True):
             self.directory.write(cdi.from_plain(claim.spec), part=claim.uid)
 
     def remove(self, claim: PreparedClaim) -> None:
-        """Removes all files of a claim; there may be none."""
+        """Removes all files of a claim, if there are any."""
         self._path(claim.uid).unlink(missing_ok=True)
         if self.metadata is not None:
             self.metadata.remove(claim)
 
     def find(self) -> list[PreparedClaim]:
-        """The claims that have files here: by their metadata, else by their CDI files, whose names tell less."""
+        """The claims with files here, from their metadata, otherwise from their CDI files, whose names contain less."""
         found = {claim.uid: claim for claim in (self.metadata.find() if self.metadata is not None else ())}
         for claim in self._in_cdi_directory():
             found.setdefault(claim.uid, claim)

@@ -1,7 +1,7 @@
-"""One attempt to prepare a claim, and the way back: the plugin called, the files written, the checkpoint around them.
+"""One attempt to prepare or undo a claim: calls the plugin and writes the files, recorded in the checkpoint.
 
-When to try, and again, is `preparation`. Every method works inside a transaction of the checkpoint, so that one claim
-is set up or undone at a time.
+`preparation` decides when to try and retry. Every method works inside a transaction of the checkpoint, so that only one
+claim is set up or undone at a time.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,20 +33,20 @@ __all__ = ["ClaimSetup", "DeviceAccess", "PreparationSettings"]
 
 
 class DeviceAccess(Protocol):
-    """The plugin and its devices, which are known here by their names in the slice."""
+    """The plugin and its devices, which are identified here by their names in the slice."""
 
     def device(self, name: str) -> Device | None: ...
 
     def refusal(self, device: Device) -> str:
-        """Why the device may not be given to a claim now, beside its health; empty if it may."""
+        """Why, besides its health, a claim cannot get the device now; empty if it can."""
         ...
 
     def failure_taints(self, device: Device) -> Sequence[Mapping[str, str]]:
-        """The taints that the slice has, or is about to have, for a device that is Unhealthy."""
+        """The taints that the slice contains or is about to contain for an Unhealthy device."""
         ...
 
     async def arriving(self, names: Collection[str]) -> None:
-        """A claim names these devices: they may have to be moved to claims first."""
+        """A claim names these devices, which could have to move to claims first."""
         ...
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation: ...
@@ -54,18 +54,18 @@ class DeviceAccess(Protocol):
     async def release(self, devices: Sequence[Device]) -> None: ...
 
     async def check_parameters(self, parameters: Mapping[str, object]) -> None:
-        """Raises `PluginError` where they cannot be followed."""
+        """Raises `PluginError` if they cannot be applied."""
         ...
 
 
 class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`limit`: seconds within which a call is answered; `lookup`: between two lookups of abandoned claims.
 
-    `lookup_ended` is for those that are kept for a pod which may be gone. `host_root` is where the host's files are
-    seen; None: they are not looked for.
+    `lookup_ended` is for claims kept for a pod that could be gone. `host_root` is the path of the host's root; if None,
+    the host's files are not checked.
     """
 
-    limit: float = 40.0  # a kubelet waits 45
+    limit: float = 40.0  # the kubelet waits 45
     first_retry: float = 0.1
     longest_retry: float = 2.0
     lookup: float = 60.0
@@ -74,7 +74,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimSetup:
-    """`host_root` is where the host's files are seen; None: device nodes are not looked for."""
+    """`host_root` is the path of the host's root; if None, device nodes are not checked."""
 
     def __init__(
         self, devices: DeviceAccess, prepared: PreparedClaims, files: ClaimFiles, host_root: Path | None = Path("/")
@@ -82,16 +82,16 @@ class ClaimSetup:
         self.devices, self.prepared, self.files, self._host_root = devices, prepared, files, host_root
 
     async def prepare(self, transaction: ClaimTransaction, claim: AllocatedClaim) -> PreparedClaim:
-        """The same answer for a claim that is prepared; `ClaimWaits` if a later attempt may succeed."""
+        """Prepares a claim; a prepared claim gets the same answer. `ClaimWaits` if a later attempt could succeed."""
         stored = transaction.claims.get(claim.uid)
         if stored is not None and not _is_allocation(stored, claim):
-            await self.undo(transaction, stored)  # allocated again, without an unprepare in between
+            await self.undo(transaction, stored)  # reallocated without an unprepare in between
         elif stored is not None and stored.is_ready(self.prepared.boot_id):
             return await self.restore(transaction, stored, claim)
         await self._check_parameters(claim)
         devices = {result.device: self._usable(result) for result in claim.results}
         started = self._started(transaction.claims, claim, devices)
-        # On disk before the plugin is called: no crash leaves a device both taken and free.
+        # Stored before the plugin is called: a crash must not leave a device both taken and free.
         await transaction.run(partial(transaction.put, started))
         allocations = await self._allocate(claim, devices)
         return await transaction.run(partial(self._finish, transaction, started, (claim, allocations, devices)))
@@ -99,7 +99,7 @@ class ClaimSetup:
     async def restore(
         self, transaction: ClaimTransaction, claim: PreparedClaim, allocated: AllocatedClaim | None = None
     ) -> PreparedClaim:
-        """A claim that is prepared, with the files that may have vanished since.
+        """A prepared claim, with files restored that have vanished since.
 
         Metadata files need the `allocated` claim of the API server.
         """
@@ -114,12 +114,12 @@ class ClaimSetup:
         return marked
 
     async def undo(self, transaction: ClaimTransaction, claim: PreparedClaim) -> None:
-        """Returns the devices and removes every trace.
+        """Releases the devices and removes every trace.
 
-        If any step fails, the claim keeps its devices: it can be undone again, and set up again from the beginning.
+        If any step fails, the claim keeps its devices: it can be undone again, or set up again from the beginning.
         """
         if claim.uid in transaction.claims:
-            # On disk before anything is taken away: a claim that is half undone must not seem prepared.
+            # Stored before anything is removed: a half undone claim must not seem prepared.
             claim = await self.mark(transaction, claim, State.STARTED)
         if devices := [self._released(device, claim) for device in claim.devices]:
             await self.devices.release(devices)
@@ -147,7 +147,7 @@ class ClaimSetup:
         if device is None:
             raise ClaimWaits(f"device {result.device} is not on this node")
         if result.admin_access:
-            return device  # it belongs to its tenant, whatever its health
+            return device  # a claim holds it, whatever its health
         if refusal := self.devices.refusal(device):
             raise ClaimWaits(f"device {result.device} cannot be given to a claim: {refusal}")
         if not device.healthy and not all(map(result.tolerates, self.devices.failure_taints(device))):
@@ -155,7 +155,7 @@ class ClaimSetup:
         return device
 
     def _started(self, claims: Claims, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
-        """The claim with its devices, unless another claim has them."""
+        """The claim with its devices, unless another claim holds them."""
         capacity = {
             name: {key: amount.value for key, amount in device.capacity.items()} for name, device in devices.items()
         }
@@ -185,7 +185,7 @@ class ClaimSetup:
         started: PreparedClaim,
         given: tuple[AllocatedClaim, Mapping[str, Allocation], Mapping[str, Device]],
     ) -> PreparedClaim:
-        """In a thread: writes the claim's files, and then that it is done."""
+        """In a thread: writes the claim's files, and then records that it is done."""
         claim, allocations, devices = given
         if self._host_root is not None:
             missing = claim_devices.missing_nodes(allocations.values(), self._host_root)
@@ -202,7 +202,7 @@ class ClaimSetup:
         return done
 
     def _released(self, claimed: ClaimedDevice, claim: PreparedClaim) -> Device:
-        """As the plugin knows it; a device that is gone has nothing but its id."""
+        """The device for release(); a missing device has only its id."""
         device = self.devices.device(claimed.name) or Device(claimed.id)
         given = claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters, claimed.share_id)
         reference = ClaimReference(claim.uid, claim.namespace, claim.name, claimed.request)
@@ -210,7 +210,7 @@ class ClaimSetup:
 
 
 def _is_allocation(stored: PreparedClaim, claim: AllocatedClaim) -> bool:
-    """Whether the claim has the same devices as when it was stored."""
+    """Whether the claim has the same devices as the stored one."""
     if stored.found:
         return {device.name for device in stored.devices} <= {result.device for result in claim.results}
     return _keys(stored.devices) == _keys(claim_devices.claimed(claim, {}))

@@ -1,10 +1,9 @@
-"""What owners of claims read in `status.devices`: whether their devices are ready, and what they wait for.
+"""Writes `status.devices` of claims, which tells their owners whether devices are ready, and what they wait for.
 
-Best effort, and off the way of the call that prepares a claim: an API server that is away or does not allow it costs
-nothing but the words. Server-side apply with a field manager of the driver's name changes this driver's entries alone;
-the API server removes them when the claim is deallocated. From 1.36 on the account needs the verb
-`associated-node:patch` on `resourceclaims/driver` beside `patch` on `resourceclaims/status`; without it the answer is
-Invalid.
+Best effort, and not on the path of the call that prepares a claim: if the API server is unreachable or forbids it, only
+the text is missing. Server-side apply with the driver's name as field manager changes only this driver's entries; the
+API server removes them when the claim is deallocated. From 1.36 on the account needs the verb `associated-node:patch`
+on `resourceclaims/driver` besides `patch` on `resourceclaims/status`; without it the response is Invalid.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 _API_VERSION = "resource.k8s.io/v1"
 _REMEMBERED = 256  # size of the cache of last-written statuses
 _MESSAGE_LIMIT = 1024
-_RETRY = 1.0, 60.0  # seconds; the first and the longest wait for an API server that is away
+_RETRY = 1.0, 60.0  # seconds; the first and the longest wait for an unreachable API server
 
 
 class StatusWriter(Protocol):
@@ -44,18 +43,18 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class ClaimStatus:
-    """`report` may be called at any time; `run` writes the latest report of each claim. `problem` is why it cannot."""
+    """`report` can be called at any time; `run` writes the latest report of each claim. `problem` is why it cannot."""
 
     def __init__(self, api: StatusWriter, driver: str, clock: Callable[[], float] = time.time) -> None:
         self.problem = ""
         self._problems = LogOnce(logger)
         self._api, self._driver, self._clock = api, driver, clock
-        self._reports: dict[str, _Report] = {}  # still to be written, by the claim's uid
-        self._written: dict[str, str] = {}  # the reasons, the latest last
+        self._reports: dict[str, _Report] = {}  # yet to be written, by the claim's uid
+        self._written: dict[str, str] = {}  # the written reasons, the latest one last
         self._changes = Signal()
 
     def report(self, claim: AllocatedClaim, reason: str) -> None:
-        """The claim waits for `reason`; it is prepared where that is empty."""
+        """Reports that the claim waits for `reason`, or that it is prepared if that is empty."""
         pending = self._reports.get(claim.uid)
         known = pending.reason if pending is not None else self._written.get(claim.uid)
         if claim.results and known != reason:
@@ -84,7 +83,7 @@ class ClaimStatus:
         try:
             await self._api.patch(path, body, "apply-patch", fieldManager=self._driver, force="true")
         except PeerRefused as error:
-            if error.code not in ("NotFound", "Conflict"):  # the claim is gone, or there is another of that name
+            if error.code not in ("NotFound", "Conflict"):  # the claim was deleted, or replaced by another of that name
                 self._failed(error.code, str(error))
             return
         self.problem = ""
@@ -95,14 +94,14 @@ class ClaimStatus:
             del self._written[next(iter(self._written))]
 
     def _failed(self, failure: str, problem: str) -> None:
-        """Said once for each kind of failure: the texts name the claim."""
+        """Logs once for each kind of failure, because the texts name the claim."""
         facts = {"driver": self._driver, "reason": clean(problem)}
         self._problems.warning("status of claims not written, they are prepared all the same", failure, extra=facts)
         self.problem = problem
 
 
 def status_patch(claim: AllocatedClaim, driver: str, reason: str, at: float) -> dict[str, object]:
-    """The claim's devices of this driver, each with a condition `Ready`; the uid keeps it from another claim."""
+    """The claim's devices of this driver, each with a condition `Ready`; the uid excludes another claim."""
     condition = {
         "type": "Ready",
         "status": "False" if reason else "True",

@@ -1,7 +1,7 @@
-"""A ResourceClaim as this driver reads it: which of its devices a claim was given, and with which settings.
+"""A ResourceClaim as this driver reads it: its allocated devices of this driver, with their settings.
 
-Errors are `ClaimRefused`: their texts reach the owner of the pod, in its events. Names become parts of paths and of CDI
-names, so each is checked here; an API server lets none through that would fail.
+Errors are `ClaimRefused`: the owner of the pod reads their texts in its events. Names become parts of paths and of CDI
+names, so each is checked here; an API server accepts no name that would fail.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from plugwright import quantity
-from plugwright.errors import ClaimRefused, InvalidValue
+from plugwright.errors import ClaimGone, ClaimRefused, InvalidValue
 from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = ["AllocatedClaim", "AllocatedDevice", "Toleration", "check_identity", "is_uid", "read_claim"]
@@ -35,7 +35,7 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
-        """Whether a device with this taint may be allocated all the same."""
+        """Whether a device with this taint can still be allocated."""
         if self.effect not in ("", effect):
             return False
         if self.operator == "Exists":
@@ -46,8 +46,8 @@ class Toleration(msgspec.Struct, frozen=True):
 class AllocatedDevice(msgspec.Struct, frozen=True):
     """One result of an allocation.
 
-    `request` is the name of the claim's request, `reference` the same with that of the chosen subrequest, if any.
-    `consumed` is what the claim has of a shared device's capacity, by names without this driver's domain.
+    `request` is the name of the claim's request, `reference` also contains the chosen subrequest, if any. `consumed` is
+    the claim's part of a shared device's capacity, by names without this driver's domain.
     """
 
     request: str
@@ -62,19 +62,19 @@ class AllocatedDevice(msgspec.Struct, frozen=True):
 
     @property
     def exclusive(self) -> bool:
-        """No other claim may have the device at the same time."""
+        """Whether no other claim can have the device at the same time."""
         return not self.admin_access and not self.share_id
 
     def tolerates(self, taint: Mapping[str, str]) -> bool:
-        """Whether the claim may have a device with this taint; one with the effect None keeps no claim away."""
+        """Whether the claim can have a device with this taint; the effect None excludes no claim."""
         key, value, effect = taint["key"], taint.get("value", ""), taint["effect"]
         return effect == "None" or any(each.tolerates(key, value, effect) for each in self.tolerations)
 
 
 class AllocatedClaim(msgspec.Struct, frozen=True):
-    """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for one.
+    """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for a pod.
 
-    `reserved_for` are the uids of the pods that use it, or are about to.
+    `reserved_for` are the uids of the pods that use it or are about to, `pods` their names.
     """
 
     namespace: str
@@ -83,6 +83,7 @@ class AllocatedClaim(msgspec.Struct, frozen=True):
     results: tuple[AllocatedDevice, ...]
     pod_claim_name: str = ""
     reserved_for: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -93,17 +94,17 @@ class _Configuration(msgspec.Struct, frozen=True):
     parameters: Mapping[str, object]
 
     def concerns(self, reference: str) -> bool:
-        """A request without subrequest stands for all of its subrequests, none for every request."""
+        """Whether it applies. A request without subrequest includes all its subrequests, no requests mean all."""
         return not self.requests or reference in self.requests or reference.partition("/")[0] in self.requests
 
 
 def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
-    """The claim in an object of `resource.k8s.io/v1`; `ClaimRefused` where it has no allocation or a wrong one."""
+    """The claim in an object of `resource.k8s.io/v1`; `ClaimRefused` without a valid allocation."""
     metadata, status = _object(document, "metadata"), _object(document, "status")
     namespace, name, uid = (_text(metadata, key) for key in ("namespace", "name", "uid"))
     check_identity(namespace, name, uid)
     if not isinstance(status.get("allocation"), Mapping):
-        raise ClaimRefused(f"ResourceClaim {namespace}/{name} is not allocated")
+        raise ClaimGone(f"ResourceClaim {namespace}/{name} is not allocated")
     devices = _object(_object(status, "allocation"), "devices")
     configs = _objects(devices, "config")
     configurations = _configurations(configs, driver) if configs else []
@@ -116,7 +117,13 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
         tuple(_device(result, driver, configurations) for result in results),
         pod_claim_name if DNS_LABEL.fullmatch(pod_claim_name) else "",
         tuple(sorted({_text(entry, "uid") for entry in _objects(status, "reservedFor")})),
+        tuple(sorted(set(map(_pod_name, _objects(status, "reservedFor"))))),
     )
+
+
+def _pod_name(consumer: _Object) -> str:
+    """Empty if the consumer is not a pod."""
+    return _text(consumer, "name") if consumer.get("resource") == "pods" else ""
 
 
 def is_uid(text: str) -> bool:
@@ -155,7 +162,7 @@ def _device(result: _Object, driver: str, configurations: Iterable[_Configuratio
 
 
 def _configurations(entries: Iterable[_Object], driver: str) -> list[_Configuration]:
-    """This driver's, the strongest last: the claim's beat those of its class, later ones earlier ones."""
+    """This driver's configurations, highest precedence last: the claim's over its class's, later over earlier ones."""
     ours = [entry for entry in entries if _text(_object(entry, "opaque"), "driver") == driver]
     ours.sort(key=lambda entry: _SOURCES.get(_text(entry, "source"), 0))
     return [_Configuration(_texts(entry, "requests"), _parameters(_object(entry, "opaque"))) for entry in ours]
@@ -165,7 +172,7 @@ def _parameters(opaque: _Object) -> Mapping[str, object]:
     parameters = opaque.get("parameters")
     if not isinstance(parameters, Mapping):
         raise ClaimRefused(f"parameters for {opaque.get('driver')} must be an object, got {parameters!r}")
-    if _depth(parameters) > _DEPTH_LIMIT:  # what is deeper may not even have been read
+    if _depth(parameters) > _DEPTH_LIMIT:  # deeper values could be missing already
         raise ClaimRefused(f"parameters for {opaque.get('driver')} must not be nested deeper than {_DEPTH_LIMIT}")
     return MappingProxyType(dict(parameters))
 
@@ -184,7 +191,7 @@ def _entries(value: object) -> Iterable[object]:
 
 
 def _consumed(capacity: _Object, driver: str) -> Mapping[str, int]:
-    """By plain names: a claim may spell this driver's with its domain or without it."""
+    """By plain names, because a claim can contain this driver's names with or without its domain."""
     consumed: dict[str, int] = {}
     for name, amount in sorted(capacity.items()):
         try:

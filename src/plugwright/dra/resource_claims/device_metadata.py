@@ -1,9 +1,9 @@
-"""Files that tell a container which devices its claim was given, with their attributes (KEP 5304).
+"""Files in a container that describe the devices of its claim and their attributes (KEP 5304).
 
-One for each request of a claim, mounted by the claim's CDI device: a container reads
+There is one file for each request of a claim, mounted by the claim's CDI device: a container reads
 `/var/run/kubernetes.io/dra-device-attributes/resourceclaims/CLAIM/REQUEST/DRIVER-metadata.json`, or, if the claim was
-generated for its pod, the same under `resourceclaimtemplates` with the name that the pod gives the claim. A file holds
-the same object once for each version of its API, the newest first. It is changed in place: a container has it mounted.
+generated for its pod, the same below `resourceclaimtemplates` with the claim's name in the pod. A file contains the
+same object once for each version of its API, newest first. It is changed in place, because containers have it mounted.
 """
 
 import json
@@ -42,7 +42,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
     driver: str
 
     def write(self, claim: AllocatedClaim, request: str, devices: Mapping[str, Device]) -> cdi.Mount:
-        """Writes the file of one request; `devices` are by their names. Returns how a container gets it."""
+        """Writes the file of one request; `devices` are by their names. Returns the container's mount."""
         path = self._directory(claim.namespace, claim.name) / request / _FILE
         results = [result for result in claim.results if result.request == request]
         old = _first_object(path)
@@ -58,13 +58,13 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         return cdi.Mount(str(path), self._path_in_container(claim, request), options=("ro", "nosuid", "nodev", "bind"))
 
     def remove(self, claim: PreparedClaim) -> None:
-        """Removes the claim's files, and none of a later claim with the same name."""
+        """Removes the claim's files, but not those of a later claim with the same name."""
         directory = self._directory(claim.namespace, claim.name)
         if claim.name and any(_uid(document) == claim.uid for document in _documents(directory)):
             shutil.rmtree(directory)
 
     def find(self) -> Iterator[PreparedClaim]:
-        """The claims that have files, each with its devices by name; whose shares they are is not in the files."""
+        """The claims with files, each with its devices by name; the files do not contain shares."""
         for directory in sorted(_subdirectories(self.directory / _SUBDIRECTORY)):
             documents = [document for document in _documents(directory) if is_uid(_uid(document))]
             devices = tuple(device for document in documents for device in _devices(document))
@@ -94,7 +94,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         return {**named, **({"attributes": attributes} if attributes else {})}
 
     def _directory(self, namespace: str, name: str) -> Path:
-        """Named like upstream's; a name that file systems refuse is shortened, and stays unique by its hash."""
+        """Named as upstream's; a name too long for file systems is shortened, and stays unique by its hash."""
         directory = f"{namespace}_{name}"
         if len(directory) > _NAME_LIMIT:
             digest = sha256(directory.encode())[:_DIGITS]
@@ -114,7 +114,7 @@ def _encode(content: Mapping[str, object]) -> bytes:
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
-    """A new file appears whole; one that is there keeps its inode."""
+    """Creates a new file atomically; an existing one keeps its inode."""
     if not path.exists():
         files.write_atomically(path, content)
         return
@@ -154,7 +154,7 @@ def _documents(directory: Path) -> list[dict[str, Any]]:
 
 
 def _devices(document: Mapping[str, Any]) -> Iterator[ClaimedDevice]:
-    with suppress(KeyError, TypeError, AttributeError):  # a file that was changed
+    with suppress(KeyError, TypeError, AttributeError):  # a modified file
         for request in document["requests"]:
             for device in request["devices"]:
                 name = str(device["name"])

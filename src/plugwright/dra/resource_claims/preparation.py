@@ -1,18 +1,20 @@
-"""Claims prepared for the containers of a pod, and unprepared after them: what the kubelet asks of a DRA driver.
+"""Prepares claims for the containers of a pod, and unprepares them afterwards: the kubelet's calls of a DRA driver.
 
-A kubelet comes back to a claim that failed only after a minute or more, so what may pass (an API server that is away, a
-device that another claim still holds) is tried again inside the call, until shortly before its limit of 45 s. The
-error then says the last reason, which the owner of the pod reads in its events.
+The kubelet retries a failed claim only after a minute or more, so temporary problems (an unreachable API server, a
+device still held by another claim) are retried inside the call, until shortly before its limit of 45 s. The error then
+contains the last reason, which the owner of the pod reads in its events.
 
-Prepared is what the checkpoint says is done in this boot; the rest is done again, from the beginning. An attempt is one
-transaction of the checkpoint, so that one is made at a time. Unprepare fails only if a device is still in use: a pod
-cannot end before it has succeeded.
+A claim is prepared if the checkpoint records it as done in this boot; otherwise it is prepared again from the
+beginning. An attempt is one transaction of the checkpoint, so that only one is made at a time. Unprepare fails only if
+a device is still in use: a pod cannot end before it has succeeded.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+
+from msgspec.structs import replace
 
 from plugwright.dra.resource_claims import claim_devices, claims
 from plugwright.dra.resource_claims.abandoned_claims import AbandonedClaims
@@ -37,7 +39,7 @@ def _ignore(claim: AllocatedClaim, reason: str) -> None:
 class Preparation:
     """Implements `protocol.dra.DRAPluginService`.
 
-    `report` is called with each claim that is prepared, and with the reason of each that waits.
+    `report` is called with each prepared claim, and with the reason of each waiting one.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Preparation:
         return {uid: task.result() for uid, task in tasks.items()}
 
     async def run(self) -> None:
-        """For ever: see `AbandonedClaims`."""
+        """Runs forever: see `AbandonedClaims`."""
         await self.abandoned.run()
 
     async def _prepare(self, claim: Claim, deadline: float) -> Sequence[PreparedDevice] | str:
@@ -86,7 +88,7 @@ class Preparation:
         return claim_devices.answer(prepared)
 
     async def _until_prepared(self, claim: Claim, call: object, deadline: float) -> PreparedClaim:
-        """Attempts until one succeeds, or the time is up: then the last reason."""
+        """Retries until an attempt succeeds or the time is over; then raises the last reason."""
         backoff = Backoff(self._settings.first_retry, self._settings.longest_retry)
         reason = f"not prepared within {self._settings.limit:g} s"
         while True:
@@ -106,7 +108,7 @@ class Preparation:
             await self._changed(delay)
 
     async def _changed(self, limit: float) -> None:
-        """Returns when the claims of this node have changed, at the latest after `limit` seconds."""
+        """Returns when the claims of this node have changed, or after `limit` seconds."""
         seen = self._prepared.latest.value
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -120,7 +122,7 @@ class Preparation:
                 stored = transaction.claims.get(claim.uid)
                 if stored is None or not stored.is_ready(self._prepared.boot_id):
                     raise
-                # What it was given does not depend on the API server.
+                # Its allocation does not depend on the API server.
                 return await self._setup.restore(transaction, stored)
         try:
             prepared = await self._set_up(allocated, call)
@@ -150,9 +152,9 @@ class Preparation:
         self._calls.pop(claim.uid, None)
         facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
         try:
-            several = await self._reader.is_used_by_several(claim)
+            users = await self._reader.several_users(claim)
             async with asyncio.timeout(self._settings.limit):
-                undone = await self._undo(claim, several)
+                undone = await self._undo(claim, users)
         except PlugwrightError as error:
             text = clean(error)
         except TimeoutError:
@@ -169,12 +171,12 @@ class Preparation:
         logger.warning("claim not unprepared", extra={**facts, "reason": text})
         return text
 
-    async def _undo(self, claim: Claim, used_by_several: bool) -> bool:
-        """Whether something was undone: a claim that was never seen, or cannot exist, is no error.
+    async def _undo(self, claim: Claim, users: tuple[str, ...]) -> bool:
+        """Undoes a claim; returns whether it was known: an unknown or impossible claim is not an error.
 
-        A kubelet of 1.36 has a claim unprepared that a running pod uses, when another pod that could not be started
-        with it goes. Its pod would not survive a restart of its container, so nothing of it is touched then. Nor will
-        that kubelet ask again: `AbandonedClaims` sees when the last pod is gone.
+        A kubelet of 1.36 unprepares a claim in use by a running pod when another pod that shares it and could not be
+        started is deleted. The running pod would not survive a restart of its container, so the claim is kept then.
+        That kubelet will not call again: `AbandonedClaims` notices when the last pod is gone.
         """
         try:
             claims.check_identity(claim.namespace, claim.name, claim.uid)
@@ -182,8 +184,8 @@ class Preparation:
             return False
         async with self._prepared.transaction() as transaction:
             stored = transaction.claims.get(claim.uid)
-            if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
-                await self._setup.mark(transaction, stored, State.ENDED)
+            if stored is not None and users and stored.is_ready(self._prepared.boot_id):
+                await self._setup.mark(transaction, replace(stored, pods=users), State.ENDED)
                 self.abandoned.note_ended()
                 logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})
                 return False

@@ -1,13 +1,13 @@
-"""The claims that are prepared on this node: the checkpoint of one driver, and which claim holds which device.
+"""The claims prepared on this node: the checkpoint of one driver, and which claim holds which device.
 
-The file has a line with its format and the checksum of the bytes that follow, and then the claims: a field that a later
-version adds changes no checksum. Preparing or unpreparing a claim is one transaction: the file is locked and read once,
-and each state of the claim is on disk before it takes effect. The lock holds over the whole call, because an old and a
-new process of one driver run side by side during an upgrade. What a claim was given stays in the file after a reboot,
-when nothing of it is set up any more: the boot id tells.
+The file starts with a line that contains its format and the checksum of the following bytes, followed by the claims: a
+field added by a later version changes no checksum. Preparing or unpreparing a claim is one transaction: the file is
+locked and read once, and each state of the claim is on disk before it takes effect. The lock is held during the whole
+call, because an old and a new process of one driver run side by side during an upgrade. A claim's devices stay in the
+file after a reboot, when nothing is set up any more; the boot id shows that.
 
-A file that cannot be used, damaged or of a later format, is set aside and the claims are found again by their files: a
-node must not lose its driver for it.
+A file that is damaged or of a later format is set aside and the claims are found again by their files, because a node
+must not lose its driver for it.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FORMAT = 1
-_DISK_LIMIT = 10.0  # seconds that a call may take beside its wait for the lock
+_DISK_LIMIT = 10.0  # seconds that a call can take besides its wait for the lock
 
 
 class State(StrEnum):
-    """`ENDED`: unprepared while another pod seems to use it; everything stays until the API server says otherwise."""
+    """`ENDED`: unprepared while another pod seems to use it; everything stays until the API server shows otherwise."""
 
     STARTED = "started"
     DONE = "done"
@@ -56,7 +56,7 @@ class State(StrEnum):
 
 
 class ClaimedDevice(msgspec.Struct, frozen=True):
-    """A device that a claim has: `name` in the slice, `id` in the plugin."""
+    """A device of a claim: `name` in the slice, `id` in the plugin."""
 
     name: str
     id: str
@@ -74,14 +74,15 @@ class ClaimedDevice(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, str, str, bool]:
-        """What the allocation says of it."""
+        """The fields that come from the allocation."""
         return self.request, self.pool, self.name, self.share_id, self.admin_access
 
 
 class PreparedClaim(msgspec.Struct, frozen=True):
-    """A claim on this node. `spec` is its CDI spec as in the file, None without one; `boot_id` that of its last start.
+    """A claim on this node. `spec` is its CDI spec as in the file, or None; `boot_id` that of its last start.
 
-    A claim that was found again after the checkpoint was lost may have no namespace and name.
+    A claim found again after the loss of the checkpoint can lack namespace and name. `pods` are the names of the pods
+    for which an ended claim was kept.
     """
 
     uid: str
@@ -91,20 +92,21 @@ class PreparedClaim(msgspec.Struct, frozen=True):
     boot_id: str = ""
     devices: tuple[ClaimedDevice, ...] = ()
     spec: dict[str, object] | None = None
+    pods: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET  # which is left out of the file
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.name else f"with uid {self.uid}"
 
     @property
     def found(self) -> bool:
-        """Found again without the checkpoint: what more the claim says of its devices is not known."""
+        """Whether it was found again without the checkpoint, so that other facts about its devices are unknown."""
         return not self.boot_id
 
     def is_ready(self, boot_id: str) -> bool:
         return self.state is not State.STARTED and self.boot_id == boot_id
 
     def is_awaited(self, boot_id: str) -> bool:
-        """The kubelet has it, and says when it ends."""
+        """Whether the kubelet has it, and will report its end."""
         return self.state is State.DONE and self.boot_id == boot_id
 
 
@@ -122,15 +124,15 @@ class PreparedClaims:
         path: Path,
         boot_id: str,
         find: Callable[[], Iterable[PreparedClaim]] = tuple[PreparedClaim],
-        lock_limit: float = 5.0,  # seconds that another process may have the lock
+        lock_limit: float = 5.0,  # seconds that another process can have the lock
     ) -> None:
         if not boot_id:
             raise ConfigError("the boot id of this machine is not known: claims of an earlier boot would seem prepared")
         self.boot_id = boot_id
         self.latest: Latest[Claims] = Latest({})
-        self.problem = ""  # why the file could not be used, the last time
+        self.problem = ""  # why the file was last unusable
         self._find = find
-        # What the last moment before a loss of power wrote may be lost: so are its containers.
+        # A power loss can revert the last write, but it ends the containers too.
         options = StateFileOptions(lock=path.with_suffix(".lock"), lock_limit=lock_limit, sync_name=False)
         self._file = StateFile(path, _CheckpointFormat(), options)
         self._disk = BlockingCalls(f"access to {path}", lock_limit + _DISK_LIMIT)
@@ -138,14 +140,14 @@ class PreparedClaims:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["ClaimTransaction"]:
-        """The claims, which no other call or process changes while inside; OSError or PlugwrightError if unreadable."""
+        """The claims, locked against other calls and processes while inside; OSError, PlugwrightError if unreadable."""
         async with self._turn:
             transaction = ClaimTransaction(self._file, self._disk, self.latest.publish_if_changed)
             try:
                 await transaction.run(partial(transaction.open, self._found))
             except BaseException:
                 transaction.close()
-                raise  # what was known stays: claims in a file that cannot be read hold their devices
+                raise  # the known claims stay: claims in an unreadable file hold their devices
             try:
                 yield transaction
             finally:
@@ -153,12 +155,12 @@ class PreparedClaims:
                 self.latest.publish_if_changed(transaction.claims)
 
     async def read(self) -> Claims:
-        """The claims in the file now."""
+        """The present claims in the file."""
         async with self.transaction() as transaction:
             return transaction.claims
 
     def held(self) -> dict[str, list[PreparedClaim]]:
-        """The claims that hold each device, by its name; those with admin access hold none."""
+        """The claims that hold each device, by its name; claims with admin access hold none."""
         holders: dict[str, list[PreparedClaim]] = {}
         for claim in self.latest.value.values():
             for name in sorted({device.name for device in claim.devices if not device.admin_access}):
@@ -166,7 +168,7 @@ class PreparedClaims:
         return dict(sorted(holders.items()))
 
     def _found(self, problem: str, *, was_there: bool) -> Claims:
-        """The claims by the files that they have on this node, which become the checkpoint."""
+        """The claims found by their files on this node, which become the checkpoint."""
         claims = {claim.uid: claim for claim in self._find()}
         if claims or was_there:
             self.problem = problem
@@ -176,12 +178,12 @@ class PreparedClaims:
 
 
 class ClaimTransaction:
-    """The claims of a driver under the lock of their file; `run` is the way to call its other methods, which block.
+    """The claims of a driver under the lock of their file; call its other methods, which block, by `run`.
 
-    `changed` is called on the event loop with the claims that are in the file now.
+    `changed` is called on the event loop with the claims that are now in the file.
 
-    The lock is kept until the last of those calls has ended, even if its caller waits no longer: on a disk that hangs,
-    an earlier write never replaces a later one.
+    The lock is kept until the last of those calls has ended, even after its caller has stopped waiting: on a disk that
+    hangs, an earlier write must not replace a later one.
     """
 
     def __init__(self, file: StateFile[Claims], disk: BlockingCalls, changed: Callable[[Claims], object]) -> None:
@@ -191,13 +193,13 @@ class ClaimTransaction:
         self._users, self._counting = 1, threading.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work` in a thread, to its end also if the caller is cancelled: no file appears later."""
+        """The result of `work` in a thread, which completes even if the caller is cancelled: no file appears later."""
         result = await self._disk.run(partial(self._locked, work), to_end=True)
         self._changed(self.claims)
         return result
 
     def open(self, find: "Callable[..., Claims]") -> None:
-        """Locks and reads the file; `find` finds the claims if it cannot be used."""
+        """Locks and reads the file; `find` finds the claims if the file is unusable."""
 
         def recover(error: StateFileDamaged) -> Claims:
             kept = f"; it is kept as {error.kept.name}" if error.kept is not None else ""
@@ -241,10 +243,10 @@ class ClaimTransaction:
 
 
 def held_by_another(claims: Claims, wanted: AllocatedClaim, capacity: Mapping[str, Mapping[str, int]]) -> str:
-    """Why the devices of a claim cannot be its own now; empty if they can.
+    """Why a claim cannot have its devices now; empty if it can.
 
-    The scheduler sees to it, but it has been wrong: this is the last line. Shares of one device must fit together into
-    its `capacity`; admin access takes nothing.
+    The scheduler ensures that, but it has been wrong before: this is the last safeguard. Shares of one device must fit
+    together into its `capacity`; admin access takes nothing.
     """
     others = [
         (claim, device)

@@ -1,1 +1,1 @@
-"""The ResourceSlices of a driver: what its devices look like there, and who keeps them so."""
+"""The ResourceSlices of a driver: the devices in them, and their publication."""

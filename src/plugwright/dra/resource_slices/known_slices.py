@@ -1,4 +1,4 @@
-"""What a publisher knows of its slices and of the API server, and when it repairs what others have changed."""
+"""A publisher's knowledge of its slices and of the API server, and the timing of repairs after foreign changes."""
 
 from collections.abc import Iterable
 
@@ -16,14 +16,14 @@ from plugwright.system.concurrency import Backoff
 __all__ = ["DroppedFields", "KnownSlices", "Repairs"]
 
 _KEPT = ("name", "uid", "resourceVersion", "generateName", "ownerReferences", "labels", "annotations", "finalizers")
-_DROPPED_AGAIN = 3600.0  # seconds until fields that were dropped are sent again
-_STEADY = 10.0  # seconds without a change by others, after which the next one is not one of many
+_DROPPED_AGAIN = 3600.0  # seconds until dropped fields are sent again
+_STEADY = 10.0  # seconds without a foreign change, after which the back-off starts again
 
 
 class KnownSlices:
-    """The slices by uid, from lists, watches and the answers to our own requests, whichever is the newest.
+    """The slices by uid, from lists, watches and the responses to our own requests, whichever is the newest.
 
-    `accepted` by uid is what was sent, and what the API server has made of it, where that is not the same.
+    `accepted` contains, by uid, the sent content and the API server's version of it if the two differ.
     """
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class KnownSlices:
         self._removed.clear()
 
     def change(self, kind: str, document: Document) -> bool:
-        """A change from the watch: whether it was not known yet."""
+        """Takes a change from the watch; returns whether it is new."""
         uid = checked_slice(document)["metadata"]["uid"]
         if kind != "DELETED" or uid in self._removed:
             return self._take(document)
-        self.removed(uid)  # also of one whose creation is not answered yet
+        self.removed(uid)  # also if the response to its creation is still missing
         return True
 
     def answered(self, sent: Document, answer: Document) -> frozenset[str]:
-        """Takes in the answer to a request of ours; the fields that did not come back as they were sent."""
+        """Takes the response to a request of ours; returns the fields that differ from the sent ones."""
         uid, spec = checked_slice(answer)["metadata"]["uid"], answer["spec"]
         self._take(answer)
         self.accepted.pop(uid, None)
@@ -59,10 +59,10 @@ class KnownSlices:
 
     def removed(self, uid: str) -> None:
         self.slices.pop(uid, None)
-        self._removed.add(uid)  # the watch or an answer may still be behind
+        self._removed.add(uid)  # the watch or a response can be outdated
 
     def _take(self, document: Document) -> bool:
-        """Whether it is news: the watch and the answers overtake each other."""
+        """Takes a slice; returns whether it is new, because the watch and the responses can overtake each other."""
         uid = document["metadata"]["uid"]
         if uid in self._removed or (uid in self.slices and not _is_newer(document, self.slices[uid])):
             return False
@@ -71,7 +71,7 @@ class KnownSlices:
 
 
 class DroppedFields:
-    """Which fields the API server drops, and which it has been seen to keep."""
+    """The fields that the API server drops, and those that it is known to keep."""
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
@@ -79,14 +79,14 @@ class DroppedFields:
         self._until = float("inf")
 
     def forget(self) -> None:
-        """For an API server that may be another one now."""
+        """Forgets everything, because the API server could be another one now."""
         self.names = self._kept = frozenset()
 
     def is_old(self, now: float) -> bool:
         return now >= self._until
 
     def add(self, names: frozenset[str], now: float) -> bool:
-        """Whether there are new ones among them."""
+        """Adds fields; returns whether some of them are new."""
         if names <= self.names:
             return False
         self.names |= names
@@ -94,7 +94,7 @@ class DroppedFields:
         return True
 
     def untried(self, devices: Iterable[Document]) -> tuple[Document, ...]:
-        """A device for each kind of those that need fields of which nothing is known yet."""
+        """A device for each combination of needed fields that have not been tried yet."""
         found: dict[frozenset[str], Document] = {}
         for device in devices:
             if needed := needed_fields(device) - self._kept - self.names:
@@ -102,16 +102,16 @@ class DroppedFields:
         return tuple(found.values())
 
     def tried(self, sent: Document, answered: Document) -> frozenset[str]:
-        """The fields that were dropped."""
+        """Notes the result of a try; returns the dropped fields."""
         dropped = dropped_fields(sent, answered)
         self._kept |= frozenset().union(*map(needed_fields, sent["devices"])) - dropped
         return dropped
 
 
 class Repairs:
-    """Soon at first, since a kubelet that starts deletes slice by slice; ever later where others go on.
+    """Delays of repairs: short at first, because a starting kubelet deletes slice by slice; longer if changes go on.
 
-    `count` is that of the repairs since it was quiet.
+    `count` is the number of repairs in a row.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Repairs:
         self._due: float | None = None
 
     def wait(self, now: float) -> float:
-        """Seconds until what was found changed is to be repaired."""
+        """Seconds until a detected change should be repaired."""
         if self._due is None:
             if now - self._last > max(_STEADY, 3 * self._delay):
                 self._backoff.reset()
@@ -139,7 +139,7 @@ class Repairs:
 
 
 def _trimmed(document: Document) -> Document:
-    """Without what the API server keeps for itself: `managedFields` are larger than many a slice."""
+    """Without fields that only the API server needs: `managedFields` are larger than many a slice."""
     metadata = {name: value for name, value in document["metadata"].items() if name in _KEPT}
     return {"metadata": metadata, "spec": document["spec"]}
 

@@ -1,11 +1,11 @@
-"""The ResourceSlices of one driver on this node in the API server: published, watched, and repaired.
+"""Publishes the ResourceSlices of one driver on this node in the API server, watches and repairs them.
 
-Which slices there should be is `slices`; this makes the requests and keeps what is known of the slices there are: from
-a list, from the watch after it, and from the answers to its own requests, so that nothing is created twice while the
-watch is behind. Slices stay when the process ends: the kubelet deletes them when no driver comes back.
+`slices` computes the wanted slices; this module sends the requests and tracks the existing slices: from a list, from
+the watch after it, and from the responses to its own requests, so that nothing is created twice while the watch is
+outdated. Slices stay when the process ends: the kubelet deletes them if no driver returns.
 
-A slice that is deleted or changed by others is repaired within a second. The kubelet deletes them when it starts. Where
-another program goes on doing it, the repairs come at ever longer intervals.
+A slice deleted or changed by others is repaired within a second. The kubelet deletes slices when it starts. If another
+program continues to change them, the repairs are delayed more and more.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ __all__ = ["PublisherState", "PublisherStatus", "SlicePublisher"]
 logger = logging.getLogger(__name__)
 
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # since it was read: read again
-_CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # is not accepted, now or later
-_AGAIN = 300.0  # seconds until refused content is tried again
-_REASON = 400  # characters of it that are shown
+_CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # changed since the last read: read again
+_CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # invalid content, now and later
+_AGAIN = 300.0  # seconds until rejected content is tried again
+_REASON = 400  # characters of a reason that are shown
 _STEADY = 10.0  # seconds; a watch that lasted this long resets the back-off
-_MOST_CHANGED = 3  # conflicts, or expired watches, in a row that are no coincidence
+_MOST_CHANGED = 3  # consecutive conflicts or expired watches that are no coincidence
 
 
 class PublisherState(StrEnum):
@@ -47,13 +47,13 @@ class PublisherState(StrEnum):
     PUBLISHED = "published"
     REFUSED = "refused"
     AWAY = "away"
-    UNUSABLE = "unusable"  # the API server's answers, or the credentials for it
+    UNUSABLE = "unusable"  # invalid responses of the API server, or unusable credentials
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
-    """`dropped` are fields that the API server does not keep; `left_out` are devices not offered because of that.
+    """`dropped` are fields that the API server drops; `left_out` is the number of devices not offered because of that.
 
-    `unwatched` is why changes of the slices are found by lists alone, which back off; empty if they are watched.
+    `unwatched` is why only lists, which back off, detect changes of the slices; empty if they are watched.
     """
 
     state: PublisherState = PublisherState.WAITING
@@ -67,7 +67,7 @@ class PublisherStatus(msgspec.Struct, frozen=True):
 
 
 class SlicePublisher:
-    """`content` is what to publish, None as long as nothing is known; `published` is what the API server has."""
+    """`content` is to be published, None while it is unknown; `published` is the content in the API server."""
 
     def __init__(
         self, api: ResourceClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
@@ -80,9 +80,9 @@ class SlicePublisher:
         self._known = KnownSlices()
         self._wakes = Signal()
         self._repairs = Repairs()
-        self._attempted: PoolContent | None = None  # the latest content that requests were made for
-        self._good: PoolContent | None = None  # the latest content that was accepted
-        self._refused: tuple[PoolContent, float] | None = None  # and when to try it again
+        self._attempted: PoolContent | None = None  # the latest content for which requests were made
+        self._good: PoolContent | None = None  # the latest accepted content
+        self._refused: tuple[PoolContent, float] | None = None  # the rejected content, and when to try it again
         self._dropped = DroppedFields()
         self._times: slice_comparison.TaintTimes = {}
         self._problems = LogOnce(logger)
@@ -90,11 +90,11 @@ class SlicePublisher:
 
     @property
     def is_current(self) -> bool:
-        """Whether `published` is what came of the latest `content`; not while a request for it is under way."""
+        """Whether `published` is the result of the latest `content`; False while a request for it is in progress."""
         return self.status.value.state is PublisherState.PUBLISHED and self._good is self.content.value
 
     async def run(self) -> None:
-        """Publishes for ever."""
+        """Publishes indefinitely."""
         end = self.content.subscribe(self._wakes.notify)
         backoff = Backoff(0.05, 15.0, jitter=0.5)
         try:
@@ -111,7 +111,7 @@ class SlicePublisher:
             end()
 
     async def _follow(self) -> None:
-        """Lists the slices, and publishes until the watch of them ends."""
+        """Lists the slices, and publishes until their watch ends."""
         selector = f"spec.driver={self._pool.driver},spec.nodeName={self._pool.node}"
         found, version = await self._list(selector)
         self._known.replace_all(found)
@@ -120,7 +120,7 @@ class SlicePublisher:
             self._known.accepted.clear()
         if self._good is None:
             self._good = slices.published_content(self._known.slices.values(), self._pool.name)
-        await self._synchronize_once()  # whatever becomes of the watch
+        await self._synchronize_once()  # whether or not the watch succeeds
         await first(self._watch(selector, version), self._synchronize(self._clock()))
 
     async def _list(self, selector: str) -> tuple[list[Document], str]:
@@ -139,12 +139,12 @@ class SlicePublisher:
                         self._wakes.notify()
                     self._watched()
         except PeerGone:
-            pass  # the next list says whether the server is away
+            pass  # the next list shows whether the server is unreachable
         except (ConfigError, MalformedMessage, PeerRefused) as error:
             self._unwatched(error)
 
     def _unwatched(self, error: Exception) -> None:
-        """A watch expires once in a while; one that never lasts is a fault of the API server."""
+        """Handles the end of a watch: watches expire occasionally; if none lasts, that is the API server's fault."""
         self._broken_watches += 1
         if _is_changed(error) and self._broken_watches < _MOST_CHANGED:
             logger.debug("slices have changed meanwhile", extra={**self._facts(), "reason": str(error)})
@@ -159,7 +159,7 @@ class SlicePublisher:
         self._set_status(reason=self.status.value.reason, unwatched="")
 
     async def _synchronize(self, begun: float) -> None:
-        """Ends by an error alone."""
+        """Publishes changes until an error occurs."""
         seen, wait = -1, None
         while True:
             steady = begun + _STEADY - self._clock() if self.status.value.unwatched else None
@@ -170,7 +170,7 @@ class SlicePublisher:
             wait = await self._synchronize_once()
 
     async def _synchronize_once(self) -> float | None:
-        """The seconds until it must be called again though nothing has changed."""
+        """Publishes the content; returns the seconds until the next call is due even without a change."""
         content, again = self._usable_content()
         if content is None:
             return again
@@ -185,7 +185,7 @@ class SlicePublisher:
         return _earliest(wait, again)
 
     async def _publish(self, content: PoolContent) -> float | None:
-        """The seconds until it is to be tried again; None when it is done."""
+        """Publishes the content; returns the seconds until the next attempt, None when it is done."""
         is_repair = content is self._attempted
         plan = self._plan(content)
         if plan:
@@ -206,7 +206,7 @@ class SlicePublisher:
         return None
 
     def _usable_content(self) -> tuple[PoolContent | None, float | None]:
-        """The newest content, or that before it while the API server refuses it; and when to look again."""
+        """The newest content, or the previous one while the API server rejects it; and when to check again."""
         content = self.content.value
         if content is None:
             self._set_status(state=PublisherState.WAITING, reason="")
@@ -224,7 +224,7 @@ class SlicePublisher:
         offered = slice_comparison.without(content.devices, self._dropped.names)
         self._times = {**self._times, **slice_comparison.taint_times(self._known.slices.values())}
         devices = slice_comparison.with_taint_times(offered, self._times)
-        # Only of the taints there are now: one that comes back begins again.
+        # Only for the present taints: a taint that returns starts again.
         self._times = slice_comparison.taint_times([{"spec": {"devices": devices}}])
         counter_sets = content.counter_sets if not {"sharedCounters", "consumesCounters"} & self._dropped.names else ()
         existing = tuple(self._known.slices.values())
@@ -232,19 +232,19 @@ class SlicePublisher:
         return slices.plan(existing, wanted, self._known.accepted)
 
     async def _try_fields(self, content: PoolContent) -> frozenset[str]:
-        """Of the fields without which devices must not be offered, those that are dropped. Nothing is stored."""
+        """Tries fields without which devices must not be offered; returns the dropped ones. Stores nothing."""
         devices = self._dropped.untried(content.devices)
         if not devices:
             return frozenset()
         [wanted] = slices.wanted_slices(self._pool, PoolContent(devices))
         answer = await self._api.create(_SLICES, wanted, dryRun="All")
-        # The answer to a dry run has no resource version.
+        # The response to a dry run has no resource version.
         identity = {"name": "dry-run", "uid": "dry-run", "resourceVersion": "0"}
         answered = checked_slice({"metadata": identity, "spec": answer.get("spec")})
         return self._dropped.tried(wanted["spec"], answered["spec"])
 
     async def _find_node(self) -> None:
-        """The Node that is to own the slices: another one, where a Node of the same name was made again."""
+        """Finds the Node that should own the slices, which can have been recreated with the same name."""
         try:
             node = await self._api.get(f"/api/v1/nodes/{segment(self._pool.node)}")
         except PeerRefused as error:
@@ -259,7 +259,7 @@ class SlicePublisher:
         self._pool = replace(self._pool, node_uid=uid)
 
     async def _apply(self, plan: Plan) -> frozenset[str]:
-        """Makes the requests; the fields that did not come back."""
+        """Sends the requests; returns the fields that did not come back."""
         dropped: set[str] = set()
         for document in plan.delete:
             await self._delete(document)
@@ -282,10 +282,10 @@ class SlicePublisher:
         self._attempted = None
         fields = ", ".join(sorted(self._dropped.names))
         logger.warning("the API server drops fields of slices", extra={**self._facts(), "fields": fields})
-        return 0.0  # there may be devices to leave out now
+        return 0.0  # devices could have to be left out now
 
     def _refuse(self, content: PoolContent, reason: str) -> float:
-        """Puts back what was accepted before: a pool of which only a part was written offers nothing."""
+        """Restores the last accepted content: a pool of which only a part was written offers nothing."""
         if content is self._good:
             self._good = None
         if content is self.content.value:
@@ -298,7 +298,7 @@ class SlicePublisher:
         self._attempted, self._conflicts = content, 0
         if not plan:
             self._repairs.not_needed()
-        if self._refused is None:  # else it is the content before that is published
+        if self._refused is None:  # otherwise the previous content is published
             self._good = content
             self._problems.recovered()
         self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
@@ -322,7 +322,7 @@ class SlicePublisher:
         }
 
     def _repaired(self) -> None:
-        """Said at once, and again when it does not end."""
+        """Logs the first repair, and again if repairs do not end."""
         self._repairs.done(self._clock())
         level = logging.WARNING if self._repairs.count in (1, 5) else logging.DEBUG
         logger.log(
@@ -341,7 +341,7 @@ class SlicePublisher:
         self._log_once("slices not published, trying again", str(error))
 
     def _set_status(self, *, reason: str, **changes: object) -> None:
-        # An API server names every device of a slice that it refuses.
+        # An API server lists every device of a slice that it rejects.
         changed = replace(self.status.value, reason=reason[:_REASON], **changes)
         self.status.publish_if_changed(changed)
 

@@ -1,7 +1,7 @@
-"""What of two ResourceSlices is the same, what an API server has dropped, and since when a taint is there.
+"""Compares ResourceSlices: equal content, fields dropped by an API server, and the times of taints.
 
-An API server drops the fields of features that it has switched off without a word. It keeps quantities by value, so
-that `1024Mi` may come back as `1Gi`, and fills in the time of a taint.
+An API server silently drops the fields of features that are switched off. It preserves only the value of quantities, so
+`1024Mi` can come back as `1Gi`, and fills in the time of a taint.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,14 +60,14 @@ class _SliceSpec(msgspec.Struct):
 
 
 class _Slice(msgspec.Struct):
-    """The shape of whatever this package reads of a ResourceSlice."""
+    """The parts of a ResourceSlice that this package reads."""
 
     metadata: _SliceMetadata
     spec: _SliceSpec
 
 
 def checked_slice(document: Document) -> Document:
-    """The document, which is a ResourceSlice; raises `MalformedMessage`: a server in trouble may answer anything."""
+    """The document if it is a ResourceSlice; else raises `MalformedMessage`: a failing server can send anything."""
     try:
         msgspec.convert(document, _Slice)
     except msgspec.ValidationError as error:
@@ -76,7 +76,7 @@ def checked_slice(document: Document) -> Document:
 
 
 def comparable(spec: Document) -> object:
-    """The devices and counter sets of a slice; equal where they mean the same."""
+    """The devices and counter sets of a slice; equal if they mean the same."""
     return [[_comparable(part) for part in spec.get(name) or ()] for name in ("devices", "sharedCounters")]
 
 
@@ -91,7 +91,7 @@ def _comparable(part: Document) -> Document:
 
 
 def _amounts(content: object) -> object:
-    """With quantities as numbers; the name of a counter set stays."""
+    """The content with quantities as numbers; the name of a counter set stays."""
     if isinstance(content, dict):
         return {name: value if name == "counterSet" else _amounts(value) for name, value in content.items()}
     if isinstance(content, list):
@@ -103,7 +103,7 @@ def _amounts(content: object) -> object:
 
 
 def dropped_fields(sent: Document, answered: Document) -> frozenset[str]:
-    """The names of the fields that did not come back as they were sent."""
+    """The names of the fields that did not come back as sent."""
     sent = {**sent, "devices": with_taint_times(sent.get("devices") or (), taint_times([{"spec": answered}]))}
     dropped = {
         name for name in ("devices", "sharedCounters") if len(sent.get(name) or ()) != len(answered.get(name) or ())
@@ -122,10 +122,10 @@ def _without_policies(device: Document) -> object:
 
 
 def without(devices: Iterable[Document], dropped: frozenset[str]) -> tuple[Document, ...]:
-    """The devices that may be offered where an API server drops these fields.
+    """The devices that can be offered although an API server drops these fields.
 
-    Without its taint, a device would be given to pods that it is to be kept from. Without its counters, it would be
-    given to one pod while another has what it is a part of.
+    Without its taint, a device would be allocated to pods that it must be kept from. Without its counters, it would be
+    allocated while another pod has the hardware that it is a part of.
     """
     return tuple(device for device in devices if not needed_fields(device) & dropped)
 
@@ -139,7 +139,7 @@ def needed_fields(device: Document) -> frozenset[str]:
 
 
 def taint_times(slices: Iterable[Document]) -> TaintTimes:
-    """Since when each taint of each device is there, by the devices' and the taints' parts."""
+    """The time of each taint of each device, by the identifying parts of device and taint."""
     return {
         _taint_key(device, taint): str(taint["timeAdded"])
         for one in slices
@@ -150,7 +150,7 @@ def taint_times(slices: Iterable[Document]) -> TaintTimes:
 
 
 def with_taint_times(devices: Sequence[Document], times: TaintTimes) -> tuple[Document, ...]:
-    """The devices; a taint that is there already keeps its time, from which a pod's toleration counts."""
+    """The devices; an existing taint keeps its time, from which a pod's toleration counts."""
     return tuple(_with_times(device, times) if device.get("taints") else device for device in devices)
 
 

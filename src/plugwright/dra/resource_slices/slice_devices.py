@@ -1,6 +1,6 @@
-"""The content of a node's pool: its devices as ResourceSlices have them, with attributes, capacity, counters, taints.
+"""The content of a node's pool: its devices in ResourceSlices, with attributes, capacity, counters, taints.
 
-What of them an API server would refuse is checked where they are made, in `attributes` and `model`.
+`attributes` and `model` reject content that an API server would reject.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,10 +31,10 @@ def pool_content(
     taints: Mapping[str, Sequence[Taint]],
     moving: Mapping[str, Taint],
 ) -> PoolContent:
-    """The devices of `offered`, by id, in natural order: the scheduler takes the first that fits.
+    """The devices in `offered`, by id, in natural order: the scheduler takes the first that fits.
 
-    `moving` have one more taint. It is added here, so that a device which is offered for one claim alone is never in
-    the slices without it.
+    `moving` have an additional taint. It is added here, so that a device offered to a single claim is never in the
+    slices without it.
     """
     devices = [device for device_id, device in snapshot.devices.items() if device_id in offered]
     documents = (slice_device(device, _sorted(taints.get(device.id, ()), moving.get(device.id))) for device in devices)
@@ -55,7 +55,7 @@ def published_devices(content: PoolContent) -> dict[str, bool]:
 
 
 def slice_device(device: Device, taints: Sequence[Document] = ()) -> Document:
-    """The document of a device; fields that it has no use for are left out."""
+    """The document of a device, without unused fields."""
     if len(taints) > _TAINTS_LIMIT:
         raise InvalidValue(f"{device.id!r} must have at most {_TAINTS_LIMIT} taints, got {len(taints)}")
     document: Document = {"name": names.device_name(device.id)}
@@ -129,6 +129,6 @@ def _counters(counters: Mapping[str, int]) -> Document:
 
 
 def _amount(number: int) -> str:
-    """As people write it: `80Gi`."""
+    """In the usual notation: `80Gi`."""
     unit, size = next((row for row in _UNITS if number and number % row[1] == 0), ("", 1))
     return f"{number // size}{unit}"

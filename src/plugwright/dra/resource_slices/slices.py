@@ -1,8 +1,8 @@
-"""The ResourceSlices of one pool: how devices are put into them, and what must change so that they are as wanted.
+"""The ResourceSlices of one pool: how devices are put into them, and the changes that lead to the wanted slices.
 
-Plain functions over documents of resource.k8s.io/v1; `publisher` makes the requests. A scheduler takes only the slices
-of a pool's highest generation, and those only when there are as many of them as each one says. So a change of one
-slice alone is made in place, and any other change under the next generation.
+Plain functions over documents of resource.k8s.io/v1; `publisher` sends the requests. A scheduler uses only the slices
+of a pool's highest generation, and only if there are as many of them as each one states. So a change of a single slice
+is made in place, and any other change under the next generation.
 """
 
 import re
@@ -23,14 +23,14 @@ _INDEX = re.compile(r"([0-9a-f]{5,8})-")
 
 
 class PoolContent(msgspec.Struct, frozen=True):
-    """Devices in the order in which they are to be tried, and the counter sets that they consume: API documents."""
+    """Devices in the order in which the scheduler tries them, and the counter sets that they consume: API documents."""
 
     devices: tuple[Document, ...] = ()
     counter_sets: tuple[Document, ...] = ()
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """A pool of a driver on one node; `node_uid` is that of its Node, or empty where it is not known."""
+    """A pool of a driver on one node; `node_uid` is that of its Node, or empty if unknown."""
 
     driver: str
     node: str
@@ -39,12 +39,12 @@ class Pool(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> Document:
-        """With the Node, its slices go."""
+        """The owner reference, by which the slices are deleted with the Node."""
         return {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node_uid, "controller": True}
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The requests that make a pool as wanted, in this order; `update` and `create` are what to send."""
+    """The requests that lead to the wanted pool, in this order; `update` and `create` contain the documents to send."""
 
     generation: int
     delete: tuple[Document, ...] = ()
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def check(content: PoolContent) -> None:
-    """Raises InvalidValue for what no scheduler can use, though an API server, which sees single slices, accepts it."""
+    """Raises InvalidValue for content that no scheduler can use. API servers accept it, as they see single slices."""
     _check_names("device", content.devices)
     _check_names("counter set", content.counter_sets)
     sets = {str(one["name"]): one for one in content.counter_sets}
@@ -73,7 +73,7 @@ def check(content: PoolContent) -> None:
 
 
 def wanted_slices(pool: Pool, content: PoolContent, existing: Sequence[Document] = ()) -> tuple[Document, ...]:
-    """The slices of a pool without generation; one without devices where there are none: the driver is there."""
+    """The slices of a pool without generation; a single empty one if there are no devices, to show the driver."""
     most = _devices_per_slice(content.devices, existing)
     parts: list[Document] = [{"sharedCounters": list(part)} for part in _parts(content.counter_sets, _COUNTER_SETS)]
     parts += [{"devices": list(part)} for part in _parts(content.devices, most)]
@@ -91,9 +91,9 @@ def _wanted(pool: Pool, index: int, count: int, part: Document) -> Document:
 
 
 def _devices_per_slice(devices: Sequence[Document], existing: Sequence[Document]) -> int:
-    """64 where a device has what halves the limit; and where the pool is so already.
+    """64 if a device has fields that halve the limit, or if the pool already has slices of that size.
 
-    The first taint would move devices from slice to slice, its end would move them back, and the next taint again.
+    Otherwise the first taint would move devices from slice to slice, its end would move them back, and so on.
     """
     if any(_has_more(device) for device in devices):
         return _DEVICES_WITH_MORE
@@ -112,7 +112,7 @@ def plan(
     wanted: Sequence[Document],
     accepted: Mapping[str, tuple[object, object]] | None = None,
 ) -> Plan:
-    """`accepted` by uid: what was sent, and what an API server has made of it, which is taken for the same."""
+    """`accepted`, by uid: the sent content and the API server's version of it, which count as equal."""
     name = wanted[0]["spec"]["pool"]["name"]
     slices = sorted(existing, key=lambda one: str(one["metadata"]["name"]))
     generation = max((_generation(one) for one in slices if one["spec"]["pool"]["name"] == name), default=0)
@@ -127,7 +127,7 @@ def plan(
             obsolete.append(one)
     changed = [index for index in current if not _is_same(current[index], wanted[index], accepted or {})]
     missing = [index for index in range(len(wanted)) if index not in current]
-    # One too many has made the pool unusable, and a scheduler takes no notice of one that is deleted.
+    # An extra slice made the pool unusable, and a scheduler does not react to its deletion.
     is_broken = not changed and any(_generation(one) == generation for one in obsolete)
     if missing or len(changed) > 1 or is_broken:
         generation, changed = generation + 1, sorted(current)
@@ -162,7 +162,7 @@ def _numbered(wanted: Document, generation: int) -> Document:
 
 
 def published_content(existing: Iterable[Document], pool: str) -> PoolContent | None:
-    """What the slices of a pool offer; None where the pool is not complete."""
+    """The content that the slices of a pool offer; None if the pool is incomplete."""
     slices = [one for one in existing if one["spec"]["pool"]["name"] == pool]
     generation = max(map(_generation, slices), default=0)
     current = sorted((one for one in slices if _generation(one) == generation), key=lambda one: one["metadata"]["name"])

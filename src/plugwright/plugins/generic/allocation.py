@@ -1,8 +1,8 @@
 """The allocation of a container that gets ordinary devices: nodes, mounts, variables and annotations.
 
-`HandoutOptions` are the keys that such a resource may have in the operator's file. Its texts may have templates such as
+`HandoutOptions` contains the keys of such a resource in the operator's file. Its texts can contain templates such as
 `{pci}`, which are checked when the file is read and filled in for each device. For PCI functions there is also the
-device-info file of the network plumbing group, in which Multus reads for CNI plugins what a function is.
+device-info file of the network plumbing group, in which Multus finds the properties of a function for CNI plugins.
 """
 
 import json
@@ -48,13 +48,13 @@ MountOrNode = TypeVar("MountOrNode", Mount, DeviceNode)
 
 
 class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How devices are handed out.
+    """How devices are allocated to containers.
 
-    `count`: how many containers may have each device at a time. `together`: all that is found is one device.
-    `exclusive`: resources further down in the file do not get these devices. `ids`: `stable`, or those that another
-    plugin would have made, so that running pods keep theirs. `remap`: host path (a pattern) to path in the container.
-    `topology`: list NUMA nodes to the kubelet. `cdi`: hand out by CDI names. `info`: more for PCIDEVICE_…_INFO, by
-    address or for all (`"*"`). `dangerous`: also what may take over the node.
+    `count`: number of containers that can share each device. `together`: all found devices are one device. `exclusive`:
+    resources further down in the file do not get these devices. `ids`: `stable`, or the ids of another plugin, so that
+    running pods keep their devices. `remap`: host path (a pattern) to path in the container. `topology`: report NUMA
+    nodes to the kubelet. `cdi`: allocate by CDI names. `info`: additional entries of PCIDEVICE_…_INFO, by address or
+    for all (`"*"`). `dangerous`: also allow devices that could control the node.
     """
 
     count: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
@@ -73,14 +73,14 @@ class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class WrittenUnits(msgspec.Struct, frozen=True):
-    """The CDI names of units by their ids, and why others have none."""
+    """The CDI names of units by their ids, and the reasons why others have none."""
 
     names: Mapping[str, str] = {}
     faults: Mapping[str, str] = {}
 
 
 def check_options(options: HandoutOptions) -> None:
-    """Refuses options that no container could be started with, by their keys."""
+    """Rejects options with which no container could be started, by their keys."""
     checks: dict[str, Callable[[], object]] = {
         "permissions": lambda: DeviceNode("/dev/null", permissions=options.permissions),
         "env": lambda: _check_env(options.env),
@@ -106,7 +106,7 @@ def check_template(*texts: str) -> None:
 
 
 def _meant(name: str) -> str:
-    from difflib import get_close_matches  # only for a mistake
+    from difflib import get_close_matches  # only needed after a mistake
 
     close = get_close_matches(name, TEMPLATE_FIELDS, n=1)
     return (
@@ -117,12 +117,12 @@ def _meant(name: str) -> str:
 
 
 def fill(text: str, facts: Mapping[str, str]) -> str:
-    """The text with its templates filled in; a fact that a device does not have is empty."""
+    """The text with its templates filled in; a fact unknown for a device is empty."""
     return text.format_map({**dict.fromkeys(TEMPLATE_FIELDS, ""), **facts})
 
 
 def allocation_of(resource: str, options: HandoutOptions, units: Sequence[Unit]) -> Allocation:
-    """The allocation of one container with these units; a unit of which it has several copies counts once."""
+    """The allocation of one container with these units; several copies of a unit count once."""
     paths = [path for index, unit in enumerate(units) for path in container_paths(options, unit, index)]
     facts = [_container_facts(resource, options, unit, index) for index, unit in enumerate(units)]
     mounts = [Mount(path.host_path, path.container_path, path.read_only) for path in paths if path.mount]
@@ -136,7 +136,7 @@ def allocation_of(resource: str, options: HandoutOptions, units: Sequence[Unit])
 
 
 def container_paths(options: HandoutOptions, unit: Unit, index: int) -> list[HostPath]:
-    """The paths of a unit with those that they have in the container, whose device number `index` it is."""
+    """The paths of a unit on the host and in the container, in which it is device number `index`."""
     facts = {**facts_of(unit), "index": str(index)}
     return [
         HostPath(
@@ -152,7 +152,7 @@ def container_paths(options: HandoutOptions, unit: Unit, index: int) -> list[Hos
 
 
 def write_device_info(directory: Path, resource: str, device_id: str, unit: Unit) -> None:
-    """Writes the file of a PCI function. A network works without it, so a failure is logged and the pod goes on."""
+    """Writes the file of a PCI function. Networks work without it, so a failure is logged and does not fail the pod."""
     path = directory / f"{resource.replace('/', '-')}-{device_id}-device.json"
     pci = {"pci-address": unit.facts["pci"].partition(",")[0], "rdma-device": unit.facts.get("rdma", "")}
     if unit.directory is not None:
@@ -182,14 +182,14 @@ def _container_path(options: HandoutOptions, path: HostPath, facts: Mapping[str,
 
 
 def _container_facts(resource: str, options: HandoutOptions, unit: Unit, index: int) -> dict[str, str]:
-    """The facts of a unit with its nodes as the container sees them."""
+    """The facts of a unit, with its nodes as the container sees them."""
     nodes = [path.container_path for path in container_paths(options, unit, index)]
     own = {"resource": resource, "index": str(index), "node": nodes[0] if nodes else "", "nodes": ",".join(nodes)}
     return {**facts_of(unit), **own}
 
 
 def _filled(texts: Mapping[str, str], facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """A name that is the same for several devices has all their values, with commas."""
+    """The filled-in texts; a name that is the same for several devices has all their values, separated by commas."""
     values: dict[str, list[str]] = {}
     for device_facts in facts:
         for name, text in texts.items():
@@ -198,7 +198,7 @@ def _filled(texts: Mapping[str, str], facts: Sequence[Mapping[str, str]]) -> dic
 
 
 def _pci_env(resource: str, options: HandoutOptions, units: Sequence[Unit]) -> dict[str, str]:
-    """The variables of the SR-IOV network device plugin; only PCI functions have details."""
+    """The variables of the SR-IOV network device plugin; only PCI functions have entries."""
     if not any(unit.details for unit in units):
         return {}
     name = "PCIDEVICE_" + resource.upper().replace("/", "_").replace(".", "_")
@@ -212,7 +212,7 @@ def _pci_env(resource: str, options: HandoutOptions, units: Sequence[Unit]) -> d
 
 
 def _distinct(handed_out: Iterable[MountOrNode]) -> list[MountOrNode]:
-    """Devices share nodes; but two nodes at one path of the container are a mistake of the operator's."""
+    """The distinct mounts and nodes. Devices can share nodes, but two nodes at one container path are a mistake."""
     by_path: dict[str, MountOrNode] = {}
     for new in handed_out:
         known = by_path.setdefault(new.container_path, new)

@@ -1,4 +1,4 @@
-"""The CDI spec of a resource: each unit's nodes, mounts and interfaces under a name that runtimes resolve.
+"""The CDI spec of a resource: each unit's nodes, mounts and interfaces under a name that runtimes can resolve.
 
 Loaded only for resources with `cdi: true`.
 """
@@ -25,14 +25,14 @@ class GenericSpec(msgspec.Struct, frozen=True):
     resource: str
 
     def __post_init__(self) -> None:
-        cdi.qualified_name(self.resource, "x")  # refuses a resource whose name cannot be a CDI kind
+        cdi.qualified_name(self.resource, "x")  # rejects a resource whose name cannot be a CDI kind
 
     def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits:
-        """Writes the units. Names of others stay, unless a unit has their node or interface now.
+        """Writes the units. Names of other units stay, unless a unit has their node or interface now.
 
-        The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail, and
-        one that leads to another device, such as the one plugged in next as /dev/ttyUSB0, would do worse. That device
-        may be one of another resource, so names in the files of other resources are taken out too.
+        The kubelet reuses stored answers when a container restarts: a missing name would make that fail, and a name of
+        another device, such as the one plugged in next as /dev/ttyUSB0, would be worse. That device can belong to
+        another resource, so names are removed from the files of other resources too.
         """
         devices, faults = dict[str, cdi.Device](), dict[str, str]()
         for unit in units:
@@ -55,20 +55,20 @@ class GenericSpec(msgspec.Struct, frozen=True):
             kept = [device for device in spec.devices if device.name in devices or not used & _targets(device)]
             if path == self.directory.file(self.resource):
                 own = {device.name: device for device in kept}
-            elif path == self.directory.file(spec.kind) and len(kept) < len(spec.devices):  # not one of a claim
+            elif path == self.directory.file(spec.kind) and len(kept) < len(spec.devices):  # not the file of a claim
                 self.directory.write(replace(spec, devices=kept))
         self.directory.write(cdi.Spec(self.resource, list({**own, **devices}.values())))
 
 
 def _targets(device: cdi.Device) -> set[str]:
-    """The nodes and interfaces of the host that a container gets by this device."""
+    """The nodes and interfaces of the host that this device gives to a container."""
     nodes = {node.host_path or node.path for node in device.edits.device_nodes}
     return nodes | {interface.host_interface_name for interface in device.edits.net_devices}
 
 
 def _edits(host: Host, options: HandoutOptions, unit: Unit) -> cdi.ContainerEdits:
     paths = container_paths(options, unit, 0)
-    # Runtimes follow no links here, so their targets are named.
+    # Runtimes do not follow links here, so the spec names the targets.
     nodes = [
         DeviceNode(host.resolve(path.host_path), path.container_path, path.permissions)
         for path in paths

@@ -1,8 +1,8 @@
 """The probes of health checks: a link, a driver, a file, an HTTP address, a command.
 
-What reads files runs in a thread: a driver that hangs keeps readers of its files waiting, for a minute where the
-firmware of a network adapter is dead. Loaded only for resources with health checks. A new kind of check is a key of
-`health.HealthCheck`, a probe, and its line in `_PROBES`.
+Code that reads files runs in a thread: a hanging driver blocks readers of its files, for a minute if the firmware of a
+network adapter has failed. Loaded only for resources with health checks. A new kind of check needs a key in
+`health.HealthCheck`, a probe, and a line in `_PROBES`.
 """
 
 import os
@@ -22,8 +22,8 @@ from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["CommandProbe", "probe_of", "probes_of"]
 
-_LONGEST = 200  # of the output of a command or the content of a file in a reason
-_LARGEST = 4096  # bytes of a file; those of sysfs have no more
+_LONGEST = 200  # characters of a command's output or a file's content in a reason
+_LARGEST = 4096  # bytes of a file; sysfs files have no more
 _PATH_FACTS = ("node", "nodes")
 
 
@@ -45,7 +45,7 @@ def probe_of(check: HealthCheck) -> Probe:
 
 
 class LinkProbe(msgspec.Struct, frozen=True):
-    """One port up is enough: an adapter with two ports is often wired with one."""
+    """One active port is enough: an adapter with two ports often has only one cable."""
 
     check: HealthCheck
     kind: str = "link"
@@ -59,10 +59,10 @@ class LinkProbe(msgspec.Struct, frozen=True):
 
     def _look(self, unit: Unit) -> str | None:
         if unit.directory is None or (unit.anchor is not None and not unit.directory.exists()):
-            return None  # a pod has it in a network namespace of its own
+            return None  # a pod has it in its own network namespace
         states = _link_states(unit.directory)
         if not states:
-            # An interface that went to a pod leaves its directory behind, empty.
+            # An interface moved to a pod leaves an empty directory behind.
             return None if unit.directory.joinpath("net").is_dir() else "has no link"
         return "" if any(states.values()) else f"link down: {', '.join(sorted(states))}"
 
@@ -88,7 +88,7 @@ class DriverProbe(msgspec.Struct, frozen=True):
 
 
 class FileProbe(msgspec.Struct, frozen=True):
-    """A path, or one below the device's directory in /sys, where patterns are taken: `hwmon/hwmon*/temp1_input`."""
+    """Reads a path, or one relative to the device's directory in /sys, with wildcards: `hwmon/hwmon*/temp1_input`."""
 
     check: HealthCheck
     kind: str = "file"
@@ -107,7 +107,7 @@ class FileProbe(msgspec.Struct, frozen=True):
         return _find_file(host, unit, self._name(unit))
 
     def _name(self, unit: Unit) -> str:
-        # A serial number is what a device says of itself: it must not lead to another directory.
+        # The device reports its serial number itself: it must not lead to another directory.
         facts = {key: text if key in _PATH_FACTS else text.replace("/", "_") for key, text in facts_of(unit).items()}
         return allocation.fill(self.check.file or "", facts)
 
@@ -141,7 +141,7 @@ class FileProbe(msgspec.Struct, frozen=True):
 
 
 class HttpProbe(msgspec.Struct, frozen=True):
-    """Any status below 400 is good."""
+    """Any status below 400 means healthy."""
 
     check: HealthCheck
     kind: str = "http"
@@ -160,7 +160,7 @@ class HttpProbe(msgspec.Struct, frozen=True):
         return await concurrency.in_thread(f"GET {address}", lambda: self._get(address))
 
     def _get(self, address: str) -> str:
-        from http.client import HTTPException  # the daemon needs them for nothing else
+        from http.client import HTTPException  # nothing else in the daemon needs it
         from urllib.error import HTTPError, URLError
         from urllib.request import ProxyHandler, build_opener
 
@@ -172,12 +172,12 @@ class HttpProbe(msgspec.Struct, frozen=True):
                 return f"{address}: {error.code} {error.reason}"
         except (URLError, OSError, ValueError) as error:
             return f"{address}: {getattr(error, 'reason', error)}"
-        except HTTPException as error:  # an answer that is not HTTP
+        except HTTPException as error:  # a response that is not HTTP
             return f"{address}: {type(error).__name__}: {error}"
 
 
 class CommandProbe:
-    """Exit status 0 is good; else the last line of its output is the reason."""
+    """Exit status 0 means healthy; otherwise the last line of the output is the reason."""
 
     kind = "command"
     stoppable = True
@@ -193,7 +193,7 @@ class CommandProbe:
     async def fault(self, host: Host, unit: Unit) -> str | None:
         words = [allocation.fill(word, facts_of(unit)) for word in self.check.command or []]
         try:
-            # Starting it would block the event loop where its file system does not answer.
+            # Starting it would block the event loop if its file system does not respond.
             await self._looks.run(lambda: self.look(words[0]))
             status, output = await processes.run(words)
         except OSError as error:
@@ -223,13 +223,13 @@ def _find_file(host: Host, unit: Unit, name: str) -> Path | None:
 
 
 def _read(path: Path) -> str:
-    """The beginning of a file: an operator's pattern may match one without an end."""
+    """The beginning of a file: an operator's pattern can match an endless one."""
     with path.open("rb") as file:
         return file.read(_LARGEST).decode(errors="replace").strip()
 
 
 def _link_states(directory: Path) -> dict[str, bool]:
-    """The ports of an adapter, an interface, or the interfaces of a function, and whether each is up."""
+    """The ports of an adapter, an interface, or the interfaces of a function, and whether each is active."""
     ports = sysfs.entries(directory / "ports")
     if ports:
         return {f"port {port.name}": sysfs.attribute(port, "state").endswith("ACTIVE") for port in ports}
@@ -238,7 +238,7 @@ def _link_states(directory: Path) -> dict[str, bool]:
 
 
 def _is_up(interface: Path) -> bool:
-    """Drivers that do not know the state say `unknown`: then the carrier decides, unless it is unknown too."""
+    """Whether an interface is active. For drivers that report `unknown` the carrier decides, unless unknown too."""
     state = sysfs.attribute(interface, "operstate")
     return state == "up" or (state == "unknown" and sysfs.attribute(interface, "carrier") != "0")
 

@@ -1,9 +1,9 @@
-"""GPUs and accelerators with nodes of the kernel's own kind: /dev/dri, /dev/accel, and AMD's /dev/kfd.
+"""GPUs and accelerators with standard kernel nodes: /dev/dri, /dev/accel, and AMD's /dev/kfd.
 
 Identified by PCI address: the numbers of cards and render nodes change between boots.
 
-An AMD GPU in a partition mode is one PCI function, which is its first partition, and a platform device `amdgpu_xcp_…`
-for each other one. The kernel's compute driver (KFD) knows which GPU that is a partition of, and its number there.
+An AMD GPU in a partition mode is one PCI function, which is its first partition, plus a platform device `amdgpu_xcp_…`
+for each further one. The kernel's compute driver (KFD) knows the GPU and the number of each partition.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ _CLASSES = ("drm", "accel")
 
 
 class DrmFilter(PciDriverFilter, frozen=True):
-    """GPUs and accelerators with nodes under /dev/dri or /dev/accel; AMD's get /dev/kfd too.
+    """GPUs and accelerators with nodes in /dev/dri or /dev/accel; AMD GPUs also get /dev/kfd.
 
     `nodes`: `render`, `card`, `accel`, `kfd`.
     """
@@ -65,7 +65,7 @@ FAMILY = SelectorFamily(DrmFilter | list[DrmFilter], lambda filters, options: Dr
 
 
 def _devices(host: Host) -> list[Path]:
-    """The devices that cards, render nodes and accelerators belong to, each once."""
+    """The devices behind cards, render nodes and accelerators, each once."""
     directories: dict[Path, None] = {}
     for name in _CLASSES:
         for node in sysfs.entries(host.sys / "class" / name):
@@ -75,7 +75,7 @@ def _devices(host: Host) -> list[Path]:
 
 
 def _has_virtual_functions(function: PciFunction | None) -> bool:
-    """A physical function with virtual ones is not for containers; the virtual ones are."""
+    """Whether a physical function has virtual ones, which are allocated in its place."""
     return function is not None and sysfs.attribute(function.directory, "sriov_numvfs") not in ("", "0")
 
 
@@ -84,28 +84,28 @@ def _is_partition(device: Path) -> bool:
 
 
 def _partitions(host: Host) -> dict[str, tuple[PciFunction, str]]:
-    """By the name of its render node, the GPU that a partition is of, and its number there."""
+    """By the name of a partition's render node, its GPU and its number there."""
     nodes: list[tuple[str, int, int]] = []  # address, partition, render minor
     for node in sysfs.entries(host.sys / "class/kfd/kfd/topology/nodes"):
         pairs = (line.split() for line in sysfs.attribute(node, "properties").splitlines())
         values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
         location, minor = values.get("location_id", 0), values.get("drm_render_minor", 0)
         if location and minor:
-            # The low 16 bits are bus, device and function; the highest 4 the partition.
+            # The low 16 bits are bus, device and function; the highest 4 are the partition.
             bus, slot, function = location >> 8 & 0xFF, location >> 3 & 0x1F, location & 7
             nodes.append((f"{values.get('domain', 0):04x}:{bus:02x}:{slot:02x}.{function}", location >> 28, minor))
     found: dict[str, tuple[PciFunction, str]] = {}
     counts: Counter[str] = Counter()
     for address, partition, minor in sorted(nodes):
         directory = host.sys / "bus/pci/devices" / address
-        if directory.exists():  # a kernel that does not number partitions has them in the order of their nodes
+        if directory.exists():  # a kernel that does not number partitions lists them in the order of their nodes
             found[f"renderD{minor}"] = sysfs.pci_function(directory), str(partition or counts[address])
         counts[address] += 1
     return found
 
 
 def _parent(device: Path, partitions: Mapping[str, tuple[PciFunction, str]]) -> tuple[PciFunction, str]:
-    """Of a partition; where KFD does not know it, it is at least known whose driver it has."""
+    """The GPU and number of a partition; if KFD does not know it, at least its vendor and driver."""
     for node in sysfs.entries(device / "drm"):
         if node.name in partitions:
             return partitions[node.name]
@@ -113,7 +113,7 @@ def _parent(device: Path, partitions: Mapping[str, tuple[PciFunction, str]]) -> 
 
 
 def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFilter, number: str = "") -> Unit:
-    """`number` is that of a partition in its GPU."""
+    """The unit of a device; `number` is that of a partition in its GPU."""
     nodes = [node.path for name in _CLASSES for node in sysfs.nodes_below(device / name)]
     paths = sorted(
         (path for path in nodes if _kind(path) in wanted.nodes), key=lambda path: (_kind(path) == "card", path)

@@ -1,7 +1,7 @@
-"""Families of ordinary devices: a filter, a selector, and the options of `allocation.HandoutOptions` beside them.
+"""Families of ordinary devices: each has a filter and a selector, and the options of `allocation.HandoutOptions`.
 
-Several filters in a list are alternatives; the keys inside one must all match; a list of values matches if one of them
-does. Texts in filters are patterns with `*`, `?` and `[…]`. Hexadecimal ids are texts: quote them.
+Several filters in a list are alternatives; the keys in one filter must all match; a list of values matches if one value
+does. Texts in filters are patterns with `*`, `?` and `[…]`. Hexadecimal ids are strings: quote them.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,16 +33,16 @@ _DEVICE_INFO = HostMount(path=FromSettings(("host.deviceInfo",), HostSettings().
 
 
 def directories_of(setting: str) -> tuple[HostMount, ...]:
-    """The directories of the paths in a setting; /dev and /sys are mounted for every family."""
+    """The directories of the paths in a setting; /dev and /sys are mounted for every family anyway."""
     paths = FromSettings((setting,), part="before-wildcard")
     return (HostMount(path=paths, below_root=True, unless_below=("/dev", "/sys")),)
 
 
 class SelectorFamily(DeviceFamily[Any]):
-    """`select` makes a selector of the filters in a file.
+    """`select` makes a selector from the filters in a file.
 
-    `named_paths`: the paths that filters name outright, which are refused when the file is read if they are dangerous;
-    what a wildcard matches is refused when it is found. `mounts`: the directories of the node that the daemon needs
+    `named_paths`: the literal paths in filters, which are rejected if dangerous when the file is read; dangerous
+    matches of wildcards are rejected when they are found. `mounts`: the directories of the node that the daemon needs
     besides /dev and /sys. `takes_info`: whether the option `info` is allowed.
     """
 
@@ -81,7 +81,7 @@ class SelectorFamily(DeviceFamily[Any]):
         return Generic(entry.name, Excluding(selector, exclusive) if exclusive else selector, options, access)
 
     def redirected(self, entry: ResourceEntry[Any], directory: Path) -> ResourceEntry[Any]:
-        """As it is: the files are written where the settings of the host say."""
+        """Unchanged: the settings of the host decide where files are written."""
         return entry
 
     def selector(self, entry: ResourceEntry[Any]) -> Selector:
@@ -92,5 +92,5 @@ class SelectorFamily(DeviceFamily[Any]):
         return AllAsOne(selector) if entry.options.together else selector
 
     def context(self, entries: Iterable[ResourceEntry[Any]]) -> list[Any]:
-        """The resources whose devices others do not get."""
+        """The resources whose devices no other resource gets."""
         return [entry for entry in entries if isinstance(entry.family, SelectorFamily) and entry.options.exclusive]

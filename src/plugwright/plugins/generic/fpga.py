@@ -1,4 +1,4 @@
-"""FPGAs in the layouts that their drivers make of them: DFL (in-tree), OPAE, XRT (xclmgmt) and XDMA.
+"""FPGAs in the layouts of their drivers: DFL (in-tree), OPAE, XRT (xclmgmt) and XDMA.
 
 Identified by PCI address and the position of a port among its neighbours: the kernel numbers ports in the order of
 probing.
@@ -26,10 +26,10 @@ _CRASHED = "its id is all ones: the firmware has crashed"
 
 
 class FpgaFilter(PciFilter, frozen=True):
-    """FPGAs. `layout`: `dfl` (in-tree), `opae`, `xrt` (xclmgmt and user functions) or `xdma`; any where not given.
+    """FPGAs. `layout`: `dfl` (in-tree), `opae`, `xrt` (xclmgmt and user functions) or `xdma`; by default any.
 
-    `afu` and `region` are interface ids as the kernel writes them. `nodes`: `port`, `fme`, `user`, `mgmt`, `qdma`; what
-    a user of the FPGA needs where not given: ports, user functions and their queues.
+    `afu` and `region` are interface ids in the kernel's notation. `nodes`: `port`, `fme`, `user`, `mgmt`, `qdma`; by
+    default those needed by users of the FPGA: ports, user functions and their queues.
     """
 
     layout: Literal["dfl", "opae", "xrt", "xdma"] | None = None
@@ -86,7 +86,7 @@ def _below(region: Path, kind: str) -> list[Path]:
 
 
 def _intel(region: Path, managers: list[Path], ports: list[Path], nodes: Sequence[str]) -> Iterator[Unit]:
-    """With the management node, a region is one device, and all its ports are a part of it; else each port is one."""
+    """With the management node, a region and all its ports are one device; otherwise each port is one."""
     if not managers and not ports:
         return
     name = hardware.stable_id("fpga", sysfs.pci_address_of(region) or region.name)
@@ -113,7 +113,7 @@ def _intel_unit(name: str, managers: list[Path], handed_out: list[Path], ports: 
 
 
 def _region_id(manager: Path) -> str:
-    """The id that the in-tree driver has, or OPAE's."""
+    """The id from the in-tree driver or from OPAE."""
     files = sysfs.matching(manager, "dfl-fme-region.*/fpga_region/region*/compat_id")
     in_tree = next((sysfs.attribute(file.parent, file.name) for file in files), "")
     return in_tree or sysfs.attribute(manager, "pr/interface_id")
@@ -135,7 +135,7 @@ def _facts(function: PciFunction | None) -> dict[str, str]:
 
 
 def _xrt(host: Host, user: PciFunction, functions: list[PciFunction], nodes: Sequence[str]) -> Unit:
-    """A card has a function for its users and one to manage it; their function numbers differ."""
+    """The unit of a card, which has one function for users and one for management with different function numbers."""
     card = user.address.rpartition(".")[0]
     managing = [
         function.directory

@@ -1,4 +1,4 @@
-"""Several nodes that are one device: the first of every pattern, those of one piece of hardware, or all there are."""
+"""Several nodes as one device: the first of every pattern, all of one piece of hardware, or all nodes."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,9 +27,9 @@ GroupedBy = Literal["order", "parent", "all"]
 class DeviceGroup(DeviceFilter, frozen=True):
     """Several nodes that are one device.
 
-    `by` says which belong together: `order` (the first of every path, the second of every path, …), `parent` (those of
-    one piece of hardware, such as the camera and the microphone of one USB device), or `all`. `count` is that of the
-    resource where not given.
+    `by` defines which nodes belong together: `order` (the first of every path, the second of every path, …), `parent`
+    (those of one piece of hardware, such as the camera and the microphone of one USB device), or `all`. `count` is by
+    default that of the resource.
     """
 
     paths: list[AbsolutePath | PathPattern] = msgspec.field(default_factory=list)
@@ -42,7 +42,7 @@ class DeviceGroup(DeviceFilter, frozen=True):
             raise InvalidValue("a group must have paths, usb, or both")
 
     def find(self, host: Host, by_letter: bool = False) -> list[Unit]:
-        """`by_letter`: in the order of generic-device-plugin, instead of by number."""
+        """The devices; `by_letter` in the order of generic-device-plugin instead of by number."""
         filters, patterns = as_list(self.usb), paths.patterns_of(self.paths)
         columns = [usb.find(host, filters)] if filters else []
         required = [True] * len(columns)
@@ -91,7 +91,7 @@ FAMILY = SelectorFamily(
 
 
 def _longest(columns: Sequence[Sequence[Unit]], patterns: Sequence[PathPattern]) -> int:
-    """A match that may be used several times does not make more devices than there are other matches."""
+    """Number of rows. A match used several times does not make more devices than there are other matches."""
     offset = len(columns) - len(patterns)
     matches = [len(column) // wanted.limit for column, wanted in zip(columns[offset:], patterns, strict=True)]
     return max((*matches, *(len(column) for column in columns[:offset])), default=0)
@@ -111,7 +111,7 @@ def _rows(by: GroupedBy, columns: Sequence[Sequence[Unit]], longest: int) -> lis
 
 
 def _rows_by_parent(columns: Sequence[Sequence[Unit]]) -> list[list[Unit]]:
-    """One device for each piece of hardware that has a match in every column."""
+    """One device for each piece of hardware with a match in every column."""
     rows: dict[str, list[Unit]] = {}
     for index, column in enumerate(columns):
         for unit in column:
@@ -122,7 +122,7 @@ def _rows_by_parent(columns: Sequence[Sequence[Unit]]) -> list[list[Unit]]:
 
 
 def _parent_device(unit: Unit) -> str:
-    """The nearest USB or PCI device above a node."""
+    """The nearest USB or PCI device that contains a node."""
     directory = unit.directory
     while directory is not None and directory != directory.parent:
         if directory.joinpath("devnum").exists() or directory.name == sysfs.pci_address_of(directory):

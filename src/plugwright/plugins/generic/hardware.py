@@ -1,7 +1,7 @@
-"""Units of hardware: what selectors find, how filters match them, and the ids under which the kubelet knows them. Pure.
+"""Units of hardware: found by selectors, matched by filters, and named by stable ids for the kubelet. Pure.
 
-A filter is a struct of the operator's file (`DeviceFilter`); a selector applies filters to a host; ids are the same
-after a reboot, after a replug, and on every start.
+A filter is a struct of the operator's file (`DeviceFilter`); a selector applies filters to a host; ids stay the same
+after a reboot, a replug, and every start.
 """
 
 import re
@@ -51,7 +51,7 @@ __all__ = [
     "stable_id",
 ]
 
-# Checked by `check_ids`: a pattern on both sides of a union makes msgspec 0.22 crash when the process ends.
+# Checked by `check_ids`: a pattern on both sides of a union makes msgspec 0.22 crash at the end of the process.
 Ids = Texts
 LinkType = Literal["ethernet", "infiniband"]
 IdScheme = Literal["stable", "gdp", "index"]
@@ -59,11 +59,11 @@ IdScheme = Literal["stable", "gdp", "index"]
 _LINK_TYPES = {"1": "ethernet", "32": "infiniband"}  # ARPHRD_…
 _HEXADECIMAL_ID = re.compile("(0x)?[0-9a-fA-F]{4}")
 _ESCAPED = re.compile(r"\\(.)")
-_LONGEST = 50  # of 63; the rest is for the number of a copy
+_LONGEST = 50  # of 63; the remaining characters are for the number of a copy
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.:-]+")
 _SEPARATOR = "::"
 _TEXT_LIMIT = 64  # bytes of an attribute that claims select by
-# Nodes that many devices have in common: having one of them does not make two devices the same.
+# Nodes shared by many devices: a common node of these does not make two devices the same.
 _SHARED = frozenset(
     ("/dev/vfio/vfio", "/dev/iommu", "/dev/infiniband/rdma_cm", "/dev/kfd", "/dev/vhost-net", "/dev/net/tun")
 )
@@ -72,9 +72,9 @@ _SHARED = frozenset(
 class HostPath(msgspec.Struct, frozen=True):
     """A node or a mount of a unit.
 
-    `path` is as it was found; `host_path` is handed out: the same, or the target of a link. `container_path` may have
-    templates in it, and is the same path where empty. `permissions` are the resource's where empty. `selected`: it is a
-    node of hardware that the operator has named by what it is.
+    `path` is the found path; `host_path` is allocated: the same, or the target of a link. `container_path` can contain
+    templates; if empty, it is the same path. Empty `permissions` are those of the resource. `selected`: the operator
+    selected the hardware of this node by its properties.
     """
 
     path: str
@@ -90,13 +90,12 @@ class HostPath(msgspec.Struct, frozen=True):
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """One piece of hardware. Its id is the same after a reboot and after it was plugged in again.
+    """One piece of hardware. Its id is the same after a reboot and after a replug.
 
-    `facts` fill in templates. `fault` says why the hardware cannot be used, and `code` of which kind that reason is;
-    `danger` says why it must not be used unless the operator allows it. `directory` is its own in /sys. `anchor` stays
-    in /sys while a pod has the unit in a network namespace of its own, where it is not visible to the daemon. `count`
-    is how many containers may have it at a time, and is the resource's where it is None. A unit made of others has them
-    as `parts`.
+    `facts` are used by templates. `fault` is why the hardware cannot be used, and `code` the kind of that reason;
+    `danger` is why it must not be used unless the operator allows it. `directory` is its directory in /sys. `anchor`
+    stays in /sys while a pod has the unit in its own network namespace, where the daemon cannot see it. `count` is the
+    number of containers that can share it; None means the resource's. `parts` are the parts of a composed unit.
     """
 
     id: str
@@ -110,12 +109,12 @@ class Unit(msgspec.Struct, frozen=True):
     anchor: Path | None = None
     count: int | None = None
     parts: tuple["Unit", ...] = ()
-    one_is_enough: bool = False  # it works while one of its parts does
+    one_is_enough: bool = False  # it works as long as one of its parts does
     details: Mapping[str, Mapping[str, str]] = {}  # for PCIDEVICE_…_INFO
 
 
 class Selector(Protocol):
-    """Finds units on a host; knows in which directories and by which uevents others may appear."""
+    """Finds units on a host; knows the directories and uevents that announce further ones."""
 
     def find(self, host: Host) -> Sequence[Unit]: ...
 
@@ -125,7 +124,7 @@ class Selector(Protocol):
 
 
 class Excluding(msgspec.Struct, frozen=True):
-    """The units of a selector without those that other selectors find."""
+    """The units of a selector except those that other selectors find."""
 
     selector: Selector
     others: Sequence[Selector]
@@ -142,7 +141,7 @@ class Excluding(msgspec.Struct, frozen=True):
 
 
 class AllAsOne(msgspec.Struct, frozen=True):
-    """All units of another selector, as one device. It works as long as one of its parts does."""
+    """All units of another selector as one device, which works as long as one of its parts does."""
 
     parts: Selector
 
@@ -159,11 +158,11 @@ class AllAsOne(msgspec.Struct, frozen=True):
 
 
 class DeviceFilter(FamilySettings, frozen=True, rename="camel"):
-    """The settings of one family in the operator's file. What is not given matches any device."""
+    """The settings of one family in the operator's file. Omitted settings match any device."""
 
 
 class PciFilter(DeviceFilter, frozen=True):
-    """The PCI function that a device is behind."""
+    """The PCI function behind a device."""
 
     vendor: Ids | None = None
     device: Ids | None = None
@@ -183,7 +182,7 @@ class PciFilter(DeviceFilter, frozen=True):
 
 
 class PciDriverFilter(PciFilter, frozen=True):
-    """The PCI function that a device is behind, and the driver that is bound to it."""
+    """The PCI function behind a device, and the driver bound to it."""
 
     driver: Texts | None = None
 
@@ -193,7 +192,7 @@ class PciDriverFilter(PciFilter, frozen=True):
 
 
 def check_ids(**ids: Ids | None) -> None:
-    """Refuses anything but a hexadecimal id; YAML reads 0403 without quotes as an octal number."""
+    """Rejects anything but hexadecimal ids; YAML reads an unquoted 0403 as an octal number."""
     for name, values in ids.items():
         for text in as_list(values):
             if not _HEXADECIMAL_ID.fullmatch(text):
@@ -201,12 +200,12 @@ def check_ids(**ids: Ids | None) -> None:
 
 
 def as_list(value: Any) -> list[Any]:
-    """One, several or none, as a list."""
+    """One value, several or none, as a list."""
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
 def facts_of(unit: Unit) -> dict[str, str]:
-    """The facts that templates are filled in with."""
+    """The facts for templates."""
     paths = [host_path.path for host_path in unit.paths]
     return {
         **unit.facts,
@@ -218,7 +217,7 @@ def facts_of(unit: Unit) -> dict[str, str]:
 
 
 def function_behind(directory: Path) -> PciFunction | None:
-    """The PCI function that a device is behind."""
+    """The PCI function behind a device."""
     address, real = sysfs.pci_address_of(directory), sysfs.real(directory)
     for parent in (real, *real.parents):
         if address and parent.name == address:
@@ -227,18 +226,18 @@ def function_behind(directory: Path) -> PciFunction | None:
 
 
 def link_type(interface: Path) -> str:
-    """Of a network interface; empty for any but the types of `LinkType`."""
+    """The type of a network interface; empty for other types than those of `LinkType`."""
     return _LINK_TYPES.get(sysfs.attribute(interface, "type"), "")
 
 
 def pattern(text: str) -> Callable[[str], object]:
-    r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` escapes the next character."""
+    r"""Compiles `*`, `?` and `[…]`, where `[!…]` and `[^…]` are negated; `\` escapes the next character."""
     text = _ESCAPED.sub(lambda match: f"[{match[1]}]" if match[1] not in "^!" else match[1], text)
     return re.compile(translate(text.replace("[^", "[!"))).match
 
 
 def matches(patterns: Texts | Sequence[str] | None, text: str) -> bool:
-    """Whether one of the patterns matches, or there are none."""
+    """Whether one of the patterns matches; true without patterns."""
     return not patterns or any(pattern(wanted)(text) for wanted in as_list(patterns))
 
 
@@ -247,7 +246,7 @@ def matches_id(ids: Ids | Sequence[str] | None, text: str) -> bool:
 
 
 def join_units(units: Sequence[Unit]) -> Unit:
-    """One unit made of several: a fault of one is a fault of the whole."""
+    """One unit composed of several: a fault of one is a fault of the whole."""
     if len(units) == 1:
         return units[0]
     facts: dict[str, str] = {}
@@ -268,7 +267,7 @@ def join_units(units: Sequence[Unit]) -> Unit:
 
 
 def stable_id(*parts: str) -> str:
-    """One id out of what identifies a device; one that is too long ends in a checksum of the whole."""
+    """One id from the identifying parts of a device; one that is too long ends in a checksum of all parts."""
     whole = "-".join(part for part in parts if part)
     name = _NOT_IN_IDS.sub("_", whole).strip("_.:-") or "device"
     if name == whole and len(name) <= _LONGEST:
@@ -277,14 +276,14 @@ def stable_id(*parts: str) -> str:
 
 
 def distinct(units: Sequence[Unit]) -> list[Unit]:
-    """The same units, no two with one id: clones share even their serial numbers, so their ids get their ports."""
+    """The units with unique ids: clones share even their serial numbers, so their ids also contain their ports."""
     counts = Counter(unit.id for unit in units)
     named = [unit if counts[unit.id] == 1 else replace(unit, id=_id_with_port(unit)) for unit in units]
     return list({unit.id: unit for unit in named}.values())
 
 
 def keep_ids(before: Iterable[Unit], units: Sequence[Unit]) -> list[Unit]:
-    """The same units; one that was here before its clone came keeps the id that a pod may hold it by."""
+    """The units; a unit present before its clone keeps the id by which a pod can hold it."""
     ids = {(unit.facts.get("serial"), unit.facts["port"]): unit.id for unit in before if unit.facts.get("port")}
     taken = {unit.id for unit in units}
     renamed = []
@@ -295,9 +294,9 @@ def keep_ids(before: Iterable[Unit], units: Sequence[Unit]) -> list[Unit]:
 
 
 def copies(scheme: IdScheme, units: Sequence[Unit], count: int) -> Iterator[tuple[str, Unit]]:
-    """The ids of the devices of each unit, one for each container that may have it at a time.
+    """The ids of the devices of each unit, one for each container that can share it.
 
-    `gdp` are the ids of generic-device-plugin, `index` those of the shared RDMA plugin: running pods keep theirs.
+    `gdp` makes the ids of generic-device-plugin, `index` those of the shared RDMA plugin: running pods keep theirs.
     """
     number = 0
     for unit in units:
@@ -308,15 +307,15 @@ def copies(scheme: IdScheme, units: Sequence[Unit], count: int) -> Iterator[tupl
                 case "index":
                     yield str(number), unit
                 case "stable":
-                    # The first copy has the plain id, so that a higher count leaves it as it is.
+                    # The first copy has the plain id, which a higher count does not change.
                     yield unit.id if copy == 0 else f"{unit.id}{_SEPARATOR}{copy}", unit
             number += 1
 
 
 def physical_names(host: Host, unit: Unit) -> tuple[str, ...]:
-    """The hardware of a unit: its id, its nodes and its PCI function; nothing for files and for the kernel's own nodes.
+    """The hardware of a unit: its id, its nodes and its PCI function; empty for files and for virtual kernel nodes.
 
-    /dev/fuse and /dev/kvm are no hardware, though a container may have them alone.
+    /dev/fuse and /dev/kvm are not hardware, although a container can have them exclusively.
     """
     nodes = {path.host_path for path in unit.paths if _is_hardware(host, path)}
     names = {name for name in _identity(unit) if not name.startswith("/") or name in nodes}
@@ -324,44 +323,44 @@ def physical_names(host: Host, unit: Unit) -> tuple[str, ...]:
 
 
 def published_facts(host: Host, unit: Unit) -> dict[str, str | int]:
-    """The attributes that claims select by: its facts, and those of the one PCI function that it is or is behind."""
+    """The attributes by which claims select: the unit's facts, and those of the one PCI function it is or is behind."""
     facts: dict[str, str | int] = {name: fitted(text, _TEXT_LIMIT) for name, text in unit.facts.items() if text}
     address, directory = unit.facts.get("pci", ""), unit.directory
     if not address or "," in address:
         return facts
-    if directory is None or sysfs.pci_address_of(directory) != address:  # a drive with several paths to it, for one
+    if directory is None or sysfs.pci_address_of(directory) != address:  # for example a drive with several paths to it
         directory = host.sys / "bus" / "pci" / "devices" / address
     return facts | sysfs.standard_attributes(directory)
 
 
 def _is_hardware(host: Host, path: HostPath) -> bool:
-    """A node, unless /sys has it below devices/virtual; the groups of vfio are there too, and are hardware."""
+    """Whether it is a node, and not below devices/virtual in /sys, except groups of vfio, which are hardware."""
     directory = None if path.mount else host.directory_of(path.host_path)
     is_virtual = directory is not None and "virtual" in directory.parts and directory.parent.name != "vfio"
     return not path.mount and not is_virtual
 
 
 def _gdp_id(unit: Unit, copy: int) -> str:
-    import hashlib  # loads OpenSSL: 4 MiB, only where these ids are asked for
+    import hashlib  # loads OpenSSL: 4 MiB, only if these ids are used
 
     text = f"{copy}{''.join(host_path.path for host_path in unit.paths)}"
     return hashlib.sha1(text.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def _checksum(text: str) -> str:
-    """Of any text: a file name that is not UTF-8 has halves of surrogate pairs in it."""
+    """Checksum of any text: a file name that is not UTF-8 contains halves of surrogate pairs."""
     return f"{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
 
 
 def _id_with_port(unit: Unit) -> str:
     port = unit.facts.get("port") or unit.facts.get("pci") or "".join(host_path.path for host_path in unit.paths)
-    # Text that loses a character on the way into an id may become the same as another: /dev/t! and /dev/t*.
+    # Texts that lose characters in an id could become equal: /dev/t! and /dev/t*.
     plain = len(port) < 20 and not _NOT_IN_IDS.search(port)
     return stable_id(unit.id, port if plain else f"{_checksum(port)}")
 
 
 def _identity(unit: Unit) -> set[str]:
-    """Its nodes; and its PCI address if it is that function, not only behind it."""
+    """The unit's nodes; also its PCI address if the unit is that function, and not only behind it."""
     paths = {host_path.host_path for host_path in unit.paths} - _SHARED
     addresses = {address for address in unit.facts.get("pci", "").split(",") if address}
     is_function = unit.details.get("generic", {}).get("deviceID") in addresses

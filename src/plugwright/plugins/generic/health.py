@@ -1,11 +1,11 @@
-"""Health checks of ordinary devices: what a file may ask for, when they run, and when a device counts as broken.
+"""Health checks of ordinary devices: their configuration, their schedule, and when a device counts as broken.
 
-One bad result does not make a device Unhealthy, and one good result does not make it Healthy again. A probe does the
-checking: those are in `checks`, which is loaded only for resources with health checks.
+A single failure does not make a device Unhealthy, and a single success does not make it Healthy again. The probes that
+do the checking are in `checks`, which is loaded only for resources with health checks.
 
-Health does not fail open: a probe that raises, hangs or cannot be begun is a fault. A probe that hangs is not started
-again until it has ended, and nothing waits for it: not the next check, not the end of the plugin. If its file is
-replaced meanwhile, it is abandoned and the new file is probed: no driver answers for the old one any more.
+Health does not fail open: a probe that raises, hangs or cannot be started is a fault. A hanging probe is not started
+again until it has ended, and nothing waits for it: neither the next check nor the end of the plugin. If its file is
+replaced meanwhile, it is abandoned and the new file is probed, because no driver responds for the old one any more.
 """
 
 import asyncio
@@ -33,31 +33,31 @@ __all__ = ["CheckState", "FileBasedProbe", "HealthCheck", "HealthMonitor", "Prob
 logger = logging.getLogger(__name__)
 
 _FIRST_RESULTS = 1.0  # seconds that a list waits for the first results of new devices
-_KILLED = 0.5  # seconds in which a command that was killed ends, unless it cannot be killed
+_KILLED = 0.5  # seconds in which a killed command ends, unless it cannot be killed
 _AT_ONCE = 8
-_MOST_STUCK = 64  # each may be a thread, and the process has a limited number of them
+_MOST_STUCK = 64  # each can be a thread, and the process has a limited number of them
 _LOOK = 1.0  # seconds to find out whether the file of a hanging probe was replaced
 _UNKNOWN = "not checked yet"
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Times = Annotated[int, msgspec.Meta(ge=1, le=100)]
 CheckKey = tuple[str, int]  # the id of a unit, and the index of a check
-_Identity = tuple[int, int] | None  # device and inode; None: no such file, or not known
+_Identity = tuple[int, int] | None  # device and inode; None: missing or unknown
 
 
 class CheckState(msgspec.Struct, frozen=True):
-    """`reason` is empty while the device is good, None while nothing is known."""
+    """The state of one check of one device. `reason` is empty while it succeeds, None while it is unknown."""
 
     reason: str | None = None
-    opposite: int = 0  # results in a row that contradict the reason
+    opposite: int = 0  # consecutive results that contradict the reason
 
 
 class HealthCheck(FamilySettings, frozen=True):
     """One check of every device, in both directions: `failures` in a row make it Unhealthy, `successes` Healthy again.
 
-    Exactly one of: `link: up` (network, RDMA) · `driver` (bound to this one, or to any: `"*"`) · `file` with one of
+    Exactly one of: `link: up` (network, RDMA) · `driver` (bound to this driver, or to any: `"*"`) · `file` with one of
     `equals`, `not`, `below`, `above` (a path, or one relative to the device's directory in /sys) · `http` (any status
-    below 400 is good) · `command` (exit status 0 is good). Templates are filled in.
+    below 400 succeeds) · `command` (exit status 0 succeeds). Templates are filled in.
     """
 
     link: Literal["up"] | None = None
@@ -75,7 +75,7 @@ class HealthCheck(FamilySettings, frozen=True):
     successes: Times = 2
 
     def next_state(self, before: CheckState, fault: str) -> CheckState:
-        """The state after a result, which is empty if it was good. The first result decides alone."""
+        """The state after a result, which is empty for a success. The first result decides alone."""
         if before.reason is None or bool(fault) == bool(before.reason):
             return CheckState(fault)  # the newest reason is shown
         needed = self.failures if fault else self.successes
@@ -84,7 +84,7 @@ class HealthCheck(FamilySettings, frozen=True):
 
 
 class Probe(Protocol):
-    """One kind of check. `stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
+    """One kind of check. `stoppable`: cancelling ends it, unlike a thread that waits for a driver."""
 
     @property
     def kind(self) -> str: ...
@@ -93,23 +93,23 @@ class Probe(Protocol):
     def stoppable(self) -> bool: ...
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        """The fault of a unit; empty if it has none, None if that cannot be known. It may hang, and raise anything."""
+        """The fault of a unit; empty if it has none, None if that is unknown. It can hang, and raise anything."""
         ...
 
 
 @runtime_checkable
 class FileBasedProbe(Protocol):
-    """A probe that reads a file, or files below a directory."""
+    """A probe that reads a file, or files in a directory."""
 
     def watched(self, host: Host, unit: Unit) -> Path | None:
-        """The file or directory whose replacement makes a hanging probe pointless. Blocks; may raise OSError."""
+        """The file or directory whose replacement makes a hanging probe pointless. Blocks; can raise OSError."""
         ...
 
 
 class HealthMonitor:
     """Runs the checks of a resource's units, each at its own interval.
 
-    `reasons` are the units that are broken, by their ids, and why; it is published when one of them changes.
+    `reasons` contains the broken units by id, with the reasons; published after every change.
     """
 
     def __init__(self, host: Host, checks: Sequence[tuple[HealthCheck, Probe]]) -> None:
@@ -119,11 +119,11 @@ class HealthMonitor:
         self._states: dict[CheckKey, CheckState] = {}
         self._running: dict[CheckKey, asyncio.Task[None]] = {}
         self._stuck: dict[CheckKey, asyncio.Task[str | None]] = {}
-        self._abandoned: set[asyncio.Task[str | None]] = set()  # stuck on a file that has been replaced
-        self._identities: dict[CheckKey, _Identity] = {}  # of the files that probes have begun to read
+        self._abandoned: set[asyncio.Task[str | None]] = set()  # stuck on a file that was replaced
+        self._identities: dict[CheckKey, _Identity] = {}  # of the files that probes have started to read
         self._looks = BlockingCalls("look at a checked file", _LOOK, most_hung=4)
         self._problems = LogOnce(logger)
-        self._failure = ""  # why checks no longer run
+        self._failure = ""  # why checks have stopped
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
@@ -138,7 +138,7 @@ class HealthMonitor:
             await _stop([*self._stuck.values(), *self._abandoned])
 
     async def follow(self, units: Sequence[Unit]) -> None:
-        """Checks these units from now on; returns when new ones have been checked once, or after a short while."""
+        """Checks these units from now on; returns when new ones have been checked once, or after a short time."""
         self._units = {unit.id: unit for unit in units}
         self._states = {key: state for key, state in self._states.items() if key[0] in self._units}
         self._identities = {key: seen for key, seen in self._identities.items() if key[0] in self._units}
@@ -171,7 +171,7 @@ class HealthMonitor:
         before = self._states.get(key, CheckState())
         if fault is None and before.reason is not None:
             return
-        # An unknown first result is not a fault: a pod may have had the device since before the daemon started.
+        # An unknown first result is not a fault: a pod could have had the device since before the daemon started.
         self._states[key] = self._checks[index][0].next_state(before, fault or "")
         self._publish()
 
@@ -189,7 +189,7 @@ class HealthMonitor:
             done, _ = await asyncio.wait([task], timeout=check.timeout)
         finally:
             if not task.done():
-                # The fault is reported first, and the end of what was stopped awaited in the background.
+                # The fault is reported first; the end of the stopped probe is awaited in the background.
                 self._stuck[key] = task
                 task.add_done_callback(partial(self._forget_stuck, key))
                 if probe.stoppable:
@@ -206,7 +206,7 @@ class HealthMonitor:
         logger.info("hanging health check abandoned: its file was replaced", extra={"device": key[0]})
 
     async def _has_moved(self, key: CheckKey, unit: Unit) -> bool:
-        """Whether the file of a hanging probe was replaced; no, if that cannot be found out."""
+        """Whether the file of a hanging probe was replaced; False if unknown."""
         probe = self._checks[key[1]][1]
         if key not in self._stuck or not isinstance(probe, FileBasedProbe):
             return False
@@ -223,14 +223,14 @@ class HealthMonitor:
                 look = partial(_identity, probe, self._host, unit)
                 self._identities[key] = await in_thread(f"look at {unit.id}", look)
             fault = await _fault_of_parts(probe, self._host, unit)
-        except Exception as error:  # one check of one device: whatever it raises is a fault
+        except Exception as error:  # one check of one device: every exception is a fault
             fault = f"check {probe.kind} failed: {type(error).__name__}: {error}"
             if self._problems.is_news(fault, key):
                 logger.warning("health check failed", extra={"device": unit.id, "error": clean(fault)}, exc_info=error)
         return fault and clean(fault)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Without its checks no device of the resource is known to be good."""
+        """Reports all devices of the resource as broken, because nothing checks them any more."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("health checks have ended", exc_info=error)
@@ -257,7 +257,7 @@ def _identity(probe: FileBasedProbe, host: Host, unit: Unit) -> _Identity:
 
 
 async def _stop(probes: "Sequence[asyncio.Task[str | None]]") -> None:
-    """A command that was killed is awaited for a moment; one that cannot be killed is left to end by itself."""
+    """Waits a moment for killed commands; a command that cannot be killed is left to end on its own."""
     for times in range(2):
         for probe in probes:
             if probe.cancelling() <= times:
@@ -267,7 +267,7 @@ async def _stop(probes: "Sequence[asyncio.Task[str | None]]") -> None:
 
 
 async def _fault_of_parts(probe: Probe, host: Host, unit: Unit) -> str | None:
-    """The fault of a unit, or of its parts: one that is broken breaks the whole, unless one is enough."""
+    """The fault of a unit or its parts: one broken part breaks the whole, unless one working part is enough."""
     results = [await probe.fault(host, part) for part in unit.parts or (unit,)]
     known = [fault for fault in results if fault is not None]
     faults = [fault for fault in known if fault]

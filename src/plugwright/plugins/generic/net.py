@@ -1,6 +1,6 @@
-"""Network interfaces. A container gets the name of its own; with CDI, runtimes that support it move it there.
+"""Network interfaces. A container gets the name of its interface; with CDI, runtimes that support it move it there.
 
-Identified by PCI address and port, else by name. An interface is not visible while a pod has it: its PCI function is
+Identified by PCI address and port, otherwise by name. An interface is invisible while a pod has it: its PCI function is
 its anchor.
 """
 

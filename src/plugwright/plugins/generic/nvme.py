@@ -1,4 +1,4 @@
-"""NVMe namespaces, identified by the serial number of their drive. `safety` refuses those in use."""
+"""NVMe namespaces, identified by the serial number of their drive. `safety` rejects those in use."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _NAMESPACE = re.compile(r"nvme(\d+)n(\d+)")
 
 
 class NvmeFilter(DeviceFilter, frozen=True):
-    """NVMe namespaces, each one a device; those in use (mounted, swap, a part of something) only if `dangerous`.
+    """NVMe namespaces, one per device; those in use (mounted, swap, part of an array or volume) only with `dangerous`.
 
     `nodes`: `block` (/dev/nvme0n1), `generic` (/dev/ng0n1), `control` (/dev/nvme0, the whole controller).
     """
@@ -64,7 +64,7 @@ FAMILY = SelectorFamily(NvmeFilter | list[NvmeFilter], lambda filters, options: 
 
 
 def _namespaces(host: Host, controller: Path) -> list[str]:
-    """Those below the controller; with multipath they are below its subsystem, and the controller has only paths."""
+    """The namespaces below the controller; with multipath, below its subsystem, and the controller has only paths."""
     subsystems = sysfs.entries(host.sys / "class" / "nvme-subsystem")
     parents = [controller, *(subsystem for subsystem in subsystems if subsystem.joinpath(controller.name).exists())]
     names = {entry.name for parent in parents for entry in sysfs.entries(parent) if _NAMESPACE.fullmatch(entry.name)}

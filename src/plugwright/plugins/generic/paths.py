@@ -1,6 +1,6 @@
-"""Devices named by their paths: nodes, and also files, sockets and directories.
+"""Devices named by their paths: nodes, but also files, sockets and directories.
 
-A path may have wildcards. No link leads out of the host's root.
+A path can contain wildcards. No link leads out of the host's root.
 """
 
 import os
@@ -40,10 +40,10 @@ PathType = Literal["auto", "device", "mount"]
 class PathPattern(DeviceFilter, frozen=True):
     """Files of the host. `/dev/ttyUSB*` alone is the same as `{path: /dev/ttyUSB*}`.
 
-    `to` is the path in the container: a `/` at its end has the name appended, templates are filled in. `type` is found
-    out where it is not given: device nodes become device nodes; files, sockets and directories become mounts.
-    `permissions` are those of the resource where not given. `optional` and `limit` are for groups: without a match the
-    others go without it; a match may be a part of up to `limit` devices.
+    `to` is the path in the container: a trailing `/` has the name appended, templates are filled in. `type` is detected
+    by default: device nodes become device nodes; files, sockets and directories become mounts. `permissions` are by
+    default those of the resource. `optional` and `limit` are for groups: an optional path can be without a match; a
+    match can be part of up to `limit` devices.
     """
 
     path: AbsolutePath
@@ -68,14 +68,14 @@ class PathPattern(DeviceFilter, frozen=True):
 
 
 class PathMatches(msgspec.Struct, frozen=True):
-    """The files that a pattern matches, and the directories where more may appear."""
+    """The files that a pattern matches, and the directories in which more can appear."""
 
     paths: Sequence[str]
     directories: Sequence[Path]
 
 
 class PathSelector(msgspec.Struct, frozen=True):
-    """Every match of every pattern is a device of its own."""
+    """Makes a separate device from every match of every pattern."""
 
     patterns: Sequence[PathPattern]
 
@@ -99,7 +99,7 @@ def patterns_of(settings: Iterable[str | PathPattern]) -> list[PathPattern]:
 
 
 def literal_paths(settings: Iterable[str | PathPattern]) -> list[str]:
-    """The paths that are written out, without wildcards."""
+    """The paths without wildcards."""
     paths = [wanted if isinstance(wanted, str) else wanted.path for wanted in settings]
     return [path for path in paths if not has_wildcard(path)]
 
@@ -113,19 +113,19 @@ FAMILY = SelectorFamily(
 
 
 def match(host: Host, text: str) -> PathMatches:
-    """In natural order: ttyUSB2 comes before ttyUSB10."""
+    """The matches in natural order: ttyUSB2 before ttyUSB10."""
     directories: list[Path] = []
     paths = list(_walk(host, PurePosixPath("/"), PurePosixPath(text).parts[1:], directories))
     return PathMatches(sorted(paths, key=natural_order), list(dict.fromkeys(directories)))
 
 
 def unit(host: Host, wanted: PathPattern, path: str) -> Unit:
-    """The device that one match is."""
+    """The device of one match."""
     directory = host.directory_of(path)
     host_path = HostPath(
         path=path,
-        # A link that only root can change is handed out as it is: its target may be another node tomorrow, and
-        # runtimes follow it each time that a container starts.
+        # A link that only root can change is allocated unchanged: its target can change, and runtimes follow it each
+        # time that a container starts.
         host_path=path if _is_trusted(host, path) else host.resolve(path),
         container_path=wanted.to,
         permissions=wanted.permissions or "",
@@ -160,17 +160,17 @@ def _names(directory: Path, part: str) -> list[str]:
         return [name] if os.path.lexists(directory / name) else []
     matching = pattern(part)
     try:
-        # Names that cannot be printed, or are not UTF-8, cannot be sent to a kubelet either.
+        # Names that are not printable, or not UTF-8, cannot be sent to a kubelet either.
         return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
     except OSError:
         return []
 
 
 def _escape(host: Host, wanted: PathPattern, path: str) -> str:
-    """The reason why a link leaves what the operator named; empty if it does not."""
+    """Why a link leaves the paths that the operator named; empty if it does not."""
     real, home = PurePosixPath(host.resolve(path)), directory_before_wildcard(wanted.path)
     explicit = not has_wildcard(wanted.path) and _is_trusted(host, path)
-    # A link on the way to it counts as its directory only if no other user can change that link.
+    # A link in its path counts as its directory only if no other user can change that link.
     home = host.resolve(home) if _is_trusted(host, home) else home
     if not explicit and not real.is_relative_to(home):
         return f"{path} is a link to {real}, out of {home}"
@@ -190,7 +190,7 @@ def _is_mount(host: Host, kind: PathType, path: str) -> bool:
 
 
 def _is_trusted(host: Host, path: str) -> bool:
-    """Whether only root, or the daemon's own user, can change what is at `path`, or a link on the way there."""
+    """Whether only root, or the daemon's own user, can change the file at `path` or a link in the path."""
     return all(_is_closed(host.seen(directory)) for directory in host.passed(path))
 
 

@@ -1,7 +1,7 @@
 """PCI functions: network cards and their virtual functions, functions for user space (vfio, uio), mediated devices.
 
-Identified by their addresses, mediated devices by their UUIDs. A container gets the nodes of the user-space drivers, of
-RDMA, or of any other driver that is bound.
+Identified by address, mediated devices by UUID. A container gets the nodes of the user-space drivers, of RDMA, or of
+any other bound driver.
 """
 
 import re
@@ -33,13 +33,13 @@ _LINK_CLASSES = {"0200": "ethernet", "0207": "infiniband"}
 
 
 class PciFunctionFilter(PciDriverFilter, frozen=True):
-    """PCI functions. `class` is one to six hexadecimal digits, the first of `lspci -n`'s: `02` is any network device.
+    """PCI functions. `class` is one to six hexadecimal digits, a prefix as in `lspci -n`: `02` is any network device.
 
-    `pf`: only virtual functions of these physical ones, by interface name or address, and of those perhaps only some:
-    `ens1f0`, `ens1f0#0-3,7`, `0000:3b:00.0#0`. `vf`: only virtual functions, or only others. `mdev`: not the function
-    but its mediated devices of these types. `rdma`: only with RDMA, whose nodes the container gets; `vhost`:
-    /dev/vhost-net and /dev/net/tun too. `nodes`: `vfio`, `iommufd`, `uio`, or `all` there are below the function; where
-    it is not given, what its driver calls for. `pkey` is as 0x8001.
+    `pf`: only virtual functions of these physical ones, by interface name or address, optionally limited to some:
+    `ens1f0`, `ens1f0#0-3,7`, `0000:3b:00.0#0`. `vf`: only virtual functions, or only others. `mdev`: instead of the
+    function its mediated devices of these types. `rdma`: only with RDMA, whose nodes the container gets; `vhost`: also
+    /dev/vhost-net and /dev/net/tun. `nodes`: `vfio`, `iommufd`, `uio`, or `all` nodes below the function; by default
+    those that its driver requires. `pkey` is like 0x8001.
     """
 
     class_: Texts | None = msgspec.field(name="class", default=None)
@@ -101,14 +101,14 @@ FAMILY = SelectorFamily(
 
 
 class PhysicalFunction(msgspec.Struct, frozen=True):
-    """A physical function, by interface name or address, and some of its virtual ones; None for all."""
+    """A physical function, by interface name or address, and some of its virtual functions; None for all."""
 
     name: str
     indexes: frozenset[int] | None = None
 
 
 def parse_physical_function(text: str) -> PhysicalFunction:
-    """`ens1f0`, `ens1f0#0-3,7`, `0000:3b:00.0#0`."""
+    """Parses `ens1f0`, `ens1f0#0-3,7` or `0000:3b:00.0#0`."""
     name, mark, ranges = text.partition("#")
     if not name:
         raise InvalidValue(f"a physical function must look like ens1f0 or ens1f0#0-3,7, got {text!r}")
@@ -125,13 +125,13 @@ def parse_physical_function(text: str) -> PhysicalFunction:
 
 
 def _is_infrastructure(function: PciFunction) -> bool:
-    """Bridges, and physical functions with virtual ones, which are handed out instead."""
+    """Whether it is a bridge, or a physical function with virtual ones, which are allocated in its place."""
     has_virtual_functions = sysfs.attribute(function.directory, "sriov_numvfs") not in ("", "0")
     return function.class_code.startswith("06") or has_virtual_functions
 
 
 def _is_named(parents: Sequence[PhysicalFunction], function: PciFunction) -> bool:
-    """Whether the function belongs to one of the parents; the first that names its physical function decides."""
+    """Whether the function belongs to one of the parents; the first one that names its physical function decides."""
     physical = sysfs.real(function.directory.joinpath("physfn")) if function.is_virtual else function.directory
     names = [physical.name, *_interfaces(physical)]
     for parent in parents:
@@ -148,7 +148,7 @@ def _virtual_index(physical: Path, function: PciFunction) -> int:
 
 
 def _interfaces(directory: Path) -> list[str]:
-    """The interfaces of the function itself, or of the virtio device that it carries."""
+    """The interfaces of the function itself, or of its virtio device."""
     entries = (*sysfs.matching(directory, "net/*"), *sysfs.matching(directory, "virtio*/net/*"))
     return sorted(entry.name for entry in entries)
 
@@ -158,7 +158,7 @@ def _rdma_adapters(function: PciFunction) -> list[str]:
 
 
 def _link_types(function: PciFunction) -> set[str]:
-    """By its interfaces; by its class where a user-space driver has it."""
+    """The link types of its interfaces, or by its class if a user-space driver is bound."""
     interfaces = sysfs.entries(function.directory / "net")
     types = {hardware.link_type(interface) for interface in interfaces}
     return types or {_LINK_CLASSES.get(function.class_code[:4], "")}
@@ -210,14 +210,14 @@ def _unit(host: Host, function: PciFunction, wanted: PciFunctionFilter, default_
         fault=nodes.fault if function.driver else "no driver is bound",
         danger=f"{routed[0]} carries the node's default route" if routed else "",
         directory=function.directory,
-        # In exclusive mode the adapter, and with it what `rdma` asks for, is not visible while a pod has it.
+        # In exclusive mode the adapter, and thereby the hardware for `rdma`, is invisible while a pod has it.
         anchor=function.directory if wanted.rdma else None,
         details={"generic": {"deviceID": function.address}, **nodes.details},
     )
 
 
 def _mediated_devices(host: Host, function: PciFunction) -> list[Unit]:
-    """The mediated devices that the function carries."""
+    """The mediated devices of the function."""
     every = [sysfs.real(entry) for entry in sysfs.entries(host.sys / "bus" / "mdev" / "devices")]
     return [_mediated_device(host, function, entry) for entry in every if entry.parent == function.directory]
 
@@ -244,7 +244,7 @@ def _mediated_device(host: Host, function: PciFunction, directory: Path) -> Unit
 class _FunctionNodes(msgspec.Struct, frozen=True):
     """The nodes of a function; `details` are for PCIDEVICE_…_INFO.
 
-    `by_group`: the kernel gives all functions of an IOMMU group to one user only, so they are one device.
+    `by_group`: the kernel gives all functions of an IOMMU group to a single user, so they are one device.
     """
 
     paths: tuple[HostPath, ...] = ()
@@ -262,7 +262,7 @@ class _FunctionNodes(msgspec.Struct, frozen=True):
 
 
 def _nodes_for_driver(function: PciFunction) -> Sequence[FunctionNode]:
-    """The kind of nodes that a driver calls for; a network card's own are only for containers that ask for RDMA."""
+    """The nodes that a driver requires; a network card's own nodes are only for containers that need RDMA."""
     if "vfio" in function.driver:
         return ("vfio",)
     if "uio" in function.driver:
@@ -280,7 +280,7 @@ def _rdma_nodes(host: Host, function: PciFunction) -> _FunctionNodes:
 
 
 def _group_addresses(host: Host, function: PciFunction) -> list[str]:
-    """The functions of the IOMMU group with the same driver, this one among them."""
+    """The functions of the IOMMU group with the same driver, including this one."""
     group = host.sys / "kernel" / "iommu_groups" / function.iommu_group / "devices"
     entries = [entry for entry in sysfs.entries(group) if sysfs.link_name(entry, "driver") == function.driver]
     return sorted(entry.name for entry in entries) or [function.address]

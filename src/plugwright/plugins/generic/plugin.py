@@ -1,10 +1,10 @@
-"""One resource of ordinary devices: finds them, follows their changes, and hands them out.
+"""One resource of ordinary devices: discovers them, follows their changes, and allocates them.
 
-What to look for is the selector's decision, what a container gets `allocation`'s, what is broken `health`'s, what must
-not be handed out `safety`'s.
+The selector decides what to search for, `allocation` what a container gets, `health` which units are broken, and
+`safety` which must not be allocated.
 
-Whatever touches the host's files runs in a thread within a limit: a driver, a network file system or a disk may hang.
-A unit that cannot be examined or listed costs itself alone.
+All access to the host's files runs in a thread with a time limit, because a driver, a network file system or a disk can
+hang. A unit that cannot be examined or listed does not affect others.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ __all__ = ["Generic", "HostAccess"]
 logger = logging.getLogger(__name__)
 
 Stamp = list[tuple[int, int, int, int]]
-_SHARED = "several containers"  # the kind of sharing: nothing but their number is limited, in any resource
+_SHARED = "several containers"  # the kind of sharing: only the number of containers is limited, in any resource
 
 
 class HostAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The host's files, the source of its hot-plug events, and the directories for files of other programs.
 
-    Resources of one process share their `hotplug`. `device_info` is the directory that Multus reads, `cdi` the one
-    that container runtimes read. `scan_timeout` and `allocate_timeout` are the seconds that the host's files may take.
+    Resources of one process share their `hotplug`. `device_info` is the directory that Multus reads, `cdi` the one that
+    container runtimes read. `scan_timeout` and `allocate_timeout` limit the access to the host's files, in seconds.
     """
 
     host: Host = msgspec.field(default_factory=Host)
@@ -62,7 +62,7 @@ class HostAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Scan(msgspec.Struct, frozen=True):
-    """The units that were found, and by their ids stamps, hardware and attributes; where others may appear.
+    """The found units with their stamps, hardware and attributes by id, and where others can appear.
 
     `empty_reason` is why there are no units.
     """
@@ -71,13 +71,13 @@ class _Scan(msgspec.Struct, frozen=True):
     stamps: Mapping[str, Stamp | None]
     physical: Mapping[str, tuple[str, ...]]
     attributes: Mapping[str, Mapping[str, str | int]]
-    nodes: Mapping[str, NodeStamps]  # those of units that may be allocated without a thread
+    nodes: Mapping[str, NodeStamps]  # of units that can be allocated without a thread
     directories: Sequence[Path]
     empty_reason: str
 
 
 class _SpecWriter(Protocol):
-    """Gives units names that container runtimes resolve."""
+    """Gives units names that container runtimes can resolve."""
 
     def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits: ...
 
@@ -94,7 +94,7 @@ class Generic(Plugin):
         self._selector, self._options, self._access = selector, options or HandoutOptions(), access or HostAccess()
         self._scanning = BlockingCalls(f"scan of {resource}", self._access.scan_timeout, most_hung=1)
         self._allocating = BlockingCalls(f"check of devices of {resource}", self._access.allocate_timeout)
-        self._units: Mapping[str, Unit] = {}  # as they were last seen
+        self._units: Mapping[str, Unit] = {}  # as last seen
         self._offered: Mapping[str, Unit] = {}  # by the ids of devices
         self._stamps: Mapping[str, Stamp | None] = {}
         self._physical: Mapping[str, tuple[str, ...]] = {}
@@ -104,11 +104,11 @@ class Generic(Plugin):
         self._cdi = WrittenUnits()
         self._problems = LogOnce(logger)
         self._listed = asyncio.Event()
-        self._held: frozenset[str] = frozenset()  # devices that containers had when the plugin started
+        self._held: frozenset[str] = frozenset()  # devices held by containers when the plugin started
         self._spec = _spec_of(resource, self._access) if self._options.cdi else None
         self._checks: Sequence[tuple[HealthCheck, Probe]] = ()
         if self._options.health:
-            from plugwright.plugins.generic import checks  # only where a file has some
+            from plugwright.plugins.generic import checks  # only if a file has health checks
 
             self._checks = checks.probes_of(self._options.health)
 
@@ -117,7 +117,7 @@ class Generic(Plugin):
         self._held = frozenset(device_id for allocation in stored for device_id in allocation.device_ids)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
-        """A scan of the hardware makes a new list of units; a health check changes no more than their health."""
+        """Yields lists of units after scans of the hardware; health checks change only their health."""
         hotplug = Hotplug(self._selector.concerns, self._access.hotplug, self._access.timing)
         monitor = HealthMonitor(self._access.host, self._checks)
         async with hotplug.watching(), monitor.running():
@@ -125,7 +125,7 @@ class Generic(Plugin):
                 scan = await self._scanning.run(partial(self._scan, self._units))
                 self._units, self._stamps = scan.units, scan.stamps
                 self._physical, self._attributes = scan.physical, scan.attributes
-                self._nodes = {}  # those of the next units: until these are offered, an allocation takes a thread
+                self._nodes = {}  # of the next units: until these are offered, an allocation takes a thread
                 self._kept.clear()
                 self.empty_reason = scan.empty_reason
                 units = list(scan.units.values())
@@ -148,18 +148,18 @@ class Generic(Plugin):
         try:
             return await self._scanning.run(partial(self._devices, self._offered, reasons))
         except PluginError:
-            # A node without a thread to spare must learn all the same which devices are broken; no file is read for it.
+            # A node without free threads must still learn which devices are broken; this reads no file.
             return self._devices(self._offered, reasons)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        # A plugin that has just taken over from another may be asked for devices before its first list.
+        # A plugin that has just replaced another one can receive allocations before its first list.
         await self._listed.wait()
         offered = {device.id: self._offered_unit(device.id) for device in devices}
         await self._allocating.run(partial(self._prepare, offered))
         return self._allocation(list({unit.id: unit for unit in offered.values()}.values()))
 
     def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
-        """If every node is in memory and as it was at the last scan, and no file has to be written."""
+        """The allocation, if every node is in memory and unchanged since the last scan, and no file must be written."""
         device_ids = [device.id for device in devices]
         kept = self._kept.get(device_ids)
         if kept is not None or not self._listed.is_set():
@@ -181,7 +181,7 @@ class Generic(Plugin):
         return Allocation(made.env, annotations=made.annotations, cdi=names) if names else made
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
-        """Copies of different units before several of one, the least used unit first; then the fewest NUMA nodes."""
+        """Prefers copies of different units over several of one, least used units first; then the fewest NUMA nodes."""
         chosen = list(required)
         while len(chosen) < size:
             fresh = _one_of_each_unit(available, chosen)
@@ -207,7 +207,7 @@ class Generic(Plugin):
         return _Scan(found, stamps, physical, attributes, nodes, directories, reason)
 
     def _nodes_in_memory(self, units: Sequence[Unit]) -> dict[str, NodeStamps]:
-        """Without units that need a file for each allocation."""
+        """The stamps of nodes in memory, except for units that need a file for each allocation."""
         in_memory, host = memory_file_systems(), self._access.host
         if self._access.device_info is not None:
             units = [unit for unit in units if not unit.details]
@@ -217,14 +217,14 @@ class Generic(Plugin):
     def _examined(self, unit: Unit) -> Unit:
         try:
             return self._vetted(unit)
-        except Exception as error:  # noqa: BLE001  one unit: a name or a text of it that no call accepts
+        except Exception as error:  # noqa: BLE001  one unit: one of its names or texts that a call does not accept
             self._warn("device cannot be examined", unit.id, error)
             return replace(unit, fault=f"cannot be examined: {error}", code="device")
 
     def _vetted(self, unit: Unit) -> Unit:
-        """The unit with a fault if it is gone, broken or dangerous."""
+        """The unit, with a fault if it is missing, broken or dangerous."""
         for path in unit.paths:
-            Mount(path.host_path)  # refuses a path that no container can get
+            Mount(path.host_path)  # rejects a path that no container can get
         missing = [path.path for path in unit.paths if not self._access.host.has(path.host_path)]
         if unit.fault:
             return replace(unit, code=unit.code or "device")
@@ -243,16 +243,16 @@ class Generic(Plugin):
         return f"{danger}: needs 'dangerous: true'" if danger else ""
 
     def _warn(self, message: str, device_id: str, error: object) -> None:
-        """Once for each error, of whichever device: every scan finds them again."""
+        """Logs each error once, for whichever device, because every scan finds them again."""
         reason = clean(error)
         facts = {"resource": self.resource, "device": device_id, "error": reason}
         self._problems.warning(message, reason, key=reason, extra=facts)
 
     def _lasting_stamp(self, unit: Unit) -> Stamp | None:
-        """The stamp of a unit; None where it says too little, as a disk may be in use by the time of an allocation."""
+        """The stamp of a unit; None if a stamp is not sufficient, as a disk can come into use before an allocation."""
         try:
             stamp = self._stamp(unit)
-        except (OSError, ValueError):  # gone since it was found
+        except (OSError, ValueError):  # removed since it was found
             return None
         is_directory = any(stat.S_ISDIR(mode) for mode, *_ in stamp)
         has_disk = any(safety.has_disk(self._access.host, path) for path in unit.paths)
@@ -263,7 +263,7 @@ class Generic(Plugin):
         return [(status.st_mode, status.st_rdev, status.st_dev, status.st_ino) for status in stats]
 
     def _check_again(self, unit: Unit) -> None:
-        """Since the last scan a node may have gone, or a disk been mounted."""
+        """Checks units again, because since the last scan a node can have been removed, or a disk mounted."""
         with suppress(OSError):
             if self._stamp(unit) == self._stamps.get(unit.id):
                 return
@@ -272,7 +272,7 @@ class Generic(Plugin):
             raise PluginError(f"{unit.id} of {self.resource}: {fault}")
 
     def _prepare(self, offered: Mapping[str, Unit]) -> None:
-        """What an allocation needs of the host's files."""
+        """Prepares the host's files for an allocation."""
         for unit in {unit.id: unit for unit in offered.values()}.values():
             self._check_again(unit)
         self._write_device_info(offered)
@@ -287,7 +287,7 @@ class Generic(Plugin):
         if self._spec is not None:
             self._cdi = self._spec.write(self._access.host, self._options, units)
         self._offered = dict(hardware.copies(self._options.ids, units, self._options.count or 1))
-        # Multus reads the files in /run again when a pod's sandbox is made again, after a reboot for one.
+        # Multus reads the files in /run again when it recreates a pod's sandbox, for example after a reboot.
         held = {device_id: self._offered[device_id] for device_id in sorted(self._held & self._offered.keys())}
         self._write_device_info(held)
 
@@ -297,7 +297,7 @@ class Generic(Plugin):
         return self._offered[device_id]
 
     def _devices(self, offered: Mapping[str, Unit], reasons: Mapping[str, str]) -> list[Device]:
-        """Without those that no list can have; the others do not suffer for them."""
+        """The devices, without those that no list can contain, which do not affect the others."""
         devices = []
         for device_id, unit in offered.items():
             try:
@@ -324,7 +324,7 @@ class Generic(Plugin):
 
 
 def _spec_of(resource: str, access: HostAccess) -> _SpecWriter:
-    from plugwright.plugins.generic.cdi import GenericSpec  # only where a file asks for CDI
+    from plugwright.plugins.generic.cdi import GenericSpec  # only if a file uses CDI
     from plugwright.sdk import cdi
 
     return GenericSpec(cdi.SpecDirectory(access.cdi), resource)
@@ -338,13 +338,13 @@ def _empty_reason(host: Host, directories: Sequence[Path]) -> str:
 
 
 def _is_in_a_pod(unit: Unit) -> bool:
-    """Not visible, but its hardware is there with its driver: a pod has it in a namespace of its own."""
+    """Whether it is invisible although its hardware and driver are present: a pod has it in its own namespace."""
     bound = sysfs.link_name(unit.anchor, "driver") if unit.anchor is not None else ""
     return bool(bound) and bound in unit.facts.get("driver", "").split(",")
 
 
 def _one_of_each_unit(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
-    """A copy of each unit of which the fewest are chosen, and of those of each that has the most left."""
+    """A copy of each of the least chosen units, limited to the units with the most copies left."""
     taken = {device.id for device in chosen}
     free: dict[object, list[Device]] = {}
     for device in available:

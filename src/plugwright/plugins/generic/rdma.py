@@ -1,6 +1,6 @@
-"""RDMA adapters (InfiniBand, RoCE, iWARP), each with all the nodes that it needs.
+"""RDMA adapters (InfiniBand, RoCE, iWARP), each with all its required nodes.
 
-Identified by PCI address, else by name. In exclusive mode an adapter is not visible while a pod has it: its PCI
+Identified by PCI address, otherwise by name. In exclusive mode an adapter is invisible while a pod has it: its PCI
 function is its anchor.
 """
 
@@ -36,9 +36,9 @@ _SHARED = "rdma_cm"  # one for the whole node
 
 
 class RdmaFilter(PciDriverFilter, frozen=True):
-    """RDMA adapters (HCAs), by the names in /sys/class/infiniband, those of their interfaces, or their PCI ids.
+    """RDMA adapters (HCAs), by their names in /sys/class/infiniband, the names of their interfaces, or their PCI ids.
 
-    `nodes`: what a container gets of it; `required`: an adapter that lacks one of these is not offered.
+    `nodes`: nodes that a container gets; `required`: an adapter without these is not offered.
     """
 
     name: Texts | None = None
@@ -83,7 +83,7 @@ def _ports(adapter: Path) -> list[Path]:
 
 
 def _interfaces(adapter: Path) -> list[str]:
-    """Those of the same function (RoCE and IPoIB), and those that the ports name."""
+    """The interfaces of the same function (RoCE and IPoIB), and those named by the ports."""
     named = {
         sysfs.attribute(gid.parent, gid.name)
         for port in _ports(adapter)
@@ -124,7 +124,7 @@ def _guid(adapter: Path) -> list[str]:
 
 
 def _nodes(host: Host, adapter: str, kind: str) -> list[str]:
-    """The nodes of one kind; each port has a umad and an issm node of its own."""
+    """The nodes of one kind; each port has its own umad and issm node."""
     if kind == _SHARED:
         path = f"/dev/infiniband/{_SHARED}"
         return [path] if host.has(path) else []

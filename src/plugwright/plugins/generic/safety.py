@@ -1,7 +1,7 @@
-"""Devices that give a container the node itself: its memory, a disk in use, the container runtime, its default route.
+"""Devices that expose the node itself: its memory, a disk in use, the container runtime, its default route.
 
-Such a device is listed as Unhealthy with the reason, unless the file says `dangerous: true`. Checked at every scan and
-again when a container gets the device: a disk may have been mounted in between.
+Such a device is listed as Unhealthy with the reason, unless the file has `dangerous: true`. Checked in every scan and
+again for every allocation, because a disk can have been mounted in between.
 """
 
 import os
@@ -31,7 +31,7 @@ _NODES = {
     "/dev/nvram": "the settings of the node's firmware",
 }
 _INPUT = "the keyboards and mice of the node"
-_PATTERNS = {  # names with numbers
+_PATTERNS = {  # names that contain numbers
     re.compile(r"/dev/watchdog[0-9]*"): "the watchdog, which resets the node",
     re.compile(r"/dev/ipmi(dev)?/?[0-9]+"): "the management controller, which turns the node off and sets its firmware",
     re.compile(r"/dev/input(/.*)?"): _INPUT,
@@ -48,7 +48,7 @@ _NUMBERS = {
     (10, 231): "/dev/snapshot", (5, 1): "/dev/console", (10, 223): "/dev/uinput", (10, 239): "/dev/uhid",
     (10, 237): "/dev/loop-control", (10, 144): "/dev/nvram", (10, 130): "/dev/watchdog",
 }  # fmt: skip
-_VIRTUAL_CONSOLES = 64  # of major 4; the serial ports come after them
+_VIRTUAL_CONSOLES = 64  # of major 4; the serial ports follow them
 _MAJORS = {7: "/dev/vcs", 13: "/dev/input"}
 _SOCKETS = (
     "containerd.sock", "crio.sock", "cri-dockerd.sock", "docker.sock", "dockershim.sock", "kubelet.sock", "nri.sock",
@@ -63,13 +63,13 @@ _SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/ro
 
 
 def danger_of_path(path: str) -> str:
-    """The reason not to hand out a path, whatever is there; empty if there is none."""
+    """Why a path must not be allocated, regardless of its content; empty if it can be."""
     node = _node(path)
     if node:
         return f"{path} is {node}"
     if path.rpartition("/")[2] in _SOCKETS:
         return f"{path} is the container runtime's"
-    # /var/run is a link to /run everywhere, and a file may name either.
+    # /var/run is always a link to /run, and a file can name either.
     real = path.removeprefix("/var") if f"{path}/".startswith("/var/run/") else path
     near = [directory for directory in _DIRECTORIES if _is_in(real, directory) or _is_in(directory, real)]
     if real in _SYSTEM or near:
@@ -78,23 +78,23 @@ def danger_of_path(path: str) -> str:
 
 
 def has_disk(host: Host, path: HostPath) -> bool:
-    """Whether a path gives access to a disk, which may be put to use at any time."""
+    """Whether a path gives access to a disk, which can come into use at any time."""
     return bool(_block_devices(host, host.resolve(path.host_path)))
 
 
 def danger_of_pattern(pattern: str) -> str:
-    """A dangerous path that a pattern with wildcards may match, and the reason; empty if there is none."""
+    """A dangerous path that a pattern with wildcards could match, with the reason; empty if there is none."""
     paths = (*_NODES, *_EXAMPLES)
     return next((f"may match {path}, {_node(path)}" for path in paths if PurePosixPath(path).match(pattern)), "")
 
 
 def _node(path: str) -> str:
-    """What a device node with this name is, if it is dangerous."""
+    """The purpose of a device node with this name, if it is dangerous."""
     return _NODES.get(path) or next((text for name, text in _PATTERNS.items() if name.fullmatch(path)), "")
 
 
 def danger(host: Host, path: HostPath) -> str:
-    """The reason not to hand out what is at a path; empty if there is none."""
+    """Why the file at a path must not be allocated; empty if it can be."""
     real = host.resolve(path.host_path)
     named = danger_of_path(real)
     if named and not _is_own_input(path, named):
@@ -102,7 +102,7 @@ def danger(host: Host, path: HostPath) -> str:
     try:
         status = host.seen(real).stat()
     except OSError:
-        return ""  # gone, which the plugin reports
+        return ""  # missing, which the plugin reports
     if stat.S_ISDIR(status.st_mode) and not path.mount:
         return _danger_inside(host, path, real)
     directory = host.seen(real) if stat.S_ISDIR(status.st_mode) else None
@@ -121,12 +121,12 @@ def danger(host: Host, path: HostPath) -> str:
 
 
 def _is_own_input(path: HostPath, named: str) -> bool:
-    """A USB scanner that types was selected for what it is."""
+    """Whether it is a USB scanner that acts as a keyboard and was selected by its properties."""
     return path.selected and named.endswith(_INPUT)
 
 
 def _kernel_name(host: Host, path: str, number: tuple[int, int]) -> str:
-    """The name that the kernel has for a node, whatever its own is; of the dangerous ones at least."""
+    """The kernel's name for a node, whatever the node's own name is; at least for dangerous ones."""
     major, minor = number
     if number in _NUMBERS:
         return _NUMBERS[number]
@@ -134,12 +134,12 @@ def _kernel_name(host: Host, path: str, number: tuple[int, int]) -> str:
         return _MAJORS[major]
     if major == 4 and minor < _VIRTUAL_CONSOLES:
         return f"/dev/tty{minor}"
-    directory = host.directory_of(path)  # watchdogs and management controllers have numbers that change
+    directory = host.directory_of(path)  # watchdogs and management controllers have changing numbers
     return f"/dev/{directory.name}" if directory is not None else ""
 
 
 def use_of_disk(host: Host, block: Path) -> str:
-    """The use of a block device or of a part of it; empty if it has none. `block` is its directory in /sys."""
+    """The use of a block device or of a part of it; empty if unused. `block` is its directory in /sys."""
     if sysfs.attribute(host.proc / "2", "comm") != "kthreadd":  # only the node's own /proc has the kernel's threads
         return f"/dev/{block.name} is a disk, and its users are not visible from here (hostPID)"
     by_number = {number: mounted_at for number, _, mounted_at in _mounts(host)}
@@ -154,7 +154,7 @@ def use_of_disk(host: Host, block: Path) -> str:
             return f"{path} holds a file system, mounted at {mounted_at}"
         if path in swaps:
             return f"{path} is swap"
-        if sysfs.matching(host.sys / "fs", f"btrfs/*/devices/{part.name}"):  # the mounts name only one disk of several
+        if sysfs.matching(host.sys / "fs", f"btrfs/*/devices/{part.name}"):  # the mounts name only one of several disks
             return f"{path} is a part of a btrfs that is mounted"
         holders = sysfs.entries(part / "holders")
         if holders:
@@ -167,7 +167,7 @@ def _is_in(path: str, directory: str) -> bool:
 
 
 def _danger_inside(host: Host, path: HostPath, directory: str) -> str:
-    """Runtimes hand out every node below a directory; they follow no link there."""
+    """Why a directory is dangerous: runtimes allocate every node in it; they do not follow links there."""
     nodes = [host.path(entry) for entry in sysfs.entries(host.seen(directory)) if not entry.is_symlink()]
     return next((reason for node in nodes if (reason := danger(host, replace(path, path=node, host_path=node)))), "")
 
@@ -183,8 +183,8 @@ def _mounts(host: Host) -> Iterator[tuple[str, str, str]]:
 
 
 def _block_devices(host: Host, path: str) -> list[Path]:
-    """The block devices that a node gives access to: its own, or the disk of a SCSI or NVMe generic node."""
-    # Its number says what a node is, whatever its name.
+    """The block devices to which a node gives access: its own, or the disk of a SCSI or NVMe generic node."""
+    # The number identifies a node, whatever its name.
     directory = host.directory_of(path)
     if directory is None and not path.startswith("/dev/"):
         return []
@@ -194,7 +194,7 @@ def _block_devices(host: Host, path: str) -> list[Path]:
             return sysfs.entries(host.sys / "class" / kind / name / "device" / "block")
     if name.startswith("ng") and name[2:3].isdecimal():
         name = f"nvme{name[2:]}"
-    if name.startswith("nvme") and name[4:].isdecimal():  # the controller: all of its namespaces
+    if name.startswith("nvme") and name[4:].isdecimal():  # the controller gives access to all its namespaces
         blocks = sysfs.entries(host.sys / "class" / "block")
         return [block for block in blocks if block.name.startswith(f"{name}n")]
     block = host.sys / "class" / "block" / name
@@ -202,7 +202,7 @@ def _block_devices(host: Host, path: str) -> list[Path]:
 
 
 def default_route_interfaces(host: Host) -> set[str]:
-    """The interfaces that default routes name, and those below them: the cards of a bond, of a bridge, of a VLAN."""
+    """The interfaces named by default routes, and those below them: the cards of a bond, a bridge or a VLAN."""
     interfaces, new = set[str](), _routed_interfaces(host)
     while new:
         interfaces |= new
@@ -212,7 +212,7 @@ def default_route_interfaces(host: Host) -> set[str]:
 
 
 def _routed_interfaces(host: Host) -> set[str]:
-    """By the node's own tables if its processes are visible, else by those of the daemon's network."""
+    """Routed interfaces of the node's tables if its processes are visible, otherwise of the daemon's network."""
     for directory in ("1/net", "net"):
         ipv4 = _fields(host, f"{directory}/route")[1:]
         ipv6 = _fields(host, f"{directory}/ipv6_route")

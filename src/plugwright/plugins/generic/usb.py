@@ -1,7 +1,6 @@
 """USB devices, each with its bus node and the nodes of its drivers.
 
-Identified by serial number or, without one, by the port that it is plugged into: numbers on the bus change at every
-replug.
+Identified by serial number or, without one, by port, because numbers on the bus change at every replug.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,10 +33,10 @@ _SUBSYSTEMS: dict[UsbNode, tuple[str, ...]] = {
 
 
 class UsbFilter(DeviceFilter, frozen=True):
-    """USB devices. `class` is two hexadecimal digits, of the device or one of its interfaces; `port` is as in `1-4.2`.
+    """USB devices. `class` is two hexadecimal digits, of the device or one of its interfaces; `port` is like `1-4.2`.
 
-    `nodes`: which of its nodes a container gets, and must have: `usb` (/dev/bus/usb/…), `tty`, `video`, `hidraw`,
-    `input`, `sound`, `storage`; all there are where it is not given.
+    `nodes`: the nodes that a device must have and a container gets: `usb` (/dev/bus/usb/…), `tty`, `video`, `hidraw`,
+    `input`, `sound`, `storage`; by default all nodes.
     """
 
     vendor: Ids | None = None
@@ -81,18 +80,18 @@ FAMILY = SelectorFamily(UsbFilter | list[UsbFilter], lambda filters, options: Us
 
 
 def find(host: Host, filters: Sequence[UsbFilter]) -> list[Unit]:
-    """In the operator's order: devices of the first filter come first."""
+    """The units in the operator's order: devices of the first filter first."""
     units: dict[str, Unit] = {}
     for wanted in filters:
         for device in sysfs.entries(host.sys / "bus" / "usb" / "devices"):
-            # Interfaces are in the same directory, without vendors.
+            # Interfaces are in the same directory, but have no vendors.
             if device.joinpath("idVendor").exists() and wanted.accepts(device):
                 units.setdefault(device.name, _unit(device, wanted))
     return hardware.distinct(list(units.values()))
 
 
 def _classes(device: Path) -> list[str]:
-    """The class of the device and those of its interfaces."""
+    """The class of the device and of its interfaces."""
     interfaces = [entry for entry in sysfs.entries(device) if entry.joinpath("bInterfaceClass").exists()]
     return [
         sysfs.attribute(device, "bDeviceClass"),
@@ -107,7 +106,7 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
     missing = [kind for kind in wanted.nodes or () if kind not in {_kind(node) for node in nodes}]
     return Unit(
         id=hardware.stable_id("usb", vendor, product, serial or device.name),
-        # The bus node last: `{node}` is the one that programs open.
+        # The bus node is last: `{node}` is the node that programs open.
         paths=tuple(
             HostPath(node.path, selected=True)
             for node in sorted(nodes, key=lambda node: (node.subsystem == "usb", node.path))

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: discovery, health, sharing, allocation, and the preferred choice by their links.
+"""NVIDIA GPUs: discovery, health, sharing, allocation, and the preferred choice by links.
 
-The modules are the interface; `family` is where the operator's configuration becomes plugins.
+Import its modules directly; `family` makes plugins from the operator's configuration.
 """

@@ -1,6 +1,6 @@
 """The allocation of a container that gets GPUs, by the configured device list strategies.
 
-Decided from values; `driver_files` knows the files on the host, and `cdi` writes the CDI specs.
+It is computed from values; `driver_files` finds the files on the host, and `cdi` writes the CDI specs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,11 +48,11 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
         if not any(by_cdi):
             parts.cdi += limits
             parts.add_mounts(self.files.replacements(extras.libraries))
-        parts.add_mounts(extras.mounts)  # the last ones: a limiter's file stands in for the driver's
+        parts.add_mounts(extras.mounts)  # last, because a limiter's file replaces the driver's
         return parts.allocation()
 
     def fault(self, unit: GpuUnit) -> str:
-        """Why no container could be given this device now; empty if one could."""
+        """Why no container can get this device now; empty if one can."""
         try:
             if self._hands_out_files:
                 self.files.nodes([unit])
@@ -64,20 +64,20 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
         return ""
 
     def loader_cache(self) -> str:
-        """Who refreshes the loader's cache in containers, for `plugwright status`; empty where that is not ours."""
+        """What refreshes the loader's cache in containers, for `plugwright status`; empty if that is not our task."""
         if not self._brings_libraries or self.files.simulated:
             return ""
         program = self.specs.hook_program() if self._writes_specs else None
         return f"refreshed by {program.path}" if program else "not refreshed, TRITON_LIBCUDA_PATH is set instead"
 
     def driver_directories(self) -> list[Path]:
-        """The directories of the driver's files that answers name; others are in CDI specs, which lists write."""
+        """The directories of the driver's files named in answers; CDI specs, which lists write, name others."""
         by_nodes = self.config.strategies == [DeviceListStrategy.DEVICE_NODES]
         return self.files.libraries.read_directories() if by_nodes and not self.files.simulated else []
 
     @property
     def _hands_out_files(self) -> bool:
-        """Whether we name the nodes, or leave them to NVIDIA's runtime or to another program's CDI specs."""
+        """Whether we name the nodes, instead of NVIDIA's runtime or another program's CDI specs."""
         return DeviceListStrategy.DEVICE_NODES in self.config.strategies or self._writes_specs
 
     @property
@@ -102,11 +102,11 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
                 parts.env[_VISIBLE_DEVICES] = _DEVICE_MOUNTS
                 parts.add_mounts(Mount("/dev/null", f"{_DEVICE_MOUNTS}/{name}") for name in names)
             case DeviceListStrategy.DEVICE_NODES:
-                # Where NVIDIA's runtime is installed, it must not add other devices.
+                # If NVIDIA's runtime is installed, it must not add other devices.
                 parts.env.setdefault(_VISIBLE_DEVICES, "void")
                 features = self.files.configured_features()
                 parts.add_nodes([*self.files.nodes(units), *features.nodes])
-                if len(self.config.strategies) == 1:  # else the other strategy brings the rest
+                if len(self.config.strategies) == 1:  # otherwise the other strategy provides the rest
                     parts.add_mounts([*self.files.mounts(), *features.mounts])
                     parts.env |= self.files.loader_env(linked=False)
             case DeviceListStrategy.CDI_ANNOTATIONS:
@@ -115,7 +115,7 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
                 parts.cdi += [*self.specs.names(self._ids(units)), *limits]
 
     def _ids(self, units: Sequence[GpuUnit]) -> list[str]:
-        """Each device once, however many shares of it the container has."""
+        """The id of each device, once however many shares of it the container has."""
         devices = [shares[0] for shares in units_by_device(units).values()]
         by_uuid = self.config.ids is DeviceIdStrategy.UUID or bool(self.specs.withheld)
         return [unit.uuid if by_uuid else unit.index for unit in devices]
@@ -127,7 +127,7 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
 
 
 class _AllocationParts:
-    """The parts of one allocation; of two mounts or nodes at the same path in the container the later one wins."""
+    """The parts of one allocation; of two mounts or nodes at the same container path the later one wins."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self.env, self.annotations, self.cdi = env, dict[str, str](), list[str]()

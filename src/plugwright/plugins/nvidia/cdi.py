@@ -1,8 +1,8 @@
-"""The CDI specs of GPUs: one file for all devices of the machine, as last read, and one for each set of limits.
+"""The CDI specs of GPUs: one file for all devices of the last read, and one for each set of limits.
 
-The files stay when the daemon ends, because the kubelet uses its stored answers again when a container restarts. A
-device that has gone is removed at once: its minor number may soon be another's. GPUs shared by vgpu also have names of
-a class of their own: CUDA's forward compatibility, which the others have, would put another libcuda before the limiter.
+The files stay when the daemon ends, because the kubelet reuses its stored answers when a container restarts. A missing
+device is removed immediately, because its minor number could soon be another's. GPUs shared by vgpu also have names in
+a separate class: CUDA's forward compatibility in the others would load another libcuda before the limiter.
 """
 
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 OWNER = "plugwright-nvidia"
 _WHOLE, _LIMITED = "gpu", "vgpu"  # the classes in the names of GPUs
-_VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # where NVIDIA's runtime is installed, it must not add devices
+_VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # if NVIDIA's runtime is installed, it must not add devices
 _NONE = cdi.ContainerEdits()
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
@@ -39,21 +39,21 @@ class GpuSpecs:
         self._class = _LIMITED if limited else _WHOLE
         self._path = Path(config.cdi.dir)
         self._directory = cdi.SpecDirectory(self._path, OWNER)
-        self.classes: set[str] = set()  # of names that containers have, whatever is configured by now
-        self.withheld: set[str] = set()  # names of GPUs that containers have, and that now are another GPU's
-        self._programs: list[hooks.HookProgram | None] = []  # the one found at the last look
-        self._limits: dict[str, Path] = {}  # files of limits that were written since the last `write`, by name
+        self.classes: set[str] = set()  # of names in use by containers, whatever is configured now
+        self.withheld: set[str] = set()  # names in use by containers that now belong to another GPU
+        self._programs: list[hooks.HookProgram | None] = []  # the program found last
+        self._limits: dict[str, Path] = {}  # limit files written since the last `write`, by name
 
     def hook_program(self) -> hooks.HookProgram | None:
-        """As of the last `write`: what an allocation replaces must fit the spec."""
+        """The hook program as of the last `write`: replacements in an allocation must match the spec."""
         if not self._programs:
             self._programs = [hooks.find(self._config)]
         return self._programs[0]
 
     def write(self, gpus: Sequence[Gpu]) -> None:
-        """Updates the files to what the machine has; an unchanged file is not touched.
+        """Updates the files for the machine's devices; does not touch an unchanged file.
 
-        PluginError where what every container needs is missing: the files stay as they are then.
+        PluginError if a file that every container needs is missing: the files then stay unchanged.
         """
         self._programs = [program := hooks.find(self._config)]
         self._limits = {}
@@ -68,12 +68,12 @@ class GpuSpecs:
         self._write_imex_channels()
 
     def write_limits(self, env: Mapping[str, str], libraries: Mapping[str, str]) -> list[str]:
-        """The qualified name of a CDI device with these limits, if there are any; named after a GPU, it overrides it.
+        """The qualified name of a CDI device with these limits, if any; limits named after a GPU override it.
 
-        `libraries` are files of the host in place of the driver's, by soname.
+        `libraries` are files of the host that replace the driver's, by soname.
         """
         if not env and not libraries:
-            return []  # as for nearly every allocation: empty edits take as long to make as the rest of one
+            return []  # as for nearly every allocation: making empty edits takes as long as the rest
         texts = [f"{name}={text}" for name, text in (*env.items(), *libraries.items())]
         kind, name = self._kind("limits"), digest(texts)
         if name not in self._limits or not self._limits[name].exists():
@@ -85,18 +85,18 @@ class GpuSpecs:
         return [cdi.qualified_name(kind, name)]
 
     def keep_limits(self, stored: Iterable[str], current: Iterable[str]) -> None:
-        """Makes limits again under the names that a container has."""
+        """Recreates limits under the names that a container has."""
         recreation.keep_names(self._directory, self._kind("limits"), stored, current)
 
     def unresolved(self, stored: Iterable[str]) -> list[str]:
-        """The names of a container that should be in our files and are not."""
+        """The names of a container that our files should contain but do not."""
         own = [name for name in stored if name.startswith(self._kind(""))]
         return recreation.unresolved(self._directory, own) if self._config.cdi.write else []
 
     def names(self, ids: Iterable[str]) -> list[str]:
         """The qualified names of these GPUs, and of the configured features that exist.
 
-        A name without a device would fail the container.
+        A name without a device would make the container fail.
         """
         gpus = [cdi.qualified_name(self._kind(self._class), gpu) for gpu in ids]
         channels = [channel for channel in self._config.imex_channels if self._files.imex_nodes(channel)]
@@ -121,7 +121,7 @@ class GpuSpecs:
         return [name for name in FEATURES if getattr(self._config, name) or name in self.classes]
 
     def _devices(self, name: str, unit: GpuUnit, program: hooks.HookProgram | None) -> list[cdi.Device]:
-        """Under its UUID and its index, as NVIDIA's tools name them."""
+        """The devices under UUID and index, as NVIDIA's tools name them."""
         try:
             edits = cdi.edits_of(Allocation(nodes=self._files.device_nodes([unit])))
             if program is not None:
@@ -141,7 +141,7 @@ class GpuSpecs:
             self._write(cdi.Spec(self._kind("imex-channel"), devices))
 
     def _write(self, spec: cdi.Spec) -> None:
-        """Also removes the file of NVIDIA's plugin, which it leaves behind: a name in two files is unusable."""
+        """Also removes the file that NVIDIA's plugin leaves behind, because a name in two files is unusable."""
         self._directory.write(spec)
         leftover = self._path / f"{spec.kind.replace('/', '-')}.json"
         if self._config.cdi.vendor == NVIDIA_PLUGIN_VENDOR and leftover.exists():

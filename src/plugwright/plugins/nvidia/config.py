@@ -1,8 +1,8 @@
 """The configuration of NVIDIA GPUs: the keys below `nvidia` in the operator's file, as the plugin reads them.
 
-The structs are the only description of the options: the plugin, MPS, vgpu and the JSON schema use them as they are.
-Only device names are parsed into another form, by `selection.from_config`. The words of the strategies are those of
-NVIDIA's own device plugin.
+The structs are the only description of the options: the plugin, MPS, vgpu and the JSON schema use them directly. Only
+device names are parsed into another form, by `selection.from_config`. The strategies have the names used by NVIDIA's
+own device plugin.
 """
 
 import re
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 HOOK_DIRECTORY = "/var/lib/plugwright/bin"
-NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in the CDI names of NVIDIA's device plugin
+NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in CDI names of NVIDIA's device plugin
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -54,35 +54,35 @@ _ANNOTATIONS = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/-]*")
 
 
 class SharingStrategy(StrEnum):
-    TIME_SLICING = "time-slicing"  # the driver switches between containers, which have no limits
+    TIME_SLICING = "time-slicing"  # the driver switches between containers, without limits
     MPS = "mps"
     VGPU = "vgpu"
 
 
 class VgpuLibrary(StrEnum):
-    """The library that limits vgpu shares inside the container."""
+    """The library that limits vgpu shares in the container."""
 
-    BUILTIN = "builtin"  # ours, which stands in for the driver's: `native/vgpu`
-    HAMI = "hami"  # HAMi's, which the operator brings
+    BUILTIN = "builtin"  # ours, which replaces the driver's: `native/vgpu`
+    HAMI = "hami"  # HAMi's, which the operator provides
 
 
 class MpsClients(StrEnum):
-    """The users whose processes may be clients of one MPS daemon at the same time."""
+    """The users whose processes can be clients of one MPS daemon at the same time."""
 
     ONE_USER = "one-user"  # processes of another user wait until those of the first have ended
     ALL_USERS = "all-users"  # needs a driver whose control daemon has the option -M
 
 
 class CoreUtilizationPolicy(StrEnum):
-    """When the vgpu library slows kernels down, in HAMi's words."""
+    """When the vgpu library slows kernels down; the values are HAMi's."""
 
-    DEFAULT = "default"  # always, as FORCE: HAMi's monitor, which would suspend it on an idle GPU, does not run here
+    DEFAULT = "default"  # always, like FORCE: HAMi's monitor, which would suspend it on an idle GPU, does not run here
     FORCE = "force"
     DISABLE = "disable"
 
 
 class DeviceIdStrategy(StrEnum):
-    """The ids by which containers get their GPUs; the kubelet always knows them by UUID."""
+    """The ids of GPUs in containers; the kubelet always knows GPUs by UUID."""
 
     UUID = "uuid"
     INDEX = "index"
@@ -90,8 +90,8 @@ class DeviceIdStrategy(StrEnum):
 
 class MigStrategy(StrEnum):
     NONE = "none"  # a GPU in MIG mode is offered as a whole GPU
-    SINGLE = "single"  # all MIG devices have one profile, and are this resource
-    MIXED = "mixed"  # MIG devices are resources by their profile, GPUs without MIG are whole
+    SINGLE = "single"  # all MIG devices have one profile and belong to this resource
+    MIXED = "mixed"  # MIG devices are resources by profile, GPUs without MIG are whole
 
 
 class ComputeModePolicy(StrEnum):
@@ -102,11 +102,11 @@ class ComputeModePolicy(StrEnum):
 
 
 class DeviceListStrategy(StrEnum):
-    """The ways to make GPUs visible in a container."""
+    """Ways of making GPUs visible in a container."""
 
     ENVVAR = "envvar"  # NVIDIA's container runtime reads NVIDIA_VISIBLE_DEVICES
-    VOLUME_MOUNTS = "volume-mounts"  # it reads mounts instead, which an image cannot set
-    DEVICE_NODES = "device-nodes"  # the plugin hands out nodes and libraries: works with any runtime
+    VOLUME_MOUNTS = "volume-mounts"  # the runtime reads mounts instead, which an image cannot set
+    DEVICE_NODES = "device-nodes"  # the plugin allocates nodes and libraries: works with any runtime
     CDI_ANNOTATIONS = "cdi-annotations"  # CDI names, for kubelets before 1.28
     CDI_CRI = "cdi-cri"  # CDI names
 
@@ -116,7 +116,7 @@ class DeviceListStrategy(StrEnum):
 
 
 class NvidiaPattern(FamilySettings, frozen=True):
-    """Properties of devices; one of several values is enough."""
+    """Properties of devices; one matching value of several is sufficient."""
 
     index: int | str | list[int | str] = msgspec.field(default_factory=list)
     uuid: Texts = msgspec.field(default_factory=list)
@@ -128,21 +128,21 @@ class NvidiaPattern(FamilySettings, frozen=True):
 
 
 class NvidiaMps(FamilySettings, frozen=True):
-    """Directories of the daemons of `plugwright mps run`, and what they do with the GPUs."""
+    """Directories of the daemons of `plugwright mps run`, and their settings for GPUs."""
 
     root: str = "/run/plugwright/mps"
-    shm: str = "/dev/shm/plugwright-mps"  # mounted as /dev/shm into daemon and containers; empty for no such mount
+    shm: str = "/dev/shm/plugwright-mps"  # mounted as /dev/shm into daemon and containers; empty: no such mount
     mode: ComputeModePolicy = ComputeModePolicy.LEAVE
     clients: MpsClients = MpsClients.ONE_USER
 
 
 class NvidiaVgpu(FamilySettings, frozen=True):
-    """Where the limiter library is, and the directory of its tenants' files; `locks`, `cores`, `log` are HAMi's."""
+    """Path of the limiter library, and directory of its containers' files; `locks`, `cores`, `log` are HAMi's."""
 
     builtin: str = "/usr/lib/plugwright/vgpu"
-    library: str = ""  # HAMi's, else HAMI_LIBRARY
+    library: str = ""  # HAMi's; empty: HAMI_LIBRARY
     root: str = "/var/lib/plugwright/vgpu"
-    locks: str = ""  # `locks` in `root`
+    locks: str = ""  # empty: `locks` in `root`
     cores: CoreUtilizationPolicy = CoreUtilizationPolicy.DEFAULT
     log: Number | None = None
 
@@ -155,7 +155,7 @@ class NvidiaShare(FamilySettings, frozen=True):
     memory: int | str = 0
     percent: Percent = 0
     most: Number = 0
-    library: VgpuLibrary = VgpuLibrary.BUILTIN  # of vgpu
+    library: VgpuLibrary = VgpuLibrary.BUILTIN  # for vgpu
     mps: NvidiaMps | None = None
     vgpu: NvidiaVgpu | None = None
 
@@ -165,10 +165,10 @@ class NvidiaShare(FamilySettings, frozen=True):
 
 
 class NvidiaHealth(FamilySettings, frozen=True):
-    """What makes a GPU Unhealthy, and until when."""
+    """The conditions that make a GPU Unhealthy, and how long they last."""
 
     xids: dict[str, XidAction] = msgspec.field(default_factory=dict)
-    other: XidAction = XidAction.QUIET  # for codes that NVIDIA's catalogue does not have
+    other: XidAction = XidAction.QUIET  # for codes missing in NVIDIA's catalogue
     quiet: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     ecc: bool = True
     pending: bool = False
@@ -178,7 +178,7 @@ class NvidiaHealth(FamilySettings, frozen=True):
 
 
 class NvidiaDriver(FamilySettings, frozen=True):
-    """Where the driver is installed: `root` as the daemon sees it, `host` as the host sees it."""
+    """The directory of the driver: `root` as the daemon sees it, `host` as the host sees it."""
 
     root: str = "/"
     host: str = ""
@@ -187,9 +187,9 @@ class NvidiaDriver(FamilySettings, frozen=True):
 
 
 class NvidiaCdi(FamilySettings, frozen=True):
-    """`hooks` is the program that hooks call: `auto` for the one found on the host, `none`, or its path there.
+    """`hooks` is the program called by hooks: `auto` for the program found on the host, `none`, or its path there.
 
-    `programs` is the directory of the host, mounted at the same path, that `auto` copies ours to.
+    `programs` is the directory of the host, mounted at the same path, to which `auto` copies our program.
     """
 
     write: bool = True
@@ -239,7 +239,7 @@ class NvidiaConfig(FamilySettings, frozen=True):
     def packed(self) -> bool:
         """Whether the units of one container come from as few GPUs as possible.
 
-        By default they do where several units of one GPU make one larger share.
+        That is the default if several units of one GPU make one larger share.
         """
         if self.prefer or self.share is None:
             return self.prefer == "packed"
@@ -248,7 +248,7 @@ class NvidiaConfig(FamilySettings, frozen=True):
 
 
 def check(config: NvidiaConfig) -> None:
-    """ConfigError for what the types alone cannot say, as far as it can be known without a GPU."""
+    """ConfigError for combinations that types cannot exclude, as far as they are known without a GPU."""
     if not config.strategies:
         raise ConfigError("strategy must name at least one way to hand out GPUs, got an empty list")
     _check_paths(config)
@@ -262,7 +262,7 @@ def check(config: NvidiaConfig) -> None:
 
 
 def check_api(config: NvidiaConfig, api: ServeMode) -> None:
-    """ConfigError where devices cannot be offered through this API."""
+    """ConfigError if devices cannot be offered through this API."""
     if api is ServeMode.BOTH and config.share is not None:
         raise ConfigError(
             "share needs one API: the device plugin API counts shares, claims take parts of whole devices; set `serve` "
@@ -287,7 +287,7 @@ def _check_paths(config: NvidiaConfig) -> None:
     for path in paths:
         if not Path(path).is_absolute():
             raise ConfigError(f"a path must be absolute, got {path!r}")
-    cdi.qualified_name(f"{config.cdi.vendor}/gpu", "0")  # raises where CDI does not allow such a vendor
+    cdi.qualified_name(f"{config.cdi.vendor}/gpu", "0")  # raises if CDI does not allow such a vendor
     if config.cdi.hooks not in ("auto", "none") and not Path(config.cdi.hooks).is_absolute():
         raise ConfigError(f"cdi.hooks must be auto, none or an absolute path, got {config.cdi.hooks!r}")
     if not _ANNOTATIONS.fullmatch(config.cdi.annotations):
@@ -315,7 +315,7 @@ def _check_share(share: NvidiaShare, mig: MigStrategy) -> None:
 
 
 def _check_vgpu(config: NvidiaConfig, share: NvidiaShare) -> None:
-    """Our library stands in for the driver's, which only some strategies choose; HAMi's is preloaded with any."""
+    """Our library replaces the driver's, which only some strategies select; HAMi's is preloaded with any."""
     if share.library is VgpuLibrary.HAMI:
         if config.mig is not MigStrategy.NONE:
             raise ConfigError(f"share by vgpu with HAMi's library needs whole GPUs: remove `mig: {config.mig}`")

@@ -1,7 +1,7 @@
 """The facts about a machine's GPUs, and the interface of the driver that reports them.
 
-Frozen values only. `nvml` reads a real machine and `simulation` an invented one; users of a `GpuDriver` cannot tell
-which. What containers are offered of a GPU is `sharing`, and which GPUs are healthy `health`.
+Frozen values only. `nvml` reads a real machine and `simulation` a simulated one; users of a `GpuDriver` cannot
+distinguish them. `sharing` decides what containers are offered of a GPU, and `health` which GPUs are healthy.
 """
 
 import zlib
@@ -49,7 +49,7 @@ _ARCHITECTURES = {
 
 
 class PcieLevel(IntEnum):
-    """The nearest common level of two GPUs over PCIe, in the words of `nvidia-smi topo -m`; higher is nearer."""
+    """The nearest common level of two GPUs over PCIe, with the names of `nvidia-smi topo -m`; higher is nearer."""
 
     UNKNOWN = 0
     SYS = 1  # across CPU sockets
@@ -61,7 +61,7 @@ class PcieLevel(IntEnum):
 
 
 class ComputeMode(StrEnum):
-    """The processes that may use a GPU at the same time, in the words of `nvidia-smi`."""
+    """The processes that can use a GPU at the same time, with the names of `nvidia-smi`."""
 
     DEFAULT = "Default"
     EXCLUSIVE_PROCESS = "Exclusive_Process"
@@ -81,19 +81,19 @@ class RecoveryAction(StrEnum):
 
 
 class DriverLoad(msgspec.Struct, frozen=True):
-    """One load of the driver: another boot or another load has reset every GPU. Empty where it is not known."""
+    """One load of the driver: another boot or another load has reset every GPU. Empty if unknown."""
 
     boot: str = ""
     driver: str = ""
 
     def may_be(self, other: "DriverLoad") -> bool:
-        """Whether nothing says that they are different loads."""
+        """Whether there is no evidence that they are different loads."""
         pairs = ((self.boot, other.boot), (self.driver, other.driver))
         return all(one == two or not one or not two for one, two in pairs)
 
 
 class GpuLink(msgspec.Struct, frozen=True):
-    """Between two GPUs. `nvlinks` counts those of a direct connection as well as those through an NVSwitch."""
+    """The links between two GPUs. `nvlinks` counts direct ones and those through an NVSwitch."""
 
     level: PcieLevel = PcieLevel.UNKNOWN
     nvlinks: int = 0
@@ -111,7 +111,7 @@ class GpuLinks(msgspec.Struct, frozen=True):
         return self.pairs.get((one, other) if one < other else (other, one), UNLINKED)
 
     def of(self, gpu: str) -> dict[str, dict[str, object]]:
-        """The links of one GPU by the UUID of the other, for people who read `status`."""
+        """The links of one GPU by the UUID of the other, for display in `status`."""
         return {
             one if other == gpu else other: {"pcie": link.level.name.lower(), "nvlinks": link.nvlinks}
             for (one, other), link in sorted(self.pairs.items())
@@ -120,7 +120,7 @@ class GpuLinks(msgspec.Struct, frozen=True):
 
 
 class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a GPU with memory and processors of its own. `index` counts within its GPU."""
+    """A part of a GPU with its own memory and processors. `index` counts within its GPU."""
 
     uuid: str
     index: int
@@ -128,19 +128,19 @@ class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
     memory: int  # bytes, of its GPU instance
     gpu_instance: int
     compute_instance: int
-    multiprocessors: int = 0  # 0 where it is not known
-    engines: Mapping[str, int] = {}  # by the name that claims have for them
+    multiprocessors: int = 0  # 0 if unknown
+    engines: Mapping[str, int] = {}  # by their names in claims
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A physical GPU. `fault` says why it could not be read in full; the other fields then hold what is known."""
+    """A physical GPU. `fault` is why it could not be read completely; the other fields then have the known values."""
 
     uuid: str
     index: int
     minor: int | None = None  # of /dev/nvidiaN
     model: str = ""
-    memory: int = 0  # bytes; 0 when it has none of its own
-    reserved: int = 0  # bytes of these that the driver keeps for itself
+    memory: int = 0  # bytes; 0 if it has no memory of its own
+    reserved: int = 0  # bytes of these reserved by the driver
     pci: str = ""  # 0000:3b:00.0
     numa: int | None = None
     capability: tuple[int, int] = (0, 0)
@@ -148,18 +148,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     mig: tuple[MigDevice, ...] = ()
     compute_mode: ComputeMode = ComputeMode.UNKNOWN
     brand: str = ""  # Tesla, Nvidia, GeForceRTX
-    multiprocessors: int = 0  # 0 where it is not known
-    standard: Mapping[str, str | int] = {}  # attributes that Kubernetes names
+    multiprocessors: int = 0  # 0 if unknown
+    standard: Mapping[str, str | int] = {}  # attributes with names defined by Kubernetes
     fault: str = ""
 
     @property
     def usable(self) -> int:
-        """The memory that programs can have, in bytes."""
+        """The memory available to programs, in bytes."""
         return self.memory - self.reserved
 
     @property
     def architecture(self) -> str:
-        """Hopper, Ada Lovelace; empty where it is not known."""
+        """Hopper, Ada Lovelace; empty if unknown."""
         major, minor = self.capability
         if major == 7 and minor >= 5:
             return "Turing"
@@ -167,26 +167,26 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSnapshot(msgspec.Struct, frozen=True):
-    """One reading of the machine: its GPUs in order of their indexes, and the links between them."""
+    """One read of the machine: its GPUs by index, and the links between them."""
 
     driver: str = ""  # its version
     cuda: str = ""
     gpus: tuple[Gpu, ...] = ()
     links: GpuLinks = GpuLinks()
-    unread: int = 0  # GPUs that the driver counts and whose UUID could not be read
+    unread: int = 0  # GPUs counted by the driver whose UUID could not be read
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process that uses a GPU, and the bytes that it has there; None if the driver does not tell."""
+    """A process that uses a GPU, and its bytes there; None if the driver does not report them."""
 
     pid: int
     memory: int | None
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """The memory of one GPU or MIG device in use, in bytes, and the processes that use it.
+    """The used memory of one GPU or MIG device, in bytes, and the processes that use it.
 
-    Memory that several processes have open counts for each of them, and once in `used`.
+    Memory that several processes have open counts for each of them, but once in `used`.
     """
 
     used: int
@@ -194,19 +194,19 @@ class GpuUse(msgspec.Struct, frozen=True):
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The health values that a GPU reports; None for those it does not have."""
+    """The health values reported by a GPU; None for missing ones."""
 
-    fault: str = ""  # why it does not answer
-    away: bool = False  # it is lost or absent, and can only be back after a reset
+    fault: str = ""  # why it does not respond
+    away: bool = False  # it is lost or absent, and can return only after a reset
     ecc_uncorrected: int | None = None  # since the driver was loaded
-    ecc_sram: int | None = None  # of these in SRAM, where rows of DRAM are remapped: those are contained
-    remap_pending: bool | None = None  # a row or page that the next reset replaces
+    ecc_sram: int | None = None  # of these in SRAM, on GPUs that remap rows of DRAM: errors in DRAM are contained there
+    remap_pending: bool | None = None  # a row or page that the next reset will replace
     remap_failed: bool | None = None
     recovery: RecoveryAction = RecoveryAction.UNKNOWN
-    fabric: str = ""  # why its NVLink fabric cannot be used
+    fabric: str = ""  # why its NVLink fabric is unusable
 
 
-SWITCH = "nvswitch "  # begins the name of a switch, which is followed by its address
+SWITCH = "nvswitch "  # prefix of a switch's name, followed by its address
 
 
 class EventKind(StrEnum):
@@ -218,7 +218,7 @@ class EventKind(StrEnum):
 
 
 class GpuEvent(msgspec.Struct, frozen=True):
-    """`gpu` is empty where the driver did not name it, and may be a switch; the instances are those of a MIG device."""
+    """`gpu` is empty if the driver did not name it, and can be a switch; the instances are those of a MIG device."""
 
     kind: EventKind
     gpu: str = ""
@@ -228,7 +228,7 @@ class GpuEvent(msgspec.Struct, frozen=True):
 
 
 class EventSet(Protocol):
-    """The events of some GPUs. Used and closed by one thread.
+    """The events of some GPUs. Only one thread uses and closes it.
 
     A GPU that is neither watched nor unwatched does not support events.
     """
@@ -238,11 +238,11 @@ class EventSet(Protocol):
 
     @property
     def unwatched(self) -> Mapping[str, str]:
-        """The GPUs that support events and could not be registered, with the reason."""
+        """The GPUs that support events but could not be registered, with the reasons."""
         ...
 
     def wait(self, seconds: float) -> GpuEvent | None:
-        """The next event, or None when the time is over; DriverGone when no event can come any more."""
+        """The next event, or None after the timeout; DriverGone if no more events are possible."""
         ...
 
     def close(self) -> None: ...
@@ -252,19 +252,19 @@ FaultInjection = Callable[[str, Mapping[str, str]], str]
 
 
 class GpuDriver(Protocol):
-    """Reads a machine. Every method may block, so it is called in a thread, and raises DriverGone alone.
+    """Reads a machine. Every method can block, so it is called in a thread, and raises only DriverGone.
 
     A fault of one GPU does not raise: the GPU is listed with its fault.
     """
 
     @property
     def name(self) -> str:
-        """The same for the same machine."""
+        """The machine's name, always the same for the same machine."""
         ...
 
     @property
     def inject(self) -> FaultInjection | None:
-        """Makes a fault happen by name and arguments and returns what was done; None for a real machine.
+        """Injects a fault by name and arguments and returns what was done; None for a real machine.
 
         A machine with fault injection has no device nodes and no driver files.
         """
@@ -275,7 +275,7 @@ class GpuDriver(Protocol):
     def health(self, uuid: str) -> GpuHealth: ...
 
     def use(self, uuid: str) -> GpuUse | None:
-        """Who uses a GPU or MIG device; None if it does not tell. May be called while another thread is in `read`."""
+        """The use of a GPU or MIG device; None if not reported. Can be called while another thread is in `read`."""
         ...
 
     def load(self) -> DriverLoad: ...
@@ -283,24 +283,24 @@ class GpuDriver(Protocol):
     def events(self, uuids: tuple[str, ...]) -> EventSet: ...
 
     def switch_log(self) -> Path | None:
-        """Where the kernel logs errors of the machine's NVSwitches; None where it has none."""
+        """The kernel's log of errors of the machine's NVSwitches; None without such switches."""
         ...
 
     def cards_on_bus(self) -> str:
-        """The machine's cards that need the driver, in words; empty if there are none."""
+        """The machine's cards that need the driver, as text; empty if there are none."""
         ...
 
     def close(self) -> None:
-        """Releases the driver, which may then be replaced; the next call opens it again."""
+        """Releases the driver, which can then be replaced; the next call opens it again."""
         ...
 
 
 def digest(texts: Iterable[str], size: int = 16) -> str:
     """A name of `size` hexadecimal digits for some texts in any order, the same on every start.
 
-    Made of checksums: hashlib loads OpenSSL, 3.5 MiB in a daemon with no other use for it, and the texts are our own.
+    Made of checksums: hashlib loads OpenSSL, 3.5 MiB in a daemon that does not need it, and the texts are our own.
     """
     content = "\n".join(sorted(texts)).encode()
     words = (zlib.crc32(content[::-1] if seed % 2 else content, seed + 1) for seed in range(-(-size // 8)))
-    # Each word is hashed again with its content: checksums that differ in their seed alone differ by a constant.
+    # Each word is hashed again with its content: checksums that differ only in their seed differ by a constant.
     return "".join(f"{zlib.crc32(f'{word}/{seed}'.encode() + content):08x}" for seed, word in enumerate(words))[:size]

@@ -1,7 +1,7 @@
-"""The device nodes of GPUs and of what belongs to them on the host, and the driver's files beside them.
+"""The device nodes of GPUs and related ones on the host, and the driver's files.
 
-A node or file that a container cannot do without and that is missing is a PluginError, which makes the device
-Unhealthy. A simulated machine has no files; its containers get /dev/null in place of every node.
+A missing node or file that a container needs is a PluginError, which makes the device Unhealthy. A simulated machine
+has no files; its containers get /dev/null in place of every node.
 """
 
 import logging
@@ -25,7 +25,7 @@ __all__ = ["FEATURES", "DriverFiles"]
 logger = logging.getLogger(__name__)
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")  # without these no CUDA program starts
+_REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")  # no CUDA program starts without these
 _HARMLESS = "/dev/null"
 _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _MODPROBE = "usr/bin/nvidia-modprobe"
@@ -34,7 +34,7 @@ _MODPROBE_AGAIN = 60.0  # seconds
 
 
 class _Feature(msgspec.Struct, frozen=True):
-    """What NVIDIA's toolkit gives a container with it: nodes, and paths of the driver's root if there is a node."""
+    """A feature of NVIDIA's toolkit: its nodes, and paths of the driver's root that are mounted if a node exists."""
 
     nodes: tuple[str, ...]
     mounts: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class DriverFiles:
         self._config, self.simulated, self._proc, self._sys = config, simulated, proc, sys
         self._root = Path(config.driver.root)
         self._dev_root = Path(config.driver.dev or "/")
-        # By their paths in a container. What never changes is made once; whether they exist is asked each time.
+        # By their paths in a container. Constant parts are made once; whether they exist is checked each time.
         self._nodes: dict[str, DeviceNode] = {}
         self._host_paths: dict[str, Path] = {}
         self._made_at: float | None = None
@@ -84,7 +84,7 @@ class DriverFiles:
         return [self._node(path) for path in (*paths, *dict.fromkeys(drm))]
 
     def drm_links(self, unit: GpuUnit) -> list[tuple[str, str]]:
-        """The links in /dev/dri/by-path by which programs find a GPU's nodes: what each refers to, and its path."""
+        """The links in /dev/dri/by-path by which programs find a GPU's nodes: target and path of each."""
         kinds = {"card": "card", "renderD": "render"}
         return [
             (f"../{name}", f"/dev/dri/by-path/pci-{unit.gpu.pci}-{kinds[name.rstrip('0123456789')]}")
@@ -92,7 +92,7 @@ class DriverFiles:
         ]
 
     def configured_features(self) -> Allocation:
-        """What exists of GPUDirect, GDRCopy, MOFED and IMEX, as far as they are configured."""
+        """The configured features among GPUDirect, GDRCopy, MOFED and IMEX that exist."""
         parts = [self.feature(name) for name in FEATURES if getattr(self._config, name)]
         required = self._config.imex.required
         imex = [node for channel in self._config.imex_channels for node in self.imex_nodes(channel, required)]
@@ -109,7 +109,7 @@ class DriverFiles:
         )
 
     def imex_nodes(self, channel: int, required: bool = False) -> list[DeviceNode]:
-        """The channel's node, or nothing where it does not exist; PluginError if it is required."""
+        """The channel's node, or nothing if it does not exist; PluginError if it is required."""
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
         if self.simulated or self._exists(path):
             return [self._node(path)]
@@ -118,22 +118,22 @@ class DriverFiles:
         return []
 
     def mounts(self, linked: bool = False) -> Sequence[Mount]:
-        """The driver's libraries, where a container's loader finds them, its programs and its settings."""
+        """The driver's libraries, in the search path of a container's loader, its programs and its settings."""
         return () if self.simulated else self.libraries.mounts(linked)
 
     def loader_env(self, linked: bool) -> dict[str, str]:
-        """For programs that ask the loader's cache, where no hook refreshes it: Triton calls `ldconfig -p`."""
+        """For programs that query the loader's cache if no hook refreshes it: Triton calls `ldconfig -p`."""
         return {} if linked or self.simulated else {"TRITON_LIBCUDA_PATH": self.libraries.directories(linked)[0]}
 
     def replacements(self, sources: Mapping[str, str], linked: bool = False) -> list[Mount]:
-        """Files of the host in place of libraries of the driver, by soname."""
+        """Files of the host that replace libraries of the driver, by soname."""
         return self.libraries.replacements(sources, linked) if sources and not self.simulated else []
 
     def firmware(self) -> Sequence[Mount]:
         return () if self.simulated else self.libraries.tree().firmware
 
     def sockets(self) -> list[Mount]:
-        """Those of the persistence daemon and the fabric manager, where they run."""
+        """The sockets of the persistence daemon and the fabric manager, if they run."""
         if self.simulated:
             return []
         found = [path for path in _SOCKETS if (self._root / path).is_socket()]
@@ -150,7 +150,7 @@ class DriverFiles:
             yield f"/dev/nvidia-caps/nvidia-cap{self._capability_minor(capability)}"
 
     def _capability_minor(self, name: str) -> int:
-        """The minor number of a MIG capability: a container needs its node to use the MIG device."""
+        """The minor number of a MIG capability, whose node a container needs to use the MIG device."""
         if self.simulated:
             return 1 + sum(map(ord, name)) % 4096
         path = self._proc / "driver/nvidia-caps/mig-minors"
@@ -180,7 +180,7 @@ class DriverFiles:
         return [path for path in (f"/dev/{name}" for name in _REQUIRED_NODES) if not self._exists(path)]
 
     def _make_control_nodes(self) -> bool:
-        """Has NVIDIA's own program make them, as its toolkit does after a boot; False where that cannot be tried."""
+        """Makes NVIDIA's own program create them, as its toolkit does after a boot; False if that is impossible."""
         program, now = self._root / _MODPROBE, time.monotonic()
         if not program.is_file() or (self._made_at is not None and now < self._made_at + _MODPROBE_AGAIN):
             return False

@@ -1,8 +1,8 @@
-"""The driver's libraries, programs and other files on the host, and their places in a container.
+"""The driver's libraries, programs and other files on the host, and their paths in a container.
 
-A library's source is its soname, such as `libcuda.so.1`, never the file behind the link: the kubelet keeps an answer
-and uses it again when a container restarts, and by then an update may have replaced `libcuda.so.580.1`. A runtime makes
-a directory of a source that is missing, so only regular files count as the driver's.
+A library's source is its soname, such as `libcuda.so.1`, never the file behind the link: the kubelet reuses a stored
+answer when a container restarts, and by then an update can have replaced `libcuda.so.580.1`. A runtime creates a
+directory for a missing source, so only regular files count as the driver's.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from plugwright.plugins.nvidia.config import NvidiaDriver
 
 __all__ = ["ORIGINALS", "DriverLibraries", "DriverLibrary", "DriverTree"]
 
-ORIGINALS = "/usr/local/plugwright/vgpu/driver"  # in a container: the libraries of the driver that others stand in for
+ORIGINALS = "/usr/local/plugwright/vgpu/driver"  # in a container: the driver's libraries that are replaced
 
 _MULTIARCH = f"{platform.machine()}-linux-gnu"
 _LIBRARY_DIRECTORIES = (
@@ -32,15 +32,15 @@ _LIBRARY_DIRECTORIES = (
     "usr/lib",
     "usr/local/nvidia/lib64",
 )
-# The default paths of the loader, Debian's and Red Hat's. An image uses at most one of them.
+# The default paths of the loader on Debian and Red Hat. An image uses at most one of them.
 _LOADER_PATHS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64")
 _MAIN_LIBRARY = "libcuda.so.1"
 
 _NAME = re.compile(r"(?P<stem>.+)\.so(?:\.(?P<number>[0-9][0-9.]*))?")
 _DRIVER_NUMBER = re.compile(r"[0-9]{3,}(?:\.[0-9]+)+")
-# Not the libraries of NVIDIA's container toolkit. Those with the driver's version in their names need no pattern.
+# Not the libraries of NVIDIA's container toolkit. Names that contain the driver's version need no pattern.
 _DRIVER_STEM = re.compile(r"libcuda|libcudadebugger|libnvcuvid|libnvidia-(?!container).+")
-# Names that programs ask for and that a host may lack: dlopen of libcuda.so is common, GLVND wants the second one.
+# Names that programs use and a host can lack: dlopen of libcuda.so is common, GLVND needs the second one.
 _MORE_NAMES = {
     "libcuda.so.1": ("libcuda.so",),
     "libGLX_nvidia.so.0": ("libGLX_indirect.so.0",),
@@ -77,7 +77,7 @@ _MOST_LINKS = 16
 
 
 class DriverLibrary(msgspec.Struct, frozen=True):
-    """A library by its soname, the other names it has on the host, and its path there."""
+    """A library by its soname, its other names on the host, and its path there."""
 
     source: str
     soname: str
@@ -85,7 +85,7 @@ class DriverLibrary(msgspec.Struct, frozen=True):
 
 
 class DriverTree(msgspec.Struct, frozen=True):
-    """The files of an installed driver. `version` is empty where no name tells it."""
+    """The files of an installed driver. `version` is empty if no file name contains it."""
 
     version: str
     libraries: tuple[DriverLibrary, ...]
@@ -94,7 +94,7 @@ class DriverTree(msgspec.Struct, frozen=True):
 
 
 class DriverLibraries:
-    """The directory of the libraries has thousands of files: it is read again only when it has changed."""
+    """Finds the driver's files. A directory of libraries contains thousands, so it is read only after changes."""
 
     def __init__(self, config: NvidiaDriver) -> None:
         self._root = Path(config.root)
@@ -102,10 +102,10 @@ class DriverLibraries:
         self._container_directories = tuple(config.libraries) or _LOADER_PATHS
         self._programs = self._root / "usr/bin"
         self._cached: tuple[Path, object, DriverTree] | None = None
-        self._mounts: dict[bool, tuple[DriverTree, tuple[Mount, ...]]] = {}  # by whether names are links
+        self._mounts: dict[bool, tuple[DriverTree, tuple[Mount, ...]]] = {}  # by whether other names are links
 
     def tree(self) -> DriverTree:
-        """PluginError where no driver is installed."""
+        """The files of the driver; PluginError if no driver is installed."""
         cached = self._cached
         if cached is None or cached[1] != self._changed_at(cached[0]):
             directory = self._directory()
@@ -113,15 +113,15 @@ class DriverLibraries:
         return cached[2]
 
     def read_directories(self) -> list[Path]:
-        """Those whose changes make another tree; none before the first was read."""
+        """The directories whose changes make another tree; empty before the first read."""
         return [self._cached[0], self._programs] if self._cached is not None else []
 
     def directories(self, linked: bool) -> Sequence[str]:
-        """Those of the libraries in a container. One is enough where a hook adds it to the loader's cache."""
+        """The libraries' directories in a container. One is sufficient if a hook adds it to the loader's cache."""
         return self._container_directories[:1] if linked else self._container_directories
 
     def mounts(self, linked: bool = False) -> tuple[Mount, ...]:
-        """Libraries, programs and settings; where no hook makes links of the other names, these are mounts too."""
+        """Libraries, programs and settings, and their other names unless a hook makes these as links."""
         tree = self.tree()
         if linked not in self._mounts or self._mounts[linked][0] is not tree:
             libraries = [mount for library in tree.libraries for mount in self._mounts_of(library, linked)]
@@ -129,7 +129,7 @@ class DriverLibraries:
         return self._mounts[linked][1]
 
     def links(self) -> list[tuple[str, str]]:
-        """The other names of the libraries in a container: what each refers to, and its path."""
+        """The other names of the libraries in a container: target and path of each."""
         return [
             (PurePosixPath(library.soname).name, f"{directory}/{alias}")
             for directory in self.directories(linked=True)
@@ -138,7 +138,7 @@ class DriverLibraries:
         ]
 
     def replacements(self, sources: Mapping[str, str], linked: bool = False) -> list[Mount]:
-        """Mounts these files of the host, by soname, in place of the driver's, which are then in ORIGINALS."""
+        """Mounts these host files, by soname, in place of the driver's, which are then in ORIGINALS."""
         libraries = {library.soname: library for library in self.tree().libraries}
         mounts: list[Mount] = []
         for soname, source in sorted(sources.items()):
@@ -150,7 +150,7 @@ class DriverLibraries:
         return mounts
 
     def host_path(self, path: str) -> str:
-        """The path of the host for one below the driver's root."""
+        """The host path of a path below the driver's root."""
         return str(self._host_root / path.lstrip("/"))
 
     def _mounts_of(self, library: DriverLibrary, linked: bool) -> Iterator[Mount]:
@@ -159,7 +159,7 @@ class DriverLibraries:
                 yield Mount(library.source, f"{directory}/{name}", read_only=True)
 
     def _directory(self) -> Path:
-        """The directory of the main library's file; packages of Debian link to it from the loader's directory."""
+        """The directory of the main library's file; Debian's packages link to it from the loader's directory."""
         for name in _LIBRARY_DIRECTORIES:
             directory = self._root / name
             library = self._followed(directory / _MAIN_LIBRARY)
@@ -181,7 +181,7 @@ class DriverLibraries:
         return DriverTree(version, tuple(libraries), files, tuple(self._firmware(version)))
 
     def _libraries(self, directory: Path, version: str, prefix: str = "") -> list[DriverLibrary]:
-        """Every file of this driver, with the names that lead to it."""
+        """Every library of this driver, with the names that lead to it."""
         entries = {name: match for name in _names_in(directory) if (match := _NAME.fullmatch(name))}
         stems = {
             match["stem"]
@@ -196,9 +196,9 @@ class DriverLibraries:
         return [self._library(directory, found, version, prefix) for _, found in sorted(names.items())]
 
     def _library(self, directory: Path, names: Iterable[str], version: str, prefix: str) -> DriverLibrary:
-        """The soname is the name with a number; few libraries have only the driver's version as one.
+        """The soname is the name with a number; for a few libraries the number is the driver's version.
 
-        Their source is the name without a number, if the host has it: that one outlives an update.
+        The source of these is the name without a number, if the host has it, because that name survives an update.
         """
 
         def has_version(name: str) -> bool:
@@ -232,7 +232,7 @@ class DriverLibraries:
         return self._followed(path).is_file()
 
     def _followed(self, path: Path) -> Path:
-        """The file behind a link; an absolute one is one of the driver's root."""
+        """The file behind a link; an absolute target is relative to the driver's root."""
         for _ in range(_MOST_LINKS):
             if not path.is_symlink():
                 break
@@ -240,7 +240,7 @@ class DriverLibraries:
         return path
 
     def _on_host(self, path: Path) -> str:
-        """The path on the host, as a link where the host can follow it: not an absolute one of another root."""
+        """The path on the host, as a link if the host can follow it, unlike an absolute one of another root."""
         hop = path
         while self._host_root != Path("/") and hop.is_symlink():
             if hop.readlink().is_absolute():
@@ -268,5 +268,5 @@ def _version(name: str) -> str:
 
 
 def _is_of_another(name: str, version: str) -> bool:
-    """Whether the file is left over from another version of the driver."""
+    """Whether the file belongs to another version of the driver."""
     return bool(version) and _version(name) not in ("", version)

@@ -1,8 +1,8 @@
-"""Which GPUs' events are received: a thread for them, another one when it ends, and the reason where none receives.
+"""Receives the events of GPUs: keeps a thread for them, replaces it when it ends, and knows why there is none.
 
-Events that are not received are health that is not watched. A thread whose driver has gone is no fault, since the next
-read of the driver says so. Threads that end one after the other although the driver can be read are one, and stay one
-until a thread has waited for a while: that it could register its events proves nothing.
+Without events, health is not watched. A thread that ended because its driver was unloaded is no fault, because the next
+read of the driver reports that. Threads that end one after another although the driver can be read are a fault until a
+thread has waited for a while: a successful registration alone proves nothing.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ __all__ = ["EventUser", "EventWatch", "Waits", "in_one_line"]
 
 logger = logging.getLogger(__name__)
 
-_TOO_OFTEN = 2  # threads in a row that have ended
+_TOO_OFTEN = 2  # consecutive threads that have ended
 
 
 class Waits(Protocol):
-    """Seconds: before a thread is started again, and after which one that waits for events is known to work."""
+    """Seconds: before a thread is restarted, and after which a thread waiting for events is known to work."""
 
     @property
     def retry(self) -> float: ...
@@ -44,7 +44,7 @@ class EventUser(Protocol):
     def clock(self) -> Callable[[], float]: ...
 
     def on_watched(self, watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
-        """The GPUs whose events are received, and those of which they cannot be, with the reasons."""
+        """The GPUs whose events are received, and those without, with the reasons."""
         ...
 
     def on_event(self, event: GpuEvent, at: float) -> None: ...
@@ -53,7 +53,7 @@ class EventUser(Protocol):
 
 
 class EventWatch:
-    """An `EventListener`. One thread for all present GPUs, and one more for those that are added later."""
+    """An `EventListener` with one thread for all present GPUs, and another one for those added later."""
 
     def __init__(self, user: EventUser) -> None:
         self._user = user
@@ -71,7 +71,7 @@ class EventWatch:
         return self._user.clock
 
     def follow(self, uuids: Sequence[str]) -> None:
-        """Receives the events of these GPUs, which the driver has."""
+        """Receives the events of these GPUs, which the driver reports."""
         self._publish(self._watched, {uuid: why for uuid, why in self._unwatched.items() if uuid in uuids})
         covered = {uuid for thread, uuids in self._threads.items() if not thread.stopped for uuid in uuids}
         missing = tuple(uuid for uuid in uuids if uuid not in covered | self._without_events)
@@ -80,7 +80,7 @@ class EventWatch:
             self._threads[thread] = frozenset(missing)
             try:
                 thread.start()
-            except RuntimeError as error:  # no thread can be started
+            except RuntimeError as error:  # no thread available
                 self.on_lost(thread, error)
 
     def on_driver_gone(self, error: DriverGone) -> None:
@@ -122,7 +122,7 @@ class EventWatch:
             self._user.on_event(event, at)
 
     def on_lost(self, thread: EventThread, error: Exception) -> None:
-        """Has the driver read: a new thread starts after a pause if the driver is still there."""
+        """Makes the listener read the driver: a new thread starts after a pause if the driver still exists."""
         uuids = self._threads.pop(thread, None)
         if uuids is None or thread.stopped:
             return
@@ -132,7 +132,7 @@ class EventWatch:
         faults = dict.fromkeys(uuids, in_one_line(error)) if is_fault else {}
         self._publish(self._watched - uuids, {**self._unwatched, **faults})
         self._without_events.clear()
-        if self._restart_timer is None:  # a registration that fails at once would fail again at once
+        if self._restart_timer is None:  # a registration that fails immediately would fail again immediately
             loop = asyncio.get_running_loop()
             self._restart_timer = loop.call_later(self._user.intervals.retry, self._allow_restart)
         self._user.read_now()
@@ -149,7 +149,7 @@ class EventWatch:
         self._user.read_now()
 
     def _on_steady(self, thread: EventThread) -> None:
-        """A thread has waited for long enough, after others that had ended."""
+        """Notes that a thread has waited long enough, after others that had ended."""
         uuids = self._threads.get(thread, frozenset())
         if uuids and not thread.stopped:
             self._lost_in_a_row = 0

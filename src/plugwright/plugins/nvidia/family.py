@@ -1,8 +1,8 @@
-"""The device family of NVIDIA GPUs: turns the key `nvidia` of a resource into a plugin.
+"""The device family of NVIDIA GPUs: makes a plugin from the key `nvidia` of a resource.
 
-Plugins of one machine share one monitor, so that it is read once and devices that two resources select are found. A
-resource name may be a template, such as `nvidia.com/mig-{profile}`: the machine decides which resources it stands for.
-The simulation is imported only where a resource has `simulate`.
+Plugins of one machine share one monitor, so that it is read once and devices selected by two resources are found. A
+resource name can be a template, such as `nvidia.com/mig-{profile}`: the machine decides which resources result. The
+simulation is imported only if a resource has `simulate`.
 """
 
 import logging
@@ -48,7 +48,7 @@ __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resou
 
 logger = logging.getLogger(__name__)
 
-_NEWEST_CAPABILITY = (99, 0)  # above that of every GPU
+_NEWEST_CAPABILITY = (99, 0)  # higher than that of every GPU
 
 
 _STRATEGY = FromSettings(("nvidia.strategy",))
@@ -58,7 +58,7 @@ _IS_HAMI = When(FromSettings(("nvidia.share.library",)), one_of=(VgpuLibrary.HAM
 _HAS_DRIVER = When(FromSettings(("nvidia.simulate",)), one_of=("",))
 _DRIVER_ROOT = FromSettings(("nvidia.driver.root",), "/")
 _DRIVER_ON_HOST = FromSettings(("nvidia.driver.host", "nvidia.driver.root"), "/")
-# With the driver at `/`, NVIDIA's runtime provides its files. A driver in a container may be mounted later.
+# With the driver at `/`, NVIDIA's runtime provides its files. A containerised driver can be mounted later.
 _OWN_ROOT = When(_DRIVER_ROOT, none_of=("/",))
 _MOUNTS = (
     HostMount(path="/dev", when=(_HAS_DRIVER,), unless_runtime_class=True),
@@ -103,9 +103,9 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         return kind(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
 
     def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
-        """Refuses devices that two resources select, as far as they are known without the machine.
+        """Rejects devices selected by two resources, as far as they are known without the machine.
 
-        Also CDI specs that two resources would write with different content: the last one would win.
+        Also rejects CDI specs that two resources would write with different content: the last one would win.
         """
         for other in earlier:
             _check_specs(entry, other)
@@ -127,7 +127,7 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         _share_monitors(plugins, [plugin.monitor for plugin in serving if isinstance(plugin, Nvidia)])
 
     def redirected(self, entry: ResourceEntry[NvidiaConfig], directory: Path) -> ResourceEntry[NvidiaConfig]:
-        """The state of an MPS daemon is only read."""
+        """The redirected settings; the state of an MPS daemon is only read."""
         settings = entry.settings
         moved = msgspec.structs.replace(
             settings.cdi, dir=f"{directory}{settings.cdi.dir}", programs=f"{directory}{settings.cdi.programs}"
@@ -152,14 +152,14 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
             raise ConfigError(f"{uuid} is selected by {' and '.join(resources)}: a device can be in one resource only")
         whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
         backend = _sharing(entry)
-        # `units` raises where the list would be too long for the kubelet.
+        # `units` raises if the list would be too long for the kubelet.
         offered = backend.claimable if entry.serve.api is ServeMode.DRA else backend.units
         if whole and not offered(whole):
             raise ConfigError("no device is large enough for one share")
 
 
 class NvidiaNameTemplates:
-    """The resources that templates stand for, over all versions of a daemon's file."""
+    """The resources of templates, over all versions of a daemon's file."""
 
     def __init__(self, monitors: Mapping[str, GpuMonitor] | None = None) -> None:
         self._monitors = dict(monitors or {})  # by the names of their drivers
@@ -182,7 +182,7 @@ async def _subscribed(monitor: GpuMonitor, changed: Callable[[], None]) -> Async
     def guarded() -> None:
         try:
             changed()
-        except Exception:  # names that cannot be found must not stop the reading of GPUs
+        except Exception:  # failing to find names must not stop the reading of GPUs
             logger.exception("names of NVIDIA resources cannot be found", extra={"driver": monitor.driver.name})
 
     unsubscribe = monitor.views.subscribe(guarded)
@@ -202,7 +202,7 @@ def driver_for(settings: NvidiaConfig) -> GpuDriver:
 
 
 def resource_name(template: str, model: str, profile: str) -> str:
-    """`1g.10gb+me` becomes `1g.10gb.me`, as in NVIDIA's plugin, and `NVIDIA A100-SXM4-40GB` `a100-sxm4-40gb`."""
+    """A name from a template: `1g.10gb+me` becomes `1g.10gb.me` as in NVIDIA's plugin, `NVIDIA A100` becomes `a100`."""
     plain = re.sub(r"[^a-z0-9._-]+", "-", model.lower().removeprefix("nvidia ")).strip("-._")
     return template.replace("{model}", plain).replace("{profile}", profile.replace("+", "."))
 
@@ -212,7 +212,7 @@ def _monitor(settings: NvidiaConfig) -> GpuMonitor:
 
 
 def _share_monitors(plugins: Sequence[Plugin], monitors: Sequence[GpuMonitor]) -> None:
-    """Uses `monitors` for the machines they are of, and the first plugin's for other machines."""
+    """Uses `monitors` for their machines, and the first plugin's for other machines."""
     by_driver = {monitor.driver.name: monitor for monitor in monitors}
     for plugin in plugins:
         if isinstance(plugin, Nvidia):
@@ -269,7 +269,7 @@ def _shared_specs(settings: NvidiaConfig) -> tuple[tuple[str, str] | None, Mappi
 
 
 def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:
-    """The settings of all resources that a template stands for: MIG devices of any profile, if it names profiles."""
+    """The settings of all resources of a template: MIG devices of any profile, if it contains profiles."""
     settings = entry.settings
     if "{profile}" not in entry.name or settings.select.profile:
         return settings
@@ -277,7 +277,7 @@ def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:
 
 
 def _members(template: str, settings: NvidiaConfig, gpus: Iterable[Gpu]) -> dict[str, NvidiaConfig]:
-    """Whether a name can be a resource is checked by whoever serves them: that of a sick GPU may be empty."""
+    """The resources of a template. The caller checks their names, because that of a failing GPU can be empty."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for unit in selection.select_devices(gpus, selection.from_config(settings)):
         kind = (unit.gpu.model, unit.mig.profile if unit.mig else "")
@@ -286,7 +286,7 @@ def _members(template: str, settings: NvidiaConfig, gpus: Iterable[Gpu]) -> dict
 
 
 def _selecting(template: str, settings: NvidiaConfig, kinds: Sequence[tuple[str, str]]) -> NvidiaConfig:
-    """The settings for these models and profiles: several may have one name, `NVIDIA T4` and `T4`."""
+    """The settings for these models and profiles, of which several can have one name, as `NVIDIA T4` and `T4`."""
     models, profiles = (sorted({_literal_pattern(text) for text in texts}) for texts in zip(*kinds, strict=True))
     select = msgspec.structs.replace(
         settings.select,

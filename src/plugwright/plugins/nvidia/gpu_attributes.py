@@ -1,8 +1,8 @@
-"""What claims select GPUs and MIG devices by: our own attributes, and beside them those of NVIDIA's DRA driver.
+"""The attributes by which claims select GPUs and MIG devices: our own, and those of NVIDIA's DRA driver.
 
-NVIDIA's names are qualified with the name of its driver, so that its users' selectors find them unchanged. What is not
-known is left out: an empty value would match another device's empty value. Texts are cut off where claims allow no
-longer ones.
+NVIDIA's names are qualified with the name of its driver, so that its users' selectors find them unchanged. Unknown
+values are omitted, because an empty value would match another device's empty value. Texts are cut off at the limit of
+claims.
 """
 
 import re
@@ -20,17 +20,17 @@ _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
 
 
 def device_attributes(unit: GpuUnit, driver: str, cuda: str) -> dict[str, object]:
-    """Of a whole GPU or MIG device; `driver` and `cuda` are the versions of the machine."""
+    """The attributes of a whole GPU or MIG device; `driver` and `cuda` are the versions of the machine."""
     return {**_own_attributes(unit), "uuid": unit.uuid, **_nvidia_attributes(unit, driver, cuda), **unit.gpu.standard}
 
 
 def of_share(unit: GpuUnit) -> dict[str, object]:
-    """For `plugwright status` alone: claims have no use for shares, of which there may be thousands."""
+    """Attributes only for `plugwright status`: claims do not use shares, of which there can be thousands."""
     return {**_own_attributes(unit), "memory": unit.memory, "percent": unit.percent}
 
 
 def whole_capacity(unit: GpuUnit) -> dict[str, int]:
-    """What a device has that one claim gets alone."""
+    """The capacity of a device that one claim gets exclusively."""
     mig = unit.mig
     processors = mig.multiprocessors if mig else unit.gpu.multiprocessors
     own = {"memory": unit.memory, "multiprocessors": processors}
@@ -40,9 +40,9 @@ def whole_capacity(unit: GpuUnit) -> dict[str, int]:
 
 
 def shared_counters(unit: GpuUnit) -> tuple[Consumption, ...]:
-    """What a device takes of its card, where that has MIG devices: the card as a whole and a part exclude each other.
+    """A device's consumption of its card with MIG devices: the whole card and a part exclude each other.
 
-    The MIG devices that exist can be used together, so the card has at least their sum.
+    Existing MIG devices can be used together, so the card has at least their sum.
     """
     gpu = unit.gpu
     parts = {mig.uuid: _taken(gpu, mig) for mig in gpu.mig}
@@ -56,7 +56,7 @@ def shared_counters(unit: GpuUnit) -> tuple[Consumption, ...]:
 
 
 def version(text: str) -> Version | None:
-    """`535.104.05` as 535.104.5 and `13.0` as 13.0.0; None for what has no such numbers."""
+    """`535.104.05` as 535.104.5 and `13.0` as 13.0.0; None for texts without such numbers."""
     matched = _NUMBERS.match(text)
     if not matched:
         return None
@@ -95,7 +95,7 @@ def _nvidia_attributes(unit: GpuUnit, driver: str, cuda: str) -> Mapping[str, ob
 
 
 def _taken(gpu: Gpu, mig: MigDevice) -> Mapping[str, int]:
-    """Compute instances of one GPU instance have its memory in common."""
+    """The counters of a MIG device; compute instances of one GPU instance share its memory."""
     instances = sum(other.gpu_instance == mig.gpu_instance for other in gpu.mig)
     return {"memory": mig.memory // instances, "multiprocessors": mig.multiprocessors}
 

@@ -1,6 +1,6 @@
-"""Whether a GPU is fit for a new pod: the health rules applied to its health values and to the Xids it reported.
+"""Whether a GPU is suitable for a new pod: applies the health rules to its health values and reported Xids.
 
-Plain functions over values. `monitor` collects the values and the Xids, and `xids` has the rule for each code.
+Plain functions over values. `monitor` collects the values and the Xids, and `xids` defines the rule for each code.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class XidRecord(msgspec.Struct, frozen=True):
-    """An Xid that a GPU reported, last at `at`.
+    """An Xid reported by a GPU, last at `at`.
 
     `impaired`: since then the GPU was lost, or the driver recommended a reset.
     """
@@ -38,7 +38,7 @@ class XidRecord(msgspec.Struct, frozen=True):
 
 
 class HealthAssessment(msgspec.Struct, frozen=True):
-    """Why a GPU is unhealthy, empty if it is healthy; `recheck_after` seconds that may have changed by itself."""
+    """Why a GPU is unhealthy, empty if it is healthy; after `recheck_after` seconds, time alone can change that."""
 
     reason: str = ""
     recheck_after: float | None = None
@@ -53,7 +53,7 @@ def record_xid(records: Iterable[XidRecord], xid: int, now: float, impaired: boo
 
 
 def update_records(records: Iterable[XidRecord], health: GpuHealth) -> tuple[XidRecord, ...]:
-    """Notes whether the GPU has been impaired since each Xid, and whether it is back."""
+    """Notes whether the GPU has been impaired since each Xid, and whether it has returned."""
     impaired = is_impaired(health)
     return tuple(
         replace(record, impaired=record.impaired or impaired, reset=_is_reset(record, health, impaired))
@@ -64,8 +64,8 @@ def update_records(records: Iterable[XidRecord], health: GpuHealth) -> tuple[Xid
 def is_impaired(health: GpuHealth) -> bool:
     """Whether the GPU is lost, or the driver recommends a reset.
 
-    A driver that recommends nothing, before 570, counts uncorrected errors since the last reset: the count is 0 again
-    after the next.
+    A driver before 570, which recommends nothing, counts uncorrected errors since the last reset: the count is 0 again
+    after the next one.
     """
     if health.recovery is RecoveryAction.UNKNOWN:
         return health.away or bool(health.ecc_uncorrected)
@@ -73,7 +73,7 @@ def is_impaired(health: GpuHealth) -> bool:
 
 
 def _is_reset(record: XidRecord, health: GpuHealth, impaired: bool) -> bool:
-    """A GPU that merely does not answer was neither lost nor reset by that."""
+    """Whether the GPU was reset. A GPU that merely does not respond was neither lost nor reset by that."""
     return record.reset if health.fault and not impaired else record.impaired and not impaired
 
 
@@ -83,7 +83,7 @@ def xid_action(rules: NvidiaHealth, code: int) -> XidAction:
 
 
 def assess(rules: NvidiaHealth, health: GpuHealth, records: Iterable[XidRecord], now: float) -> HealthAssessment:
-    """The GPU's own health values come first, then the Xids it reported."""
+    """Assesses the GPU's own health values first, then its reported Xids."""
     fault = _fault(rules, health)
     if fault.reason:
         return fault
@@ -95,7 +95,7 @@ def assess(rules: NvidiaHealth, health: GpuHealth, records: Iterable[XidRecord],
 
 
 def assess_switches(rules: NvidiaHealth, records: Mapping[str, Iterable[XidRecord]]) -> HealthAssessment:
-    """Fatal errors of NVSwitches are of all GPUs: the fabric between them is down until they are reset together."""
+    """Fatal errors of NVSwitches affect all GPUs: the fabric between them is down until they are reset together."""
     if not rules.checks or not rules.fabric:
         return HealthAssessment()
     for switch in sorted(name for name in records if name.startswith(SWITCH)):
@@ -116,7 +116,7 @@ def _fault(rules: NvidiaHealth, health: GpuHealth) -> HealthAssessment:
         return HealthAssessment("a faulty row of memory could not be remapped", code="remap")
     if health.remap_pending and rules.pending:
         return HealthAssessment("a faulty row of memory is remapped at the next reset", code="remap")
-    # An error in DRAM is contained where rows are remapped: as Xid 94 says too, only the application is restarted.
+    # An error in DRAM is contained if rows are remapped: as for Xid 94, only the application is restarted.
     errors = health.ecc_uncorrected if health.ecc_sram is None else health.ecc_sram
     if errors and rules.ecc and health.recovery is RecoveryAction.UNKNOWN:
         return HealthAssessment(f"{errors} uncorrected ECC errors", code="ecc")
@@ -126,7 +126,7 @@ def _fault(rules: NvidiaHealth, health: GpuHealth) -> HealthAssessment:
 
 
 def _assess_xid(rules: NvidiaHealth, record: XidRecord, now: float) -> HealthAssessment:
-    """For a GPU whose health values are good."""
+    """The assessment of an Xid for a GPU whose health values are normal."""
     action = xid_action(rules, record.xid)
     left = record.at + rules.quiet - now
     if action in (XidAction.IGNORE, XidAction.PROBE) or (action is XidAction.RESET and record.reset):

@@ -1,8 +1,8 @@
-"""CDI hooks that complete what is mounted into a container: links, the loader's cache, CUDA's forward compatibility.
+"""CDI hooks that complete the mounts of a container: links, the loader's cache, CUDA's forward compatibility.
 
-They call a program of the host: NVIDIA's where it is installed, else the one of native/cdi-hook, which has two of its
-commands and which the daemon copies to the host. The command lines are those of `nvidia-cdi-hook`; `nvidia-ctk hook`
-has them as well. Without a program there are no hooks, and everything is mounted under every name.
+They call a program of the host: NVIDIA's if it is installed, otherwise that of native/cdi-hook, which implements two of
+its commands and which the daemon copies to the host. The command lines are those of `nvidia-cdi-hook`; `nvidia-ctk
+hook` supports them as well. Without a program there are no hooks, and every file is mounted under all its names.
 """
 
 import mmap
@@ -33,15 +33,15 @@ _INTERPRETER = struct.pack("<I", 3)  # PT_INTERP
 
 
 class HookProgram(msgspec.Struct, frozen=True):
-    """A program of the host, and the newer commands that it is known to have: another would fail the container."""
+    """A program of the host, and the newer commands that it certainly supports: others would fail the container."""
 
     path: str
     commands: frozenset[str] = frozenset()
 
     def common(self, directories: Sequence[str], links: Sequence[tuple[str, str]], compat: str) -> list[cdi.Hook]:
-        """For every container with a GPU. `compat` is the driver's version: a newer libcuda in the image is used then.
+        """The hooks of every container with a GPU. `compat` is the driver's version, to use an image's newer libcuda.
 
-        The order counts: the loader's cache is made of the links and of what the image brings.
+        The order matters: the loader's cache contains the links and the image's libraries.
         """
         folders = [word for directory in directories for word in ("--folder", directory)]
         hooks = [*self.links(links)]
@@ -63,13 +63,13 @@ class HookProgram(msgspec.Struct, frozen=True):
 
 
 def find(config: NvidiaConfig, mounts: Path = Path("/proc/self/mountinfo")) -> HookProgram | None:
-    """The program that `cdi.hooks` chooses, or None. One at a given path is the host's, and may not be visible here."""
+    """The program chosen by `cdi.hooks`, or None. A configured path is on the host, and can be invisible here."""
     if config.cdi.hooks == "none" or config.simulate:
         return None
     if config.cdi.hooks != "auto":
         return HookProgram(config.cdi.hooks, _newer_commands(Path(config.cdi.hooks)))
     root = Path(config.driver.root)
-    # A program of a driver's own root, which is not the host's, would not find its libraries on the host.
+    # A program of a driver's own root, other than the host's, would not find its libraries on the host.
     of_the_host = Path(config.driver.host or config.driver.root) == Path("/")
     visible = {f"/{name}": root / name for name in (_PROGRAMS if of_the_host else ())}
     for path, seen in {**visible, str(_OF_THE_OPERATOR): _OF_THE_OPERATOR}.items():
@@ -80,7 +80,7 @@ def find(config: NvidiaConfig, mounts: Path = Path("/proc/self/mountinfo")) -> H
 
 
 def _own_program(directory: Path, mounts: Path) -> HookProgram | None:
-    """Copied to the host, or None where its directory is not the host's: no runtime could call the program there."""
+    """Our program, copied to the host; None if its directory is not the host's, where no runtime could call it."""
     from shutil import which  # with its compression libraries, which other strategies save
 
     source = which(OWN_PROGRAM, path=f"{os.environ.get('PATH', '')}:{_IN_THE_IMAGE}")
@@ -93,8 +93,8 @@ def _own_program(directory: Path, mounts: Path) -> HookProgram | None:
 
 
 def _is_of_the_host(directory: Path, mountinfo: str) -> bool:
-    """Whether the directory is mounted from the same path of the host, and is not a volume or a part of the image."""
-    found = ("/", "", "")  # the innermost mount: where it is, what it is of, and the kind of its file system
+    """Whether the directory is mounted from the same path of the host, and not a volume or a part of the image."""
+    found = ("/", "", "")  # the innermost mount: its mount point, source and file system type
     for line in mountinfo.splitlines():
         words = line.split(" ")
         if directory.is_relative_to(words[4]) and len(words[4]) >= len(found[0]):
@@ -107,7 +107,7 @@ def _is_of_the_host(directory: Path, mountinfo: str) -> bool:
 
 
 def _is_static(program: Path) -> bool:
-    """Whether it is a program that needs no loader: another would run with the libraries of the container's image."""
+    """Whether the program needs no loader: another would run with the libraries of the container's image."""
     try:
         with program.open("rb") as file:
             header = file.read(64)
@@ -122,12 +122,12 @@ def _is_static(program: Path) -> bool:
 
 
 def _newer_commands(program: Path) -> frozenset[str]:
-    """As far as the program can be read; NVIDIA's operator wraps its own, which then ends in `.real`."""
+    """The newer commands, if the program can be read; NVIDIA's operator wraps its own, which then ends in `.real`."""
     found: set[str] = set()
     for path in (program, program.with_name(f"{program.name}.real")):
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 found |= {command for command in _NEWER if content.find(command.encode()) >= 0}
-        except (OSError, ValueError):  # not there, or empty
+        except (OSError, ValueError):  # missing or empty
             continue
     return frozenset(found)

@@ -1,8 +1,8 @@
-"""The Xids that GPUs have reported, in a file of the daemon's state directory: they outlive its restarts.
+"""Stores the Xids that GPUs have reported in the daemon's state directory, so that they survive restarts.
 
-An Xid that needs a reset is over when the GPU was reset, not when the daemon was restarted, and drivers before 570 do
-not recommend resets themselves. A boot and a new load of the driver reset every GPU, so the file has the ids of both,
-and what it holds is forgotten when either has changed.
+An Xid that needs a reset ends with the reset of the GPU, not with a restart of the daemon, and drivers before 570 do
+not recommend resets. A boot and a new load of the driver reset every GPU, so the file contains the ids of both, and its
+content is discarded when either has changed.
 """
 
 import logging
@@ -34,10 +34,10 @@ class _RecordedXids(msgspec.Struct, frozen=True):
 
 
 class Incidents:
-    """The file of the machine called `machine` in `directory`; with None nothing is kept.
+    """The file of the machine called `machine` in `directory`; if None, nothing is stored.
 
-    Its methods read and write the file: for a thread. `unreadable` is why the Xids of an earlier run are not known. A
-    file that cannot be read stays until an operator has removed it, and nothing is written.
+    The methods read and write the file: call them in a thread. `unreadable` is why the Xids of an earlier run are not
+    known. An unreadable file stays until an operator has removed it, and nothing is written.
     """
 
     def __init__(self, directory: Path | None, machine: str) -> None:
@@ -49,7 +49,7 @@ class Incidents:
         self._unread, self._unwritten = LogOnce(logger), LogOnce(logger)
 
     def recall(self, load: DriverLoad) -> XidRecords:
-        """The Xids that were recorded under this load of the driver; none once they have been recalled."""
+        """The Xids recorded under this load of the driver; empty once they have been recalled."""
         if self._is_recalled or self._file is None:
             return {}
         try:
@@ -67,7 +67,7 @@ class Incidents:
         return stored.gpus
 
     def save(self, load: DriverLoad, records: XidRecords) -> None:
-        """Replaces the file; without Xids that are not over there is none."""
+        """Replaces the file; removes it if all Xids are over."""
         if self._file is None or self.unreadable:
             return
         pending = {

@@ -1,9 +1,9 @@
-"""Answers to Allocate that are made with the list of devices, so that no thread is needed for them later.
+"""Answers to Allocate that are made in advance with the device list, so that they need no thread later.
 
-An answer is kept for each single unit until the next list. The nodes in it are compared when it is given; the driver's
-files in it are watched, and a change makes another list. Requests for several units at a time are made when they come.
+An answer is kept for each single unit until the next list. Its nodes are compared when it is used; the driver's files
+in it are watched, and a change makes a new list. Answers for several units at a time are made on request.
 
-A vgpu share needs an empty file for each container, which takes a thread; everything else of it is written ahead, after
+A vgpu share needs an empty file for each container, which takes a thread; all its other files are written ahead, after
 the list.
 """
 
@@ -22,12 +22,12 @@ from plugwright.system.inotify import WatchedDirectories
 __all__ = ["KeptAnswers"]
 
 _MOST_UNITS = 512  # a list of sixty thousand shares would take seconds longer
-_AT_ONCE = 16  # shares whose files are written in one go
-_SETTLED = 1.0  # seconds from the first change of the driver's files; a package manager makes hundreds
+_AT_ONCE = 16  # shares whose files are written at a time
+_SETTLED = 1.0  # seconds after the first change of the driver's files; a package manager makes hundreds
 
 
 class KeptAnswers:
-    """`make` is called in the thread that makes a list, everything else on the event loop."""
+    """`make` is called in the thread that makes a list, all other methods on the event loop."""
 
     def __init__(self, builder: AllocationBuilder, backend: SharingBackend, republish: Callable[[], object]) -> None:
         self._builder, self._backend, self._republish = builder, backend, republish
@@ -40,13 +40,13 @@ class KeptAnswers:
         return self._kept.get(device_ids) if self._backend.is_lasting else None
 
     def renewed(self, units: Sequence[GpuUnit]) -> Allocation | None:
-        """For a backend that is not lasting; in a thread."""
+        """The answer for a backend that is not lasting; in a thread."""
         kept = None if self._backend.is_lasting else self._kept.get([unit.id for unit in units])
         return kept if kept is not None and self._backend.renew(units) else None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While inside, changes of the driver's files are noticed."""
+        """Watches for changes of the driver's files while inside."""
         with self._watched.watching():
             try:
                 yield
@@ -57,7 +57,7 @@ class KeptAnswers:
                     self._listing = None
 
     def make(self, units: Sequence[GpuUnit]) -> None:
-        """PluginErrors are left to allocate(), which raises them for the pod that they concern."""
+        """Makes the answers. PluginErrors are left to allocate(), which raises them for the affected pod."""
         self._made = KeptAllocations()
         self._ahead = [] if self._backend.is_lasting or len(units) > _MOST_UNITS else list(units)
         if self._backend.is_lasting and len(units) <= _MOST_UNITS:
@@ -65,7 +65,7 @@ class KeptAnswers:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether nothing is left to be written ahead."""
+        """Whether all files are written ahead."""
         return not self._ahead
 
     def write_ahead(self) -> None:
@@ -87,7 +87,7 @@ class KeptAnswers:
                 made.keep([unit.id], allocation, found)
 
     def take(self) -> None:
-        """Gives the answers of the last `make` from now on."""
+        """Uses the answers of the last `make` from now on."""
         directories = self._builder.driver_directories()
         if self._watched.replace(directories):  # changes before this moment were not noticed
             self._files_changed()
@@ -100,7 +100,7 @@ class KeptAnswers:
         self._kept = KeptAllocations()
 
     def _checked_nodes(self, allocation: Allocation) -> tuple[str, ...]:
-        """A simulated GPU has no nodes that could go."""
+        """The nodes to compare; a simulated GPU has none that could be removed."""
         return () if self._builder.files.simulated else tuple(node.host_path for node in allocation.nodes)
 
     def _files_changed(self) -> None:

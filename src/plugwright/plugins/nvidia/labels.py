@@ -1,8 +1,8 @@
 """Node labels about GPUs, as NVIDIA's GPU feature discovery (GFD) names them, through node-feature-discovery (NFD).
 
-NFD makes labels of the lines in its directory `features.d`, so the daemon needs no access to the API. Each resource has
-a file of its own there, made of the same reading of the machine as its device list; it is removed when the resource is
-no longer served. What cannot be written is logged: devices are served without labels.
+NFD makes labels from the lines in its directory `features.d`, so the daemon needs no access to the API. Each resource
+has its own file there, made from the same read of the machine as its device list, and removed when the resource is no
+longer served. Failed writes are logged: devices are served without labels.
 """
 
 import logging
@@ -24,7 +24,7 @@ __all__ = ["NodeLabels", "machine_labels", "resource_labels"]
 logger = logging.getLogger(__name__)
 
 _PREFIX = "nvidia.com/"
-_PLAIN_NAMES = re.compile(r"nvidia\.com/(gpu|mig-.+)")  # those for which GFD says in the product that it is shared
+_PLAIN_NAMES = re.compile(r"nvidia\.com/(gpu|mig-.+)")  # names for which GFD marks a shared product
 _LONGEST = 63
 _MIB = 2**20
 _NOT_IN_VALUES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -34,7 +34,7 @@ _MIG_CAPABLE = ((8, 0), (9, 0), (10, 0), (10, 3))  # data-centre GPUs since the 
 
 
 class NodeLabels:
-    """The file of one resource; without a directory in the configuration there is none."""
+    """The file of one resource; there is none without a configured directory."""
 
     def __init__(self, resource: str, config: NvidiaConfig, sys: Path = Path("/sys")) -> None:
         self._resource, self._config, self._sys = resource, config, sys
@@ -42,14 +42,14 @@ class NodeLabels:
         self._written: dict[str, str] | None = None
         self._problems = LogOnce(logger)
         self._is_open = False
-        self._writing = threading.Lock()  # a list may still be made in a thread when the resource ends
+        self._writing = threading.Lock()  # a thread can still be making a list when the resource ends
 
     def begin(self) -> None:
-        """The resource is served from now on."""
+        """Starts writing the file."""
         self._is_open = True
 
     def end(self) -> None:
-        """Removes the file: the resource is no longer served."""
+        """Removes the file, because the resource is no longer served."""
         with self._writing:
             self._is_open = False
             if self._path is not None and self._written is not None:
@@ -58,7 +58,7 @@ class NodeLabels:
                 self._written = None
 
     def update(self, snapshot: GpuSnapshot, whole: Sequence[GpuUnit], units: Sequence[GpuUnit]) -> None:
-        """`whole` are the devices of the resource, `units` what they are offered as."""
+        """Updates the file. `whole` are the devices of the resource, `units` the offered units."""
         if self._path is None:
             return
         labels = machine_labels(snapshot, self._config, self._sys)
@@ -80,7 +80,7 @@ class NodeLabels:
 
 
 def machine_labels(snapshot: GpuSnapshot, config: NvidiaConfig, sys: Path) -> dict[str, str]:
-    """The labels that are the same for all resources of a machine."""
+    """The labels common to all resources of a machine."""
     labels = {
         "gpu.machine": _value(_read(sys / "class/dmi/id/product_name")) or "unknown",
         "mig.capable": _flag(any(gpu.mig_enabled or gpu.capability in _MIG_CAPABLE for gpu in snapshot.gpus)),
@@ -105,7 +105,7 @@ def machine_labels(snapshot: GpuSnapshot, config: NvidiaConfig, sys: Path) -> di
 def resource_labels(
     resource: str, config: NvidiaConfig, whole: Sequence[GpuUnit], units: Sequence[GpuUnit]
 ) -> dict[str, str]:
-    """The labels of one resource, whose name they begin with. Of different models the first one counts."""
+    """The labels of one resource, prefixed with its name. Of different models the first one counts."""
     if not whole:
         return {f"{resource}.count": "0"}
     first, share = whole[0], config.share
@@ -126,7 +126,7 @@ def resource_labels(
 
 
 def _product(resource: str, config: NvidiaConfig, unit: GpuUnit) -> str:
-    """Cut off in the model where it is too long: what follows says what a pod gets."""
+    """The product. If it is too long, the model is cut off: the suffix tells what a pod gets."""
     suffix = f"-MIG-{unit.mig.profile}" if unit.mig else ""
     suffix += "-SHARED" if config.share and _PLAIN_NAMES.fullmatch(resource) else ""
     suffix = _NOT_IN_VALUES.sub(".", suffix)
@@ -144,7 +144,7 @@ def _mode(sys: Path, gpu: Gpu) -> str:
 
 
 def _value(text: str) -> str:
-    """As a label's value may be: other characters become `-`, and the ends are letters or digits."""
+    """A valid label value: other characters become `-`, and the ends are letters or digits."""
     return _NOT_IN_VALUES.sub("-", text)[:_LONGEST].strip("_.-")
 
 

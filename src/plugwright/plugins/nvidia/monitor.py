@@ -1,10 +1,10 @@
-"""The monitor of one machine's GPUs, shared by all resources that offer parts of it.
+"""The monitor of one machine's GPUs, shared by all resources that offer parts of the machine.
 
-It reads the driver in a thread, receives events from another, and publishes the newest `View`. A machine on which
-nothing happens is read once a minute. What a view means is decided elsewhere: `selection` which devices a resource
-offers, and `health` which of them are fit.
+It reads the driver in a thread, receives events from another, and publishes the newest `View`. Without events, a
+machine is read once a minute. Other modules interpret a view: `selection` decides which devices a resource offers, and
+`health` which of them are healthy.
 
-Health does not fail open: whatever goes wrong here makes the GPUs Unhealthy with its reason, and is tried again.
+Health does not fail open: every failure here makes the GPUs Unhealthy with its reason, and is retried.
 """
 
 import asyncio
@@ -45,19 +45,21 @@ __all__ = ["GpuMonitor", "PollIntervals", "View", "changes"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_RETRY = 12  # times the first one
+_LONGEST_RETRY = 12  # multiple of the first retry
 _MOST_COUNTS = 1024  # of errors by GPU and code
 
 
 class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `event_wait`: how long a thread that is no longer needed may go on waiting for an event; one that has
-    waited for so long receives them.
+    """Settings in seconds.
 
-    `list_timeout` and `allocate_timeout`: how long a plugin may take, which reads and writes the host's files for it.
+    `event_wait`: how long a thread that is no longer needed can still wait for an event; a thread that has waited this
+    long receives events.
+
+    `list_timeout` and `allocate_timeout`: limits for a plugin, which reads and writes the host's files.
     """
 
     rescan: float = 60.0
-    retry: float = 5.0  # while the driver cannot be read; doubled each time after an error that was not expected
+    retry: float = 5.0  # while the driver cannot be read; doubled after each unexpected error
     read_timeout: float = 30.0
     event_wait: float = 60.0
     list_timeout: float = 30.0
@@ -65,9 +67,10 @@ class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest known state of the machine. `problem`: why the driver cannot be read now.
+    """The newest known state of the machine. `problem`: why the driver cannot be read at present.
 
-    `watched` are the GPUs whose events are received, `unwatched` those whose events could not be registered, and why.
+    `watched` are the GPUs whose events are received, `unwatched` those whose events could not be registered, with the
+    reasons.
     """
 
     is_pending: bool = True  # the driver has not been read yet
@@ -78,8 +81,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     unwatched: Mapping[str, str] = {}
     selections: Mapping[str, Selection] = {}  # by resource
     problem: str = ""
-    is_unloaded: bool = False  # the problem is that there is no driver
-    unknown_xids: str = ""  # why the Xids of an earlier run are not known
+    is_unloaded: bool = False  # the problem is that no driver is loaded
+    unknown_xids: str = ""  # why the Xids of an earlier run are unknown
 
 
 class _Reading(msgspec.Struct, frozen=True):
@@ -91,7 +94,7 @@ class _Reading(msgspec.Struct, frozen=True):
 
 
 class GpuMonitor:
-    """Reads the machine while at least one resource keeps it `running`; the view stays in between."""
+    """Reads the machine while at least one resource keeps it `running`; otherwise the view stays."""
 
     def __init__(
         self,
@@ -103,21 +106,21 @@ class GpuMonitor:
         self.driver = driver
         self._incidents = incidents or Incidents(None, driver.name)
         self._load = DriverLoad()
-        self._saved: object = None  # the records that are in the file
+        self._saved: object = None  # the records in the file
         self._saving: asyncio.Future[None] | None = None
         self.intervals = intervals or PollIntervals()
         self.clock = clock
         self.views = Latest(View())
         self._problems = LogOnce(logger)
-        self.counted: Counter[tuple[str, str]] = Counter()  # reported errors by UUID and code, ignored ones too
+        self.counted: Counter[tuple[str, str]] = Counter()  # reported errors by UUID and code, including ignored ones
         self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._read_requested = asyncio.Event()
         self._reads = BlockingCalls("read of the GPUs", self.intervals.read_timeout)
         self.events = EventWatch(self)
         self._switches = SwitchLog(lambda event: self.on_event(event, self.clock()))
-        self._read_at = 0.0  # when the last read began
-        self._impaired_at: dict[str, float] = {}  # when the last read began that found a GPU impaired
+        self._read_at = 0.0  # start of the last read
+        self._impaired_at: dict[str, float] = {}  # start of the last read that found a GPU impaired
         self._backoff = Backoff(self.intervals.retry, _LONGEST_RETRY * self.intervals.retry)
 
     @asynccontextmanager
@@ -135,18 +138,18 @@ class GpuMonitor:
 
     @contextmanager
     def selecting(self, resource: str, selection: Selection) -> Iterator[None]:
-        """Publishes which devices a resource selects, so that other resources find overlaps."""
+        """Publishes a resource's selection, so that other resources find overlaps."""
         self._change(selections={**self.views.value.selections, resource: selection})
         try:
             yield
         finally:
             selections = dict(self.views.value.selections)
-            if selections.get(resource) is selection:  # a newer plugin may have replaced it
+            if selections.get(resource) is selection:  # a newer plugin can have replaced it
                 del selections[resource]
                 self._change(selections=selections)
 
     def keep_xids(self, directory: Path | None) -> None:
-        """Xids outlive the process in a file in `directory`; until it has been read, no GPU is known to be fit."""
+        """Keeps Xids over restarts in a file in `directory`; until it has been read, no GPU counts as healthy."""
         if directory is not None and self._incidents.path is None:
             self._incidents = Incidents(directory, self.driver.name)
             if not self.views.value.is_pending:
@@ -154,7 +157,7 @@ class GpuMonitor:
             self.read_now()
 
     def check_running(self) -> None:
-        """PluginError if the GPUs are no longer read: whoever enters `running` next starts that again."""
+        """PluginError if the GPUs are no longer read; the next caller of `running` starts that again."""
         if self._task is None:
             raise PluginError(self.views.value.problem or "GPUs are not being read")
 
@@ -166,14 +169,14 @@ class GpuMonitor:
         self.views.publish(replace(self.views.value))
 
     def clear_xids(self, uuid: str) -> None:
-        """Forgets the Xids that a GPU has reported, and what NVSwitches have: they are reset together."""
+        """Forgets the Xids of a GPU and those of NVSwitches, which are reset with the GPUs."""
         kept = {gpu: xids for gpu, xids in self.views.value.xids.items() if gpu != uuid and not gpu.startswith(SWITCH)}
         self._change(xids=kept)
         self._save_xids()
         self.read_now()
 
     def counted_of(self, uuids: Collection[str]) -> dict[tuple[str, str], int]:
-        """The errors of these GPUs, and of the switches that all GPUs have in common."""
+        """The errors of these GPUs, and of the switches common to all GPUs."""
         counted = dict(self.counted).items()
         return {key: count for key, count in counted if key[0] in uuids or key[0].startswith(SWITCH)}
 
@@ -183,13 +186,11 @@ class GpuMonitor:
     def on_event(self, event: GpuEvent, at: float) -> None:
         if event.kind is EventKind.XID:
             logger.warning("Xid", extra={"gpu": event.gpu, "xid": event.xid, "gpu_instance": event.gpu_instance})
-        if (
-            event.kind in (EventKind.XID, EventKind.SXID) and event.gpu
-        ):  # a GPU without a name is found by the next read
+        if event.kind in (EventKind.XID, EventKind.SXID) and event.gpu:  # the next read finds a GPU without a name
             self._count(event)
             xids = self.views.value.xids
-            # NVML's events have no time of their own. One that came before a read that found the GPU impaired belongs
-            # to that fault: the reset that ended the fault has ended the Xid too, even if it is handled only now.
+            # NVML's events have no timestamp. An event before a read that found the GPU impaired belongs to that fault:
+            # the reset that ended the fault has ended the Xid too, even if it is handled only now.
             impaired = at < self._impaired_at.get(event.gpu, at)
             records = health.record_xid(xids.get(event.gpu, ()), event.xid, at, impaired)
             self._change(xids={**xids, event.gpu: records})
@@ -209,7 +210,7 @@ class GpuMonitor:
                 self._problems.recovered()
                 pause = self.intervals.retry if self.views.value.problem else self.intervals.rescan
                 self._backoff.reset()
-            except Exception as error:  # noqa: BLE001  of the driver's library, or no thread can be started
+            except Exception as error:  # noqa: BLE001  an error of the driver's library, or no thread available
                 self._failed(error)
                 pause = self._backoff.delay()
             with suppress(TimeoutError):
@@ -223,14 +224,14 @@ class GpuMonitor:
         self._change(is_pending=False, problem=problem, is_unloaded=False)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Never by itself; if it does, each resource's discovery fails, and its next attempt starts it again."""
+        """Handles an unexpected end: each resource's discovery fails, and its next attempt starts the task again."""
         if task is self._task:
             self._task = None
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             self._failed(error or RuntimeError("the task has ended"))
 
     async def _read(self) -> _Reading | DriverGone:
-        """Waits for an earlier read that has not returned: another one would be another thread that hangs."""
+        """Reads the driver, or waits for an earlier hanging read: another read would be another hanging thread."""
         try:
             return await self._reads.join(self._read_driver)
         except CallTimedOut as error:
@@ -244,7 +245,7 @@ class GpuMonitor:
             load = self.driver.load()
             return _Reading(snapshot, values, load, self._incidents.recall(load), self.driver.switch_log())
         except DriverGone as error:
-            self.driver.close()  # the next read opens the driver that is there by then
+            self.driver.close()  # the next read opens the driver that is then installed
             return error
 
     def _update(self, result: _Reading | DriverGone) -> None:
@@ -279,7 +280,7 @@ class GpuMonitor:
         self._switches.follow(result.switch_log)
 
     def _known_xids(self, reading: _Reading) -> XidRecords:
-        """With those of an earlier run; without those of an earlier load of the driver, which was a reset."""
+        """The Xids with those of an earlier run, but not of an earlier driver load, because loading resets GPUs."""
         same_load, self._load = reading.load.may_be(self._load), reading.load
         now = self.clock()
         recalled = {
@@ -289,14 +290,14 @@ class GpuMonitor:
         return {**recalled, **self.views.value.xids} if same_load else recalled
 
     def _save_xids(self) -> None:
-        """In one thread at most. How often an Xid was reported is not worth a write."""
+        """Writes the file in at most one thread. A changed count of an Xid alone is not worth a write."""
         xids = self.views.value.xids
         key = {(uuid, record.xid, record.impaired, record.reset) for uuid in xids for record in xids[uuid]}
         if (self._saving is None or self._saving.done()) and key != self._saved and (key or self._saved):
             try:
                 save = partial(self._incidents.save, self._load, xids)
                 self._saving = concurrency.begin_in_thread("nvidia incidents", save)
-            except RuntimeError:  # no thread can be started: tried again with the next read
+            except RuntimeError:  # no thread available: retried with the next read
                 return
             self._saved = key
             self._saving.add_done_callback(lambda _: self._save_xids())
@@ -327,7 +328,7 @@ class GpuMonitor:
 
 
 def changes(before: GpuSnapshot, after: GpuSnapshot) -> Iterator[tuple[str, dict[str, object]]]:
-    """GPUs that came or went and new MIG layouts, as log messages with their facts; none for the first snapshot."""
+    """Added and removed GPUs and new MIG layouts, as log messages with their facts; none for the first snapshot."""
     if not before.driver:
         return
     old, new = {gpu.uuid: gpu for gpu in before.gpus}, {gpu.uuid: gpu for gpu in after.gpus}

@@ -1,7 +1,7 @@
-"""Checks the opaque parameters of claims that were written for NVIDIA's DRA driver; loaded by the first such claim.
+"""Checks claims' opaque parameters written for NVIDIA's DRA driver; loaded by the first such claim.
 
-`GpuConfig` and `MigDeviceConfig` choose how the containers of a claim share its device. Here the operator has chosen
-that for the resource, so a choice is accepted if it is the operator's, and every other field is refused by its path.
+`GpuConfig` and `MigDeviceConfig` choose how the containers of a claim share its device. Here the operator makes that
+choice for the resource, so a choice is accepted if it is the operator's, and every other field is rejected by its path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _BY_CAPACITY = "is set by the resource: ask for a part of the device in the requ
 
 
 def check(resource: str, share: NvidiaShare | None, parameters: Mapping[str, object]) -> None:
-    """PluginError with every field that cannot be followed."""
+    """PluginError with every field that cannot be applied."""
     problems = list(_problems(share, parameters))
     if problems:
         raise PluginError(f"{resource}: {'; '.join(problems)}")
@@ -43,7 +43,7 @@ def _problems(share: NvidiaShare | None, parameters: Mapping[str, object]) -> It
 
 def _sharing_problems(share: NvidiaShare | None, kind: str, sharing: Mapping[str, object]) -> Iterator[str]:
     strategy = sharing.get("strategy")
-    # The containers of a claim that has a whole device take turns, as they do with TimeSlicing.
+    # The containers of a claim with a whole device take turns, as with TimeSlicing.
     by = share.by if share is not None else SharingStrategy.TIME_SLICING
     own = {SharingStrategy.TIME_SLICING: _TIME_SLICING, SharingStrategy.MPS: _MPS}.get(by)
     if own is None:

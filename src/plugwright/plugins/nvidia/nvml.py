@@ -1,8 +1,8 @@
 """The driver of a real machine, read through NVIDIA's management library.
 
-`read` does not fail because of one GPU. A GPU that the library counts and cannot read is looked up in the kernel
-module's files in /proc. The library itself is `nvml_library`, events are `nvml_events`, and what the values mean is
-`health`.
+`read` does not fail because of one GPU. A GPU that the library counts but cannot read is looked up in the kernel
+module's files in /proc. `nvml_library` loads the library, `nvml_events` receives events, and `health` interprets the
+values.
 """
 
 import re
@@ -65,7 +65,7 @@ _RECOVERY_ACTIONS = {
 _UNCORRECTED, _SINCE_DRIVER_LOAD, _SRAM = 1, 0, 7  # arguments of calls that count ECC errors
 _FABRIC_STATES = {1: "has not been started", 2: "is not ready yet"}  # 0: the GPU has no fabric
 _FABRIC_COMPLETED = 3
-# By the lowest of the two bits that each has in the health mask: 1 is true, 2 false, 0 not supported.
+# By the lower of the two bits of each in the health mask: 1 is true, 2 false, 0 not supported.
 _FABRIC_FAULTS = {2: "routes are being recovered", 4: "a route is unhealthy", 6: "access is being recovered"}
 _PROC_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULTILINE)
 
@@ -77,7 +77,7 @@ class KernelPaths(msgspec.Struct, frozen=True):
 
 
 class Nvml:
-    """A `GpuDriver`. `root` is where the driver is installed."""
+    """A `GpuDriver` of NVML. `root` is the directory of the driver."""
 
     inject: FaultInjection | None = None
 
@@ -146,13 +146,13 @@ class Nvml:
             graphics = calls.lookup("nvmlDeviceGetGraphicsRunningProcesses", handle) or ()
         finally:
             self._library.release()
-        # A process that computes and draws is in both lists with all of its memory.
+        # A process that computes and draws is in both lists, each time with all of its memory.
         found = {process.pid: process.usedGpuMemory for process in (*graphics, *compute)}
         return GpuUse(memory, tuple(GpuProcess(pid, found[pid]) for pid in sorted(found)))
 
     def load(self) -> DriverLoad:
         try:
-            # Its inode has a new number whenever the module is loaded, and never twice; its times change by themselves.
+            # Its inode has a new, unique number whenever the module is loaded; its times also change for other reasons.
             module = str((self._paths.sys / "module/nvidia").stat().st_ino)
         except OSError:
             module = ""
@@ -177,10 +177,10 @@ class Nvml:
     def close(self) -> None:
         self._library.close()
         self._links = (None, GpuLinks())
-        self._last_read.clear()  # the next driver may count its GPUs in another order
+        self._last_read.clear()  # the next driver can count its GPUs in another order
 
     def _remembered(self, read: Iterable[Gpu], faults: Mapping[int, str]) -> Iterator[Gpu]:
-        """The GPUs that do not answer, with their last values, unless one answers under another index."""
+        """The GPUs that do not respond, with their last values, unless one responds under another index."""
         uuids = {gpu.uuid for gpu in read}
         for index, fault in faults.items():
             before = self._last_read.get(index)
@@ -189,7 +189,7 @@ class Nvml:
                 yield replace(before, fault=fault)
 
     def _fabric_fault(self, calls: NvmlCalls, handle: object) -> str:
-        """A GPU that is alone needs no fabric, and neither do MIG devices: they have no NVLinks."""
+        """The fabric's fault. A single GPU needs no fabric, and neither do MIG devices, which have no NVLinks."""
         info = calls.fabric(handle) if self._count > 1 else None
         mig_mode = calls.optional("nvmlDeviceGetMigMode", handle) if info is not None else None
         if info is None or (mig_mode and mig_mode[0]):
@@ -202,7 +202,7 @@ class Nvml:
         return f"its NVLink fabric is not usable: {faults[0]}" if faults else ""
 
     def _gpu(self, calls: NvmlCalls, index: int) -> Gpu | None:
-        """None if its UUID cannot be read."""
+        """The GPU with this index; None if its UUID cannot be read."""
         calls.faults.clear()
         handle = calls.optional("nvmlDeviceGetHandleByIndex", index)
         uuid = calls.optional("nvmlDeviceGetUUID", handle) if handle is not None else None
@@ -237,7 +237,7 @@ class Nvml:
         return gpu
 
     def _model(self, calls: NvmlCalls, handle: object, uuid: str) -> str:
-        """The last known one while the GPU does not answer: it decides which resource the GPU belongs to."""
+        """The model; the last known one while the GPU does not respond, because it decides the GPU's resource."""
         name = calls.optional("nvmlDeviceGetName", handle)
         if name:
             self._models[uuid] = clean(name)
@@ -247,7 +247,7 @@ class Nvml:
         return sysfs.standard_attributes(self._paths.sys / "bus/pci/devices" / pci) if pci else {}
 
     def _from_procfs(self, read: Sequence[Gpu], unread: Sequence[int]) -> list[Gpu]:
-        """The GPUs of the indexes that the library could not read, as far as the kernel knows their UUIDs."""
+        """The GPUs whose indexes the library could not read, if the kernel knows their UUIDs."""
         if not unread:
             return []
         uuids = {gpu.uuid for gpu in read}
@@ -271,7 +271,7 @@ class Nvml:
         return node if node >= 0 else None
 
     def _cached_links(self, calls: NvmlCalls, gpus: list[Gpu]) -> GpuLinks:
-        """Read again when GPUs come or go or switch MIG mode: a pair costs many calls."""
+        """The links, read again after changes of GPUs or MIG mode only, because each pair costs many calls."""
         version = tuple((gpu.uuid, gpu.index, gpu.mig_enabled, gpu.fault) for gpu in gpus)
         if self._links[0] != version:
             self._links = (version, read_links(calls, gpus))
@@ -279,14 +279,14 @@ class Nvml:
 
 
 def read_links(calls: NvmlCalls, gpus: Sequence[Gpu]) -> GpuLinks:
-    """The PCIe level of each pair of GPUs and the NVLinks between them; a GPU that does not answer has no links."""
+    """The PCIe level of each pair of GPUs and the NVLinks between them; a GPU that does not respond has no links."""
     handles = {gpu.uuid: calls.optional("nvmlDeviceGetHandleByUUID", gpu.uuid) for gpu in gpus}
     remotes = {gpu.uuid: _remote_devices(calls, handles[gpu.uuid]) for gpu in gpus if handles[gpu.uuid] is not None}
     pairs = {}
     for one, other in combinations(sorted(gpus, key=lambda gpu: gpu.uuid), 2):
         if one.uuid in remotes and other.uuid in remotes:
             level = calls.lookup("nvmlDeviceGetTopologyCommonAncestor", handles[one.uuid], handles[other.uuid])
-            # Links that end at the other GPU, and links that both GPUs have to switches.
+            # Links that end at the other GPU, and links of both GPUs to switches.
             direct, switched = remotes[one.uuid][other.pci], min(remotes[one.uuid][""], remotes[other.uuid][""])
             pairs[one.uuid, other.uuid] = GpuLink(_LEVELS.get(level, PcieLevel.UNKNOWN), direct + switched)
     calls.faults.clear()
@@ -341,5 +341,5 @@ def _recovery_action(calls: NvmlCalls, handle: object) -> RecoveryAction:
 
 
 def _pci_address(info: Any) -> str:
-    """As the kernel writes it: 0000:3b:00.0."""
+    """The address in the kernel's notation: 0000:3b:00.0."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if info else ""

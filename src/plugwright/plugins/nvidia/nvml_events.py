@@ -1,6 +1,6 @@
 """The events of GPUs: NVML's event set, and the thread that waits for events on behalf of the event loop.
 
-The thread works with every `GpuDriver`; what events mean is decided by `monitor`.
+The thread works with every `GpuDriver`; `monitor` interprets the events.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _KINDS: Mapping[int, EventKind] = {
 
 
 class EventListener(Protocol):
-    """Its methods are called in the event loop, but `clock`."""
+    """Its methods are called in the event loop, except `clock`."""
 
     @property
     def clock(self) -> Callable[[], float]: ...
@@ -40,15 +40,15 @@ class EventListener(Protocol):
         ...
 
     def on_lost(self, thread: "EventThread", error: Exception) -> None:
-        """No further event comes from this thread."""
+        """Reports that no further event comes from this thread."""
         ...
 
 
 class EventThread:
     """Waits for the events of some GPUs.
 
-    NVML's wait cannot be interrupted: a thread that is `stopped` ends within `wait_limit` seconds. It delays nothing
-    until then, not even the end of the process.
+    NVML's wait cannot be interrupted: a thread that is `stopped` ends within `wait_limit` seconds. Until then it delays
+    nothing, not even the end of the process.
     """
 
     def __init__(self, driver: GpuDriver, uuids: tuple[str, ...], listener: EventListener, wait_limit: float) -> None:
@@ -60,14 +60,14 @@ class EventThread:
         start_thread("nvidia events", self._run)
 
     def _run(self) -> None:
-        """Whatever ends the thread is reported: events that nobody waits for would be health that nobody watches."""
+        """Reports whatever ends the thread, because events without a receiver are health that is not watched."""
         try:
             events = self._driver.events(self._uuids)
             try:
                 self._receive(events)
             finally:
                 events.close()
-        except Exception as error:  # noqa: BLE001  of the driver's library; the listener decides what it means
+        except Exception as error:  # noqa: BLE001  an error of the driver's library; the listener interprets it
             self._call(partial(self._listener.on_lost, self, error))
 
     def _receive(self, events: EventSet) -> None:
@@ -83,7 +83,7 @@ class EventThread:
             self._loop.call_soon_threadsafe(self._handle, function)
 
     def _handle(self, function: Callable[[], None]) -> None:
-        """An event that cannot be handled ends the thread, so that another registers again and the GPUs are read."""
+        """Handles an event. A failure ends the thread, so that another one registers and the GPUs are read again."""
         try:
             function()
         except Exception as error:  # noqa: BLE001  one event
@@ -112,7 +112,7 @@ class NvmlEvents:
         return None if data is None else self._event(data)
 
     def close(self) -> None:
-        with suppress(DriverGone):  # which freed the set
+        with suppress(DriverGone):  # which has freed the set
             self._calls.optional("nvmlEventSetFree", self._set)
         self._library.release()
 

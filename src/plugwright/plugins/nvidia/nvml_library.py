@@ -1,7 +1,7 @@
-"""NVIDIA's management library (NVML): loaded, shared between threads and reloaded, and the meaning of its errors.
+"""NVIDIA's management library (NVML): loads it, shares it between threads, reloads it, and interprets its errors.
 
-After an update of the driver the library in memory no longer matches it, so it is unloaded when its last user closes
-it. pynvml is imported here alone.
+After an update of the driver the loaded library no longer matches it, so it is unloaded when its last user closes it.
+Only this module imports pynvml.
 """
 
 import _ctypes
@@ -32,13 +32,13 @@ _DIRECTORIES = (
 _UNSUPPORTED = (3, 13, 25)  # NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH
 _NOT_FOUND = (2, 6)  # INVALID_ARGUMENT, NOT_FOUND
 _DRIVER_GONE = (1, 9, 12, 18)  # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH
-_DRIVER_UNLOADED = (9, 12)  # those of them that mean more than "not now"
+_DRIVER_UNLOADED = (9, 12)  # those of them that are permanent
 _GPU_LOST = (6, 15, 16, 28)  # NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
 _TIMEOUT = 10
 
 
 class NvmlLibrary:
-    """Opened and closed by the one reader; acquired and released by each thread that waits for events.
+    """The single reader opens and closes it; each thread that waits for events acquires and releases it.
 
     `binding` returns the module to use as pynvml.
     """
@@ -92,7 +92,7 @@ class NvmlLibrary:
         self._unload(nvml)
 
     def _load(self, nvml: Any) -> None:
-        """From the driver's root if it has one, else pynvml asks the loader."""
+        """Loads the library from the driver's root if it has one, otherwise by the loader."""
         if self._root == Path("/"):
             return
         paths = [self._root / directory / _NAME for directory in _DIRECTORIES]
@@ -101,7 +101,7 @@ class NvmlLibrary:
             nvml.nvmlLib = ctypes.CDLL(str(path))
 
     def _unload(self, nvml: Any) -> None:
-        """So that the next user loads the library of the driver that is there by then; pynvml counts other users."""
+        """Lets the next user load the library of the driver installed by then; pynvml counts other users."""
         if self._users or nvml.nvmlLib is None or getattr(nvml, "_nvmlLib_refcount", 0) > 0:
             return
         handle, nvml.nvmlLib = nvml.nvmlLib._handle, None
@@ -119,13 +119,13 @@ class FabricInfo(msgspec.Struct, frozen=True):
 
 
 class NvmlCalls:
-    """Calls by name, with errors sorted: DriverGone is raised, faults of the GPU are collected in `faults`."""
+    """Calls by name, with classified errors: DriverGone is raised, faults of the GPU are collected in `faults`."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self.faults: list[str] = []
         self.lost = False  # whether a fault means that the GPU is lost
-        self.unsupported = False  # whether the last call is not supported by the GPU
+        self.unsupported = False  # whether the GPU does not support the last call
 
     @property
     def fault(self) -> str:
@@ -139,21 +139,21 @@ class NvmlCalls:
             raise DriverGone(f"{name} failed: {error}") from error
 
     def optional(self, name: str, *arguments: object) -> Any:
-        """None after an error, which is a fault unless the GPU does not support the call."""
+        """The result; None after an error, which is a fault unless the GPU does not support the call."""
         return self._call(name, arguments, _UNSUPPORTED)
 
     def lookup(self, name: str, *arguments: object) -> Any:
-        """As `optional`, and None without a fault where NVML answers that there is no such device."""
+        """Like `optional`, but None without a fault if NVML reports that there is no such device."""
         return self._call(name, arguments, _UNSUPPORTED + _NOT_FOUND)
 
     def reserved_memory(self, handle: object) -> int:
-        """Bytes of a GPU that the driver keeps for itself; 0 with a driver or a pynvml that does not say."""
+        """Bytes of a GPU that the driver reserves; 0 if the driver or pynvml does not report them."""
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
         return int(info.reserved) if info else 0
 
     def used_memory(self, handle: object) -> int | None:
-        """Bytes in use, without those that the driver keeps for itself where it tells them apart."""
+        """Bytes in use, without those that the driver reserves, if it distinguishes them."""
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
         info = info or self.lookup("nvmlDeviceGetMemoryInfo", handle)
@@ -162,7 +162,7 @@ class NvmlCalls:
     def fabric(self, handle: object) -> FabricInfo | None:
         try:
             info = self._nvml.c_nvmlGpuFabricInfoV_t()
-        except AttributeError:  # a pynvml older than the call
+        except AttributeError:  # pynvml is older than the call
             return None
         if self.lookup("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
             return None
@@ -190,10 +190,10 @@ class NvmlCalls:
                 self.faults.append(clean(error))
                 self.lost = self.lost or error.value in _GPU_LOST
             return None
-        except AttributeError:  # a pynvml older than the call
+        except AttributeError:  # pynvml is older than the call
             self.unsupported = True
             return None
-        except Exception as error:  # noqa: BLE001  one GPU's answer, such as a name that is not UTF-8
+        except Exception as error:  # noqa: BLE001  one GPU's response, such as a name that is not UTF-8
             self.faults.append(clean(f"{name} failed: {type(error).__name__}: {error}"))
             return None
 
@@ -208,7 +208,7 @@ def _import_pynvml() -> Any:
         raise DriverGone(
             "NVIDIA GPUs need the extra: pip install 'plugwright[nvidia]', or in a pod plugwright-tools"
         ) from error
-    # Importing pynvml takes 17 MiB and needs 7 of them: the C library keeps the rest unless it is trimmed.
-    with suppress(AttributeError):  # a C library other than GNU's
+    # Importing pynvml takes 17 MiB, of which it needs 7: the C library keeps the rest unless trimmed.
+    with suppress(AttributeError):  # not the GNU C library
         ctypes.CDLL(None).malloc_trim(0)
     return pynvml

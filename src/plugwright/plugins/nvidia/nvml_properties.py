@@ -1,6 +1,6 @@
-"""Properties of GPUs that stay as they are, and the MIG devices of a GPU, read through NVIDIA's management library.
+"""Constant properties of GPUs, and the MIG devices of a GPU, read through NVIDIA's management library.
 
-Claims select by the properties, and nothing else depends on them: one that cannot be read is no fault of the GPU.
+They are only used for selection by claims, so a property that cannot be read is not a fault of the GPU.
 """
 
 import msgspec
@@ -49,7 +49,7 @@ class GpuKind(msgspec.Struct, frozen=True):
 
 
 class GpuKinds:
-    """Read once for each GPU."""
+    """The kinds of GPUs, read once for each GPU."""
 
     def __init__(self) -> None:
         self._known: dict[str, GpuKind] = {}  # by UUID

@@ -1,9 +1,9 @@
 """The plugin of one resource of NVIDIA GPUs.
 
-It combines the parts: `monitor` reads the machine, `selection` picks the resource's devices, `health` assesses them,
-`sharing` splits them, `preference` chooses among them, and `allocation` hands them out.
+It combines the parts: `monitor` reads the machine, `selection` selects the resource's devices, `health` assesses them,
+`sharing` splits them, `preference` chooses among them, and `allocation` allocates them.
 
-Lists and allocations are made in threads within limits: they read and write the host's files, and a list of sixty
+Lists and allocations are made in threads with time limits: they read and write the host's files, and a list of sixty
 thousand shares takes seconds.
 """
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Nvidia(Plugin):
-    """`monitor` may be shared: the resources of one machine have one."""
+    """`monitor` can be shared: the resources of one machine have a common one."""
 
     def __init__(
         self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, backend: SharingBackend | None = None
@@ -72,12 +72,12 @@ class Nvidia(Plugin):
         self._problems = LogOnce(logger)
         self._versions = ("", "")  # of the driver and of CUDA
         self._loader_note = ""
-        self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
+        self._missing: dict[str, str] = {}  # by UUID, why devices cannot be allocated
         self._preferences = CachedPreference()
         self._recheck_after: float | None = None
         self._node: NodeState | None = None
         self._stored: Sequence[StoredAllocation] = ()
-        self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
+        self._restored: Sequence[StoredAllocation] = ()  # those whose files have been restored
         self._moved: list[MovedGpu] = []
 
     @property
@@ -86,7 +86,7 @@ class Nvidia(Plugin):
 
     @serve.setter
     def serve(self, settings: ServeSettings) -> None:
-        """ConfigError where devices cannot be offered in this way."""
+        """ConfigError if devices cannot be offered in this way."""
         nvidia_config.check_api(self.config, settings.api)
         self._serve = settings
 
@@ -96,7 +96,7 @@ class Nvidia(Plugin):
 
     @property
     def hardware_events(self) -> Mapping[tuple[str, str], int]:
-        """For metrics: reported errors by UUID and code."""
+        """Reported errors by UUID and code, for metrics."""
         return self.monitor.counted_of({unit.gpu.uuid for unit in self._units.values()})
 
     async def restore(self, node: NodeState) -> None:
@@ -135,7 +135,7 @@ class Nvidia(Plugin):
         return self._answers.get([device.id for device in devices])
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
-        """Uses the links of the newest view: the driver is not asked."""
+        """Uses the links of the newest view, without calling the driver."""
         preference = self._preferences.get(self._units, self.monitor.views.value.snapshot.links, self.config.packed)
         devices = {device.id: device for device in (*available, *required)}
         ids = preference.prefer([device.id for device in available], [device.id for device in required], size)
@@ -150,7 +150,7 @@ class Nvidia(Plugin):
         return self._sharing.usage([sharing.unit_key(device_id, share_id) for device_id, share_id in held])
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        """`recover` clears a GPU's recorded faults; a simulated machine has commands that inject them."""
+        """`recover` clears a GPU's recorded faults; a simulated machine has commands that inject faults."""
         if name == "recover":
             unit = self._find_unit(arguments.get("id", ""))
             self.monitor.clear_xids(unit.gpu.uuid)
@@ -167,12 +167,12 @@ class Nvidia(Plugin):
         if not self._is_shared_by_claims and (kept := self._answers.renewed(units)) is not None:
             return kept
         if self._is_shared_by_claims and not any(unit.share_id or unit.is_part for unit in units):
-            # Admin access, or an API server that knows no shared devices: the claim was given no part.
+            # Admin access, or an API server without shared devices: the claim has no part.
             return self._allocations.build(units, ContainerExtras(env=sharing.device_env(units)))
         return self._allocations.build(units, self._sharing.extras(units))
 
     async def _wait_for_change(self, view: View) -> None:
-        """Until there is another view, or an unhealthy GPU is due to be checked again."""
+        """Waits for another view, or until an unhealthy GPU is due for a new check."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._recheck_after):
                 await self.monitor.views.until(lambda newest: newest is not view)
@@ -180,13 +180,13 @@ class Nvidia(Plugin):
         self.monitor.read_now()
 
     async def _write_ahead(self, view: View) -> None:
-        """Off the list's way: files of shares that are allocated later. A failure is the allocation's to report."""
+        """Writes files of shares for later allocations, after the list. Failures are reported by the allocation."""
         with suppress(PluginError):
             while not self._answers.is_ahead and self.monitor.views.value is view:
                 await self._listing.run(self._answers.write_ahead, to_end=True)
 
     async def _list_in_time(self, view: View) -> list[Device]:
-        """A known problem of all GPUs needs no thread to be listed: there may be none left."""
+        """The list; a known problem of all GPUs is listed without a thread, because none could be left."""
         try:
             self._listed = await self._listing.run(partial(self._list, view))
         except PluginError:
@@ -228,7 +228,7 @@ class Nvidia(Plugin):
         return list(self._devices(units, assessments, overlaps))
 
     def _look_for_files(self, units: Iterable[GpuUnit]) -> None:
-        """A device that cannot be handed out is Unhealthy: no pod is to be refused for it."""
+        """Finds devices that cannot be allocated: they are Unhealthy, so that no pod is refused because of them."""
         devices = {unit.uuid: unit for unit in units}
         self._missing = {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
         self._loader_note = self._allocations.loader_cache()
@@ -239,8 +239,8 @@ class Nvidia(Plugin):
         assessments: Mapping[str, HealthAssessment],
         overlaps: Mapping[str, Sequence[str]],
     ) -> Iterator[Device]:
-        """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
-        physical: dict[str, tuple[str, ...]] = {}  # by device, of which there may be thousands of shares
+        """The devices, without those that no list can contain, such as one with an invalid UUID."""
+        physical: dict[str, tuple[str, ...]] = {}  # by device, each of which can have thousands of shares
         for unit in units:
             names = physical.get(unit.uuid) or physical.setdefault(unit.uuid, selection.physical_names(unit))
             try:
@@ -259,7 +259,7 @@ class Nvidia(Plugin):
         return units
 
     def _unit(self, device_id: str) -> GpuUnit:
-        """Also for a plugin that has just replaced another one and has not listed its devices yet."""
+        """The unit; also for a plugin that has just replaced another one and has not listed its devices yet."""
         view = self.monitor.views.value
         if device_id not in self._units and not view.is_pending:
             whole = selection.select_devices(view.snapshot.gpus, self._selection)
@@ -269,7 +269,7 @@ class Nvidia(Plugin):
         return self._units[device_id]
 
     def _assess(self, view: View, uuid: str) -> HealthAssessment:
-        """Of a GPU, for all its MIG devices and shares."""
+        """The assessment of a GPU, valid for all its MIG devices and shares."""
         rules = self.config.health
         if view.problem:
             return HealthAssessment(view.problem, code="driver")
@@ -332,13 +332,13 @@ class Nvidia(Plugin):
         return self._sharing.capacity(unit) if self._is_shared_by_claims else gpu_attributes.whole_capacity(unit)
 
     def _is_empty_in_mig_mode(self, unit: GpuUnit) -> bool:
-        """NVIDIA's runtime gives a container all MIG devices of a GPU, the other strategies its node alone."""
+        """Whether a GPU in MIG mode offers nothing: only NVIDIA's runtime gives containers all its MIG devices."""
         own = (DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS)
         by_runtime = any(strategy in own for strategy in self.config.strategies)
         return unit.mig is None and unit.gpu.mig_enabled and not (by_runtime and unit.gpu.mig)
 
     def _restore_files(self, units: Mapping[str, GpuUnit]) -> None:
-        """What stored answers refer to and a reboot removes: limits that are CDI devices, directories of shares."""
+        """Restores files of stored answers after a reboot: limits that are CDI devices, directories of shares."""
         if self._restored is self._stored:
             return
         faults = {allocation: self._restored_fault(allocation, units) for allocation in self._stored}
@@ -349,11 +349,11 @@ class Nvidia(Plugin):
                 self._problems.warning("a container may not start again: delete its pod", reason, key=key, extra=facts)
             else:
                 self._problems.recovered(key)
-        if not any(faults.values()):  # else they are tried again with the next list
+        if not any(faults.values()):  # otherwise they are retried with the next list
             self._restored = self._stored
 
     def _restored_fault(self, allocation: StoredAllocation, units: Mapping[str, GpuUnit]) -> str:
-        """Makes again what one answer refers to; returns what is still missing."""
+        """Restores the files of one answer; returns what is still missing."""
         names = stored.cdi_names(allocation)
         held = [units[device_id] for device_id in allocation.device_ids if device_id in units]
         if len(held) == len(allocation.device_ids):
@@ -377,7 +377,7 @@ class Nvidia(Plugin):
             try:
                 self._specs.write(view.snapshot.gpus)
             except PluginError:
-                return  # for a reason that every device then has
+                return  # for a reason that then applies to every device
             except OSError as error:
                 raise PluginError(f"CDI specs cannot be written: {error}") from error
 
@@ -389,9 +389,9 @@ class Nvidia(Plugin):
 
 
 class ClaimedNvidia(Nvidia):
-    """GPUs that claims share: what a claim had of them leaves files.
+    """GPUs shared by claims, which leave files behind.
 
-    A class of its own, because the end of a pod of the device plugin API is looked for only where there is a release().
+    A separate class, because ends of device plugin pods are searched for only if there is a release().
     """
 
     async def release(self, devices: Sequence[Device]) -> None:
@@ -401,7 +401,7 @@ class ClaimedNvidia(Nvidia):
 
 
 def _mps_root(config: NvidiaConfig) -> str:
-    """The beginning of the paths of pipe directories."""
+    """The prefix of the paths of pipe directories."""
     return f"{(config.share.mps if config.share and config.share.mps else NvidiaMps()).root.rstrip('/')}/"
 
 

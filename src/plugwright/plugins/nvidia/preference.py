@@ -1,9 +1,10 @@
-"""The units that a container should get: GPUs with good links between them, and shares packed or spread over GPUs.
+"""The preferred units for a container: GPUs with fast links between them, and shares packed or spread over GPUs.
 
-Never fails: the kubelet rejects a pod over an error (3.30), and does without a preference. `topology` weighs the links.
+Never fails: the kubelet rejects a pod because of an error (3.30), but does not need a preference. `topology` weighs the
+links.
 
-A holder is a GPU, or a MIG device within one. First the number of units of each holder is decided, `spread` over as
-many holders as possible or `packed` on as few; among equally good GPUs their links decide.
+A holder is a GPU, or a MIG device in a GPU. First the number of units of each holder is decided, `spread` over as many
+holders as possible or `packed` on as few; among equally suitable GPUs their links decide.
 """
 
 import time
@@ -21,12 +22,12 @@ from plugwright.plugins.nvidia.topology.scores import pair_scores
 
 __all__ = ["CachedPreference", "ChooseHolders", "PlacementPolicy", "UnitCounts", "UnitPreference", "packed", "spread"]
 
-# (candidates, required, size): `size` of the candidates and the required ones, with all the required ones.
+# (candidates, required, size): `size` of the candidates and the required ones, including all required ones.
 ChooseHolders = Callable[[Iterable[int], Iterable[int], int], Sequence[int]]
 
 
 class PlacementPolicy(StrEnum):
-    """Where the units of one container should be, when a GPU has several."""
+    """The preferred distribution of one container's units if GPUs have several."""
 
     SPREAD = "spread"  # on as many GPUs as possible, the least used ones first
     PACKED = "packed"  # on as few GPUs as possible, the most used ones first
@@ -35,7 +36,7 @@ class PlacementPolicy(StrEnum):
 class UnitPreference:
     """For the units of one resource and the links of their GPUs, which must not change.
 
-    Units are handled by their position in NVIDIA's order: there may be thousands.
+    Units are identified by their position in NVIDIA's order, because there can be thousands.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class UnitPreference:
         self._chooser = Chooser(pair_scores(list(gpus), links), clock)
 
     def prefer(self, available: Collection[str], required: Collection[str], size: int) -> list[str]:
-        """`size` ids, those required first; fewer where there are not as many. Unknown ids come last."""
+        """`size` ids, required ones first; fewer if there are not enough. Unknown ids come last."""
         must, must_unknown = self._split_known(required)
         free, unknown = self._split_known({*available, *required})
         first = [*self._ids_at(must), *must_unknown]
@@ -77,7 +78,7 @@ class UnitPreference:
         return [unit for gpu, count in counts.items() for unit in self._from_devices(by_gpu[gpu], must, count)]
 
     def _from_devices(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
-        """Within one GPU, whose MIG devices may be shared too."""
+        """Units within one GPU, whose MIG devices can be shared too."""
         by_device = _grouped(free, self._devices)
         counts = self._count(_unit_counts(self._per_device, by_device, must), size, _lowest)
         return [
@@ -88,7 +89,7 @@ class UnitPreference:
 
 
 class CachedPreference:
-    """Made again when the units or their links have changed."""
+    """Recomputes the preference when the units or their links have changed."""
 
     def __init__(self) -> None:
         self._cached: tuple[dict[str, GpuUnit], GpuLinks, UnitPreference] | None = None
@@ -102,14 +103,14 @@ class CachedPreference:
 
 
 class UnitCounts(msgspec.Struct, frozen=True):
-    """The number of units of each holder: all, the free ones, and those free ones that the container must get."""
+    """The number of units of each holder: all, the free ones, and the free ones that the container must get."""
 
     total: Mapping[int, int]
     free: Mapping[int, int]
     required: Mapping[int, int]
 
     def remaining(self, taken: Mapping[int, int]) -> dict[int, int]:
-        """The free units of each holder beyond those taken; holders without any are left out."""
+        """The free units of each holder beyond those taken; omits holders without any."""
         counts = {holder: count - taken.get(holder, 0) for holder, count in sorted(self.free.items())}
         return {holder: count for holder, count in counts.items() if count > 0}
 
@@ -144,7 +145,7 @@ def _choose_equal(equal: Sequence[int], taken: Collection[int], missing: int, ch
     if len(equal) <= missing:
         return equal
     fresh = [holder for holder in equal if holder not in taken]
-    if not fresh:  # the container has all of them already: none brings other links
+    if not fresh:  # the container has all of them already: none adds other links
         return equal[:missing]
     chosen = choose([*fresh, *taken], taken, len(taken) + missing)
     return [holder for holder in chosen if holder not in taken]
@@ -171,7 +172,7 @@ def _fewest(
 
 
 def _fill(taken: dict[int, int], counts: UnitCounts, holders: Iterable[int], size: int) -> None:
-    """Takes the missing units from these holders: all from the fullest GPU that has enough, else all they have."""
+    """Takes the missing units from these holders: all from the fullest GPU that has enough, otherwise all they have."""
     allowed = set(holders)
     while (missing := size - sum(taken.values())) > 0:
         left = {holder: count for holder, count in counts.remaining(taken).items() if holder in allowed}
@@ -183,7 +184,7 @@ def _fill(taken: dict[int, int], counts: UnitCounts, holders: Iterable[int], siz
 
 
 def _order(unit: GpuUnit) -> tuple[int, str, int, int, str]:
-    """As NVIDIA's tools count them."""
+    """The order of NVIDIA's tools."""
     mig = -1 if unit.mig is None else unit.mig.index
     return unit.gpu.index, unit.gpu.uuid, mig, -1 if unit.replica is None else unit.replica, unit.id
 

@@ -1,6 +1,6 @@
 """The devices of a machine that a resource offers.
 
-A whole GPU or a MIG device may be in one resource only; `overlaps` finds those that several select.
+Only one resource can have a whole GPU or MIG device; `overlaps` finds devices selected by several.
 """
 
 import re
@@ -26,14 +26,14 @@ __all__ = [
     "select_devices",
 ]
 
-# A name in another form would match no device, without an error.
+# A name in another form would silently match no device.
 _INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 _PCI = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 class DevicePattern(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of devices; an empty one is not compared. One of several values is enough."""
+    """Properties of devices; an empty one is not compared. One matching value of several is sufficient."""
 
     index: tuple[str, ...] = ()  # 0, or 0:1 for a MIG device
     uuid: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class DevicePattern(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 0
 
     def comparisons(self, unit: GpuUnit) -> list[bool]:
-        """For each property that is set, whether the device has it."""
+        """For each configured property, whether the device has it."""
         gpu, mig = unit.gpu, unit.mig
         results = [
             (self.index, bool({unit.index, str(gpu.index)} & set(self.index))),
@@ -72,7 +72,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_config(config: NvidiaConfig) -> Selection:
-    """ConfigError for a name that no device can have."""
+    """The selection of a configuration; ConfigError for a name that no device can have."""
     include, exclude = _pattern(config.select), _pattern(config.exclude)
     if (include.profile or exclude.profile) and config.mig is MigStrategy.NONE:
         raise ConfigError("a MIG profile can only be selected with `mig: mixed` or `mig: single`")
@@ -98,7 +98,7 @@ def overlaps(gpus: Sequence[Gpu], selections: Mapping[str, Selection]) -> dict[s
 
 
 def occupied_uuids(unit: GpuUnit) -> list[str]:
-    """The device itself; all its MIG devices for a whole GPU in MIG mode."""
+    """The UUID of the device, or of all MIG devices of a whole GPU in MIG mode."""
     return [unit.uuid] if unit.mig or not unit.gpu.mig else [mig.uuid for mig in unit.gpu.mig]
 
 
@@ -152,7 +152,7 @@ def _matches(text: str, patterns: Iterable[str]) -> bool:
 
 
 def _canonical_pci(address: str) -> str:
-    """`00000000:3B:00.0`, as NVIDIA's tools write it, and `3b:00.0` are the same as `0000:3b:00.0`."""
+    """The canonical address: `00000000:3B:00.0`, as in NVIDIA's tools, and `3b:00.0` are the same as `0000:3b:00.0`."""
     domain, _, bus = address.lower().rpartition(":")[0].rpartition(":")
     device = address.lower().rpartition(":")[2]
     is_hexadecimal = all(letter in "0123456789abcdef" for letter in domain)

@@ -1,8 +1,8 @@
-"""How much of a shared device one claim may ask for: the request policies of its capacities.
+"""How much of a shared device one claim can request: the request policies of its capacities.
 
-The scheduler rounds a request up to them and adds up what claims were given. A capacity without a policy would go whole
-to the first claim, so a shared device has no others. The size of one share in the configuration is what a claim gets
-that does not say.
+The scheduler rounds requests to them and adds up the allocations. A capacity without a policy would go completely to
+the first claim, so a shared device has no such capacity. A claim without an amount gets the configured size of one
+share.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ _MIB = 2**20
 
 
 def known(**capacity: Capacity | None) -> Mapping[str, Capacity]:
-    """Without the memory of a device that does not say how much it has: such a device is Unhealthy."""
+    """Without unknown capacities: a device that does not report its memory is Unhealthy."""
     return {name: amount for name, amount in capacity.items() if amount is not None}
 
 
 def multiples(unit: GpuUnit, share: GpuUnit, most: int) -> Mapping[str, Capacity]:
-    """Memory and processors in whole shares, of which a claim may have `most`: limits are set for these sizes alone."""
+    """Memory and processors in whole shares, up to `most` for one claim, because only these sizes have limits."""
     memory = _mebibytes(unit.memory)
     return known(
         memory=_in_steps(memory, min(memory, _mebibytes(share.memory)), most),
@@ -30,7 +30,7 @@ def multiples(unit: GpuUnit, share: GpuUnit, most: int) -> Mapping[str, Capacity
 
 
 def any_memory(unit: GpuUnit, share: GpuUnit, most: int) -> Capacity | None:
-    """In MiB; at most that of `most` shares, where that is not 0."""
+    """Memory in MiB; up to `most` shares, if that is not 0."""
     memory = _mebibytes(unit.memory)
     default = min(memory, max(_MIB, _mebibytes(share.memory)))
     return _range(memory, default, _MIB, min(memory, default * most) if most else memory)
@@ -42,12 +42,12 @@ def any_percent(share: GpuUnit, most: int) -> Capacity | None:
 
 
 def slots(count: int, most: int = 0) -> Capacity | None:
-    """For `count` claims that take turns."""
+    """Slots for `count` claims that take turns."""
     return _range(count, 1, 1, min(count, most) if most else count)
 
 
 def unlimited_memory(unit: GpuUnit) -> Capacity | None:
-    """Added up for claims that ask for some, and otherwise free: no claim is held to it."""
+    """Memory that is added up for claims that request it, but not limited: no claim is restricted to its amount."""
     memory = _mebibytes(unit.memory)
     return Capacity(memory, default=0, minimum=0, maximum=memory, step=_MIB) if memory else None
 
@@ -58,7 +58,7 @@ def _in_steps(total: int, size: int, most: int) -> Capacity | None:
 
 
 def _range(total: int, default: int, step: int, maximum: int) -> Capacity | None:
-    """From one step on. The API server refuses a step beyond the total."""
+    """A capacity with a minimum of one step. The API server rejects a step beyond the total."""
     if not total:
         return None
     fits = 2 * step <= total

@@ -2,10 +2,10 @@
 
 A whole device is one unit under its UUID. A shared device is several units, `UUID::0`, `UUID::1` and so on, which the
 plugin handles through a `SharingBackend`: `TimeSlicing` in `time_slicing`, which limits nothing, `mps.sharing` and
-`vgpu`. Every backend calls `check_list_size` before it makes units, because units of one MiB look reasonable in a
-configuration and make a list that the kubelet does not accept.
+`vgpu`. Every backend calls `check_list_size` before it makes units, because a plausible configuration with units of one
+MiB makes a list that the kubelet rejects.
 
-Claims share a device otherwise: it stays one unit, and each claim is given a part of its capacity.
+Claims share a device differently: it stays one unit, and each claim gets a part of its capacity.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,34 +43,34 @@ __all__ = [
 ]
 
 NOT_CONFINED = "not confined"
-_REPLICA = "::"  # as NVIDIA's plugin writes it
+_REPLICA = "::"  # as in NVIDIA's plugin
 _MIB = 2**20
 
 # The kubelet cancels the stream of a plugin whose list is above 4 MiB (2.16).
 _MESSAGE_LIMIT = 4 * 2**20
-_DEVICE_BYTES = 13 + 2  # beside the id: lengths, tags and the health, at its longest "Unhealthy"
+_DEVICE_BYTES = 13 + 2  # besides the id: lengths, tags and the longest health, "Unhealthy"
 _NUMA_BYTES = 6
 
 
 class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """One device as the kubelet counts them: a whole device or a share of one, with the memory and percent it has."""
+    """One device as counted by the kubelet: a whole device or a share of one, with its memory and percentage."""
 
     id: str
     gpu: Gpu
     mig: MigDevice | None = None
     memory: int = 0  # bytes
     percent: int = 100
-    replica: int | None = None  # None for a whole device, and for what a claim has of one
-    share_id: str = ""  # of what a claim has of a shared device
+    replica: int | None = None  # None for a whole device, and for a claim's part of one
+    share_id: str = ""  # of a claim's part of a shared device
 
     @property
     def uuid(self) -> str:
-        """The device that the container sees."""
+        """The UUID of the device that the container sees."""
         return self.mig.uuid if self.mig else self.gpu.uuid
 
     @property
     def key(self) -> str:
-        """The same for the same unit of the same container, which claims of one device do not have in common."""
+        """Identifies the unit of a container; claims of one device have different keys."""
         return unit_key(self.id, self.share_id)
 
     @property
@@ -80,15 +80,15 @@ class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def index(self) -> str:
-        """As the NVIDIA tools write it: `0`, or `0:1` for a MIG device."""
+        """The index in the notation of NVIDIA's tools: `0`, or `0:1` for a MIG device."""
         return f"{self.gpu.index}:{self.mig.index}" if self.mig else str(self.gpu.index)
 
 
 class ContainerExtras(msgspec.Struct, frozen=True):
-    """A container's settings beside its GPUs. `limits` are environment variables that it must not be able to change.
+    """A container's settings besides its GPUs. `limits` are environment variables that it must not be able to change.
 
-    `libraries` are files of the host that the container gets in place of the driver's, by soname; the driver's own are
-    then in `driver_libraries.ORIGINALS`.
+    `libraries` are files of the host that replace the driver's in the container, by soname; the driver's own are then
+    in `driver_libraries.ORIGINALS`.
     """
 
     env: Mapping[str, str] = {}
@@ -98,40 +98,40 @@ class ContainerExtras(msgspec.Struct, frozen=True):
 
 
 class SharingBackend(Protocol):
-    is_lasting: bool  # a container needs no files of its own: `renew` has nothing to do
+    is_lasting: bool  # containers need no files of their own: `renew` has nothing to do
 
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         """All units of these whole devices; PluginError if they are more than the kubelet accepts."""
         ...
 
     def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
-        """Those of these whole devices that claims can share: one share fits into them."""
+        """Those of these whole devices that claims can share, because at least one share fits."""
         ...
 
     def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
-        """What claims may ask for of a device that they share."""
+        """The capacities of a shared device that claims can request."""
         ...
 
     def fault(self, unit: GpuUnit) -> str:
-        """Why the unit cannot be used now although its GPU is healthy; empty if it can."""
+        """Why the unit is unusable now although its GPU is healthy; empty if it is usable."""
         ...
 
     def note(self, unit: GpuUnit) -> str:
-        """How containers share the device, and whether they are held to their parts, for `plugwright status`."""
+        """How containers share the device, and whether their parts are enforced, for `plugwright status`."""
         ...
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """For the container that gets `units`; PluginError when it cannot have these together."""
+        """The extras of a container that gets `units`; PluginError if it cannot have these together."""
         ...
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """As `extras`, for a container that may be running with these units: what it uses is left alone."""
+        """Like `extras`, for a container that could be running with these units: does not touch files that it uses."""
         ...
 
     def renew(self, units: Sequence[GpuUnit]) -> bool:
-        """After `restored`, all that `extras` adds: what a new container must find empty. False if files are missing.
+        """After `restored`, empties the files that a new container must find empty. False if files are missing.
 
-        The extras themselves are the same until the next list.
+        The extras themselves stay the same until the next list.
         """
         ...
 
@@ -140,11 +140,11 @@ class SharingBackend(Protocol):
         ...
 
     def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
-        """What the container or claim that has the units with these keys uses, as last measured."""
+        """The last measured use of the container or claim that has the units with these keys."""
         ...
 
     async def follow(self, changed: Callable[[], object], driver: GpuDriver) -> None:
-        """Calls `changed` whenever `fault` or `note` may have changed; returns if there is nothing to watch."""
+        """Calls `changed` whenever `fault` or `note` could have changed; returns if there is nothing to watch."""
         ...
 
 
@@ -157,12 +157,12 @@ def whole_device(gpu: Gpu, mig: MigDevice | None = None) -> GpuUnit:
 
 
 def to_share(unit: GpuUnit) -> GpuUnit:
-    """The whole device with the memory that shares are cut from: the driver keeps some of a GPU's for itself."""
+    """The whole device with the memory available for shares: the driver reserves some of a GPU's memory."""
     return unit if unit.mig else replace(unit, memory=unit.gpu.usable)
 
 
 def given(unit: GpuUnit, device: Device) -> GpuUnit:
-    """What a claim was given of a device that claims share; the unit itself of another device."""
+    """A claim's part of a device shared by claims; the unit itself for other devices."""
     if not device.allow_multiple:
         return unit
     return replace(
@@ -180,7 +180,7 @@ def split(unit: GpuUnit, share: NvidiaShare) -> list[GpuUnit]:
 
 
 def first_shares(units: Iterable[GpuUnit], share: NvidiaShare) -> list[GpuUnit]:
-    """One share of each device that is large enough for one."""
+    """One share of each device that is large enough."""
     counts = [(unit, replica_count(unit, share)) for unit in units]
     return [_share(unit, share, 0, count) for unit, count in counts if count]
 
@@ -203,7 +203,7 @@ def device_env(units: Sequence[GpuUnit]) -> dict[str, str]:
 
 
 def share_env(units: Sequence[GpuUnit]) -> dict[str, str]:
-    """The container's GPUs and the size of its share of each, for information: it limits nothing."""
+    """The container's GPUs and the size of its share of each, for information only: it limits nothing."""
     devices = units_by_device(units).values()
     return {
         **device_env(units),
@@ -213,10 +213,10 @@ def share_env(units: Sequence[GpuUnit]) -> dict[str, str]:
 
 
 def kind_of_share(resource: str, share: NvidiaShare | None, unit: GpuUnit) -> str:
-    """The same for units that may be held beside each other; empty for a whole device.
+    """Equal for units that can be held at the same time; empty for a whole device.
 
-    Limits belong to it: where a reload changes them, the shares of both sizes together would exceed the GPU. Claims
-    have limits of their own, which are added up.
+    It contains the limits: after a reload that changes them, the shares of both sizes together would exceed the GPU.
+    Claims have their own limits, which are added up.
     """
     if share is None:
         return ""
@@ -232,7 +232,7 @@ def check_request(resource: str, most: int, units: Sequence[GpuUnit]) -> None:
 
 
 def check_list_size(resource: str, whole: Sequence[GpuUnit], share: NvidiaShare | None, suffix: int = 0) -> None:
-    """PluginError when the list would be too long for the kubelet; ids are `suffix` bytes longer than `split`'s."""
+    """PluginError if the list would be too long for the kubelet; ids are `suffix` bytes longer than `split`'s."""
     if share is None:
         return
     counts = [replica_count(unit, share) for unit in whole]
@@ -253,7 +253,7 @@ def check_list_size(resource: str, whole: Sequence[GpuUnit], share: NvidiaShare 
 
 
 def _amount(device: Device, name: str, whole: int) -> int:
-    """What the claim was given of a capacity; of one that still has its policy, what a claim gets that does not say."""
+    """A claim's amount of a capacity; while that still has its policy, the amount for a claim that specifies none."""
     capacity = device.capacity.get(name)
     if capacity is None:
         return whole
@@ -266,7 +266,7 @@ def _share(unit: GpuUnit, share: NvidiaShare, number: int, count: int) -> GpuUni
 
 
 def replica_count(unit: GpuUnit, share: NvidiaShare) -> int:
-    """As configured, else as often as the configured sizes fit into the device."""
+    """The number of replicas: as configured, otherwise as many shares as fit into the device."""
     if share.replicas:
         return share.replicas
     counts = [unit.memory // share.memory_bytes] if share.memory_bytes else []

@@ -27,7 +27,7 @@ __all__ = ["CUDA_VERSION", "DRIVER_VERSION", "MACHINES", "MachineModel", "load",
 
 _GIB = 2**30
 DRIVER_VERSION, CUDA_VERSION = "580.95.05", "13.0"
-_FIRST_INSTANCE = 7  # the driver counts the smallest instances from there
+_FIRST_INSTANCE = 7  # the driver numbers the smallest instances from here
 _PROFILE = re.compile(r"(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.(?P<gigabytes>\d+)gb(?:[+.-][a-z]+)*")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LISTED = re.compile(r"GPU (?P<index>\d+): (?P<model>.+?) \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\)")
@@ -50,7 +50,7 @@ class MachineModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(name: str) -> GpuSnapshot:
-    """A built-in machine by its name, or one by the path of a file with the output of `nvidia-smi topo -m`."""
+    """A built-in machine by its name, or the machine in a file with the output of `nvidia-smi topo -m`."""
     if name in MACHINES:
         return _from_model(name, MACHINES[name])
     if "/" not in name:
@@ -64,7 +64,7 @@ def load(name: str) -> GpuSnapshot:
 
 
 def _read_file(path: Path) -> str:
-    """Refuses devices and pipes, which may never end."""
+    """The content of a file; rejects devices and pipes, which can be endless."""
     if path.exists() and not path.is_file():
         raise ConfigError(f"cannot read {path}: it is not a regular file")
     return path.read_text(encoding="utf-8")
@@ -94,12 +94,12 @@ def _mig_device(gpu: Gpu, index: int, profile: str) -> MigDevice:
 
 
 def _slice_multiprocessors(whole: int) -> int:
-    """An even number: 14 of an A100's 108, 16 of an H100's 132, 18 of a B200's 148."""
+    """An even number of multiprocessors: 14 of an A100's 108, 16 of an H100's 132, 18 of a B200's 148."""
     return (whole + 8) // 16 * 2
 
 
 def _stable_uuid(kind: str, name: str) -> str:
-    """The same for the same name everywhere."""
+    """The same UUID for the same name everywhere."""
     digits = digest([kind, name], 32)
     return f"{kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -148,7 +148,7 @@ def _gpu(name: str, machine: MachineModel, index: int) -> Gpu:
 
 
 def _pci(bus: str) -> str:
-    """`5d` is a bus of the first PCI domain, `0018:01` one of another."""
+    """`5d` is a bus of the first PCI domain, `0018:01` a bus of another."""
     return f"{bus}:00.0" if ":" in bus else f"0000:{bus}:00.0"
 
 
@@ -157,7 +157,7 @@ def _pair(one: Gpu, other: Gpu) -> tuple[str, str]:
 
 
 def _from_topology(name: str, text: str) -> GpuSnapshot:
-    """From the table of `nvidia-smi topo -m`; lines of `nvidia-smi -L` in the same file give models and UUIDs."""
+    """The machine in a table of `nvidia-smi topo -m`; lines of `nvidia-smi -L` in the file add models and UUIDs."""
     text = _ANSI.sub("", text)
     listed = {int(match["index"]): match for match in _LISTED.finditer(text)}
     rows = {int(match[1]): match[2].split() for match in re.finditer(r"^GPU(\d+)[ \t]+(.+)$", text, re.MULTILINE)}
@@ -201,7 +201,7 @@ def _numa_nodes(text: str, rows: dict[int, list[str]]) -> dict[int, int]:
 def _link(name: str, cells: list[str], same_numa: bool) -> GpuLink:
     cell = cells[0] if cells else ""
     nvlinks = _NVLINK.fullmatch(cell)
-    if nvlinks:  # the table then has no PCIe level
+    if nvlinks:  # the table then contains no PCIe level
         return GpuLink(PcieLevel.NODE if same_numa else PcieLevel.SYS, int(nvlinks[1]))
     if cell not in PcieLevel.__members__:
         raise ConfigError(
@@ -263,7 +263,7 @@ _B200 = MachineModel(
     capability=(10, 0),
     multiprocessors=148,
     numa=(0, 0, 0, 0, 1, 1, 1, 1),
-    buses="18 2a 3a 5d 9a ab ba db",  # as on the H100's board: addresses differ between makers
+    buses="18 2a 3a 5d 9a ab ba db",  # as on the H100's board: addresses differ between manufacturers
     nvlinks=lambda _, __: 18,
     level=_by_socket,
 )
@@ -319,8 +319,8 @@ MACHINES = {
     ),
     "hgx-b200": _B200,
     "hgx-b200-mig": replace(_B200, mig=("1g.23gb," * 7,) * 8),
-    # One compute tray of an NVL72: two superchips, each GPU in a PCI domain of its own. The NVLinks to other trays are
-    # not part of the machine.
+    # One compute tray of an NVL72: two superchips, each GPU in its own PCI domain. The NVLinks to other trays are not
+    # part of the machine.
     "gb200": MachineModel(
         model="NVIDIA GB200",
         memory=189471,

@@ -54,7 +54,7 @@ class SimulatedDriver:
         self._without_events: set[str] = set()
         self._failing_events = ""
         self._event_sets: list[SimulatedEvents] = []
-        self.reads = 0  # how often it was read
+        self.reads = 0  # number of reads
 
     def read(self) -> GpuSnapshot:
         with self._lock:
@@ -81,7 +81,7 @@ class SimulatedDriver:
             return GpuUse(sum(process.memory or 0 for process in processes), processes)
 
     def load(self) -> DriverLoad:
-        """The same for every process until the machine boots: restarts of a daemon can be rehearsed."""
+        """The same for every process until the machine reboots, so that restarts of a daemon can be rehearsed."""
         return DriverLoad(boot_id(), self.name)
 
     def events(self, uuids: tuple[str, ...]) -> "SimulatedEvents":
@@ -92,7 +92,7 @@ class SimulatedDriver:
             return SimulatedEvents(self._lock, self._event_sets, frozenset(uuids), self._without_events & set(uuids))
 
     def switch_log(self) -> Path | None:
-        """None: its events come like the others."""
+        """None: its events arrive like all others."""
         return None
 
     def cards_on_bus(self) -> str:
@@ -189,7 +189,7 @@ class SimulatedDriver:
         return f"row remapping {state} on {uuid}"
 
     def _fabric(self, _: str, arguments: Mapping[str, str]) -> str:
-        """Of all GPUs: they have one fabric manager."""
+        """A fault of all GPUs, which have one fabric manager."""
         state = arguments.get("state", "")
         if state not in ("gone", "back"):
             raise PluginError(f"state must be gone or back, got {state!r}")
@@ -200,7 +200,7 @@ class SimulatedDriver:
         return f"the fabric manager is {state}"
 
     def _events(self, _: str, arguments: Mapping[str, str]) -> str:
-        """Of all GPUs: no event set can be made, and those that are there end."""
+        """A fault of all GPUs: no event set can be created, and existing ones end."""
         state = arguments.get("state", "")
         if state not in ("failing", "back"):
             raise PluginError(f"state must be failing or back, got {state!r}")
@@ -221,7 +221,7 @@ class SimulatedDriver:
         return f"MIG devices of {uuid}: {profiles or 'none'}"
 
     def _process(self, uuid: str, arguments: Mapping[str, str]) -> str:
-        """A process of this machine uses the GPU from now on; with mib=0 no longer."""
+        """Makes a process of this machine use the GPU; with mib=0 no longer."""
         pid, mebibytes = _number("pid", arguments), _number("mib", arguments)
         self._processes.setdefault(uuid, {}).pop(pid, None)
         if mebibytes:

@@ -1,8 +1,8 @@
-"""Stored answers of the kubelet: the CDI names of GPUs in them, and those that lead to another GPU by now.
+"""Stored answers of the kubelet: the CDI names of GPUs in them, and those that now lead to another GPU.
 
-A UUID stays that of its GPU. A minor number, as in /dev/nvidia3, and an index are counted again when the driver is
-loaded: if a GPU does not come back, or another is found first, a container that is started again would get a GPU that
-may be another pod's.
+A UUID always belongs to the same GPU. Minor numbers, as in /dev/nvidia3, and indexes are reassigned when the driver is
+loaded: if a GPU does not return, or another is found first, a restarted container would get a GPU that could be another
+pod's.
 """
 
 import re
@@ -21,9 +21,9 @@ _INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
 
 
 class MovedGpu(msgspec.Struct, frozen=True):
-    """A GPU that a container gets when it is started again, though it was given another one.
+    """A GPU that a container gets after a restart, although another one was allocated to it.
 
-    `cdi_name` is the one in its answer that leads there, which need not be written; empty for a node or a variable.
+    `cdi_name` is the name in its answer that leads there, which can be omitted; empty for a node or a variable.
     """
 
     uuid: str
@@ -41,7 +41,7 @@ def cdi_names(stored: StoredAllocation) -> list[str]:
 
 
 def classes(vendor: str, allocations: Iterable[StoredAllocation]) -> set[str]:
-    """The classes, as `gpu`, of the CDI names of this vendor that containers were given."""
+    """The classes, such as `gpu`, of the CDI names of this vendor that containers were given."""
     names = (name for stored in allocations for name in cdi_names(stored))
     kinds = {name.partition("=")[0] for name in names}
     return {kind.removeprefix(f"{vendor}/") for kind in kinds if kind.startswith(f"{vendor}/")}
@@ -68,7 +68,7 @@ def moved_gpus(vendor: str, allocations: Iterable[StoredAllocation], gpus: Seque
 
 
 def _indexes(vendor: str, stored: StoredAllocation) -> Iterator[tuple[str, str]]:
-    """The indexes by which GPUs were given, with the CDI names that have them."""
+    """The indexes by which GPUs were given, with the CDI names that contain them."""
     for index in stored.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","):
         if _INDEX.fullmatch(index):
             yield index, ""

@@ -1,7 +1,7 @@
-"""Errors of NVSwitches (SXids): the driver writes them into the kernel's log, and nowhere else.
+"""Errors of NVSwitches (SXids), which the driver reports only in the kernel's log.
 
-The log is followed from the moment it is opened; what came before may have been mended by a reset. It is a file
-descriptor of the event loop: while the kernel is silent nothing happens here.
+The log is followed from the moment it is opened, because a reset can have fixed earlier errors. It is a file descriptor
+of the event loop: while the kernel logs nothing, nothing happens here.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ __all__ = ["SwitchLog"]
 
 logger = logging.getLogger(__name__)
 
-_RECORD_LIMIT = 8192  # octets; the kernel refuses to read into less
+_RECORD_LIMIT = 8192  # octets; the kernel rejects reads into a smaller buffer
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9A-Fa-f:.]+)\): (?P<code>\d+), (?P<kind>[\w-]+)")
 
 
 class SwitchLog:
-    """Passes fatal errors on as events of the switch; others are logged, since the fabric goes on."""
+    """Passes fatal errors on as events of the switch; other errors are only logged, because the fabric continues."""
 
     def __init__(self, on_event: Callable[[GpuEvent], None]) -> None:
         self._on_event = on_event
@@ -34,7 +34,7 @@ class SwitchLog:
         self._problems = LogOnce(logger)
 
     def follow(self, path: Path | None) -> None:
-        """None where the machine has no NVSwitch. A log that cannot be opened is tried again with the next call."""
+        """Follows the log; None without NVSwitches. If a log cannot be opened, the next call tries again."""
         if path is None or self._descriptor is not None:
             return
         try:
@@ -43,7 +43,7 @@ class SwitchLog:
             reason = f"cannot read {path}: {error.strerror}"
             self._problems.warning("errors of NVSwitches are not seen", reason, extra={"error": reason})
             return
-        with suppress(OSError):  # a pipe has no end to go to
+        with suppress(OSError):  # a pipe cannot seek to its end
             os.lseek(descriptor, 0, os.SEEK_END)
         self._descriptor = descriptor
         self._problems.recovered()

@@ -1,4 +1,4 @@
-"""Whole devices, and time-slicing: containers take turns, and every one may use all the memory."""
+"""Whole devices, and time-slicing: containers take turns, and each can use all the memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["TimeSlicing"]
 
 
 class TimeSlicing:
-    """A `SharingBackend`; without `share` that of whole devices."""
+    """A `SharingBackend`; without `share`, for whole devices."""
 
     is_lasting = True
 
@@ -28,7 +28,7 @@ class TimeSlicing:
         return [unit for unit in whole if share is None or sharing.replica_count(unit, share)]
 
     def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
-        """As many claims as there are shares. Their memory is added up where they ask for some, and never limited."""
+        """One claim per share. Their requested memory is added up, but never limited."""
         if self._share is None:
             return {}
         turns = share_capacity.slots(sharing.replica_count(unit, self._share), self._share.most)
@@ -38,11 +38,11 @@ class TimeSlicing:
         return ""
 
     def note(self, unit: GpuUnit) -> str:
-        """Without sizes: they would look like limits."""
+        """Without sizes, which would look like limits."""
         return "time-slicing: containers take turns, memory is not limited" if self._share else ""
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """No sizes, as nothing limits a container to them."""
+        """Contains no sizes, because nothing limits a container to them."""
         if self._share and units[0].replica is not None:
             sharing.check_request(self._resource, self._share.most, units)
         return ContainerExtras(env=sharing.device_env(units))
@@ -54,7 +54,7 @@ class TimeSlicing:
         return True
 
     def release(self, keys: Sequence[str]) -> None:
-        """A container has no files."""
+        """Does nothing: a container has no files."""
 
     def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
         return ()

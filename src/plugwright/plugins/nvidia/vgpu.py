@@ -1,8 +1,8 @@
 """vgpu: shares whose limits a library enforces inside every process of the container.
 
-The size of a share is in its id, so the kubelet's own allocation has all the information; that of a claim is what the
-scheduler gave it. The library counts memory inside the container's own processes, so it stops only those that do not
-try to evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
+The id of a share contains its size, so the kubelet's own allocation has all the information; a claim's size comes from
+the scheduler. The library counts memory in the container's own processes, so it only restricts those that do not try to
+evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 _MIB = 2**20
 _PAUSE = 10.0  # seconds between two measurements while a share is in use
-_UNUSED = 3  # times that while none is
+_UNUSED = 3  # multiple of that pause while none is
 _LOOK_LIMIT = 10.0  # seconds
 
 
 class LimiterLibrary(Protocol):
-    compute: str  # what becomes of the percentage, for `plugwright status`
+    compute: str  # the effect of the percentage, for `plugwright status`
     limits_compute: bool
 
     def fault(self, unit: GpuUnit) -> str:
@@ -47,28 +47,28 @@ class LimiterLibrary(Protocol):
         ...
 
     def extras(self, share: ContainerShare) -> ContainerExtras:
-        """OSError where the files cannot be made."""
+        """The extras of a container; OSError if the files cannot be made."""
         ...
 
     def renew(self, name: str) -> bool:
-        """Empties what a container writes to; False if a file that its answer names is missing."""
+        """Empties the files to which a container writes; False if a file named in its answer is missing."""
         ...
 
-    usage_path: str  # of the usage file in containers; empty if what they use is not measured
+    usage_path: str  # of the usage file in containers; empty if their use is not measured
 
     def containers(self, names: Collection[str] = ()) -> dict[str, CountedContainer]:
-        """The containers whose limiter has counted anything, and those with these names; OSError."""
+        """The containers whose limiter has counted something, and those with these names; OSError."""
         ...
 
     def discard(self, name: str) -> None:
-        """Deletes the files of a container that is gone."""
+        """Deletes the files of a removed container."""
         ...
 
 
 class VgpuSharing:
     """A `SharingBackend`."""
 
-    is_lasting = False  # every container begins with an empty usage file
+    is_lasting = False  # every container starts with an empty usage file
 
     def __init__(self, resource: str, share: NvidiaShare, proc: Path = Path("/proc"), pause: float = _PAUSE) -> None:
         self._resource, self._share, self._pause = resource, share, pause
@@ -96,7 +96,7 @@ class VgpuSharing:
         return [unit for unit in whole if sharing.replica_count(unit, self._share)]
 
     def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
-        """Without a percentage where the library does not limit that: it would keep claims out for nothing."""
+        """The capacities; no percentage if the library does not limit it, which would exclude claims needlessly."""
         [share] = sharing.first_shares([unit], self._share)
         memory = share_capacity.any_memory(unit, share, self._share.most)
         percent = share_capacity.any_percent(share, self._share.most)
@@ -111,11 +111,11 @@ class VgpuSharing:
         return f"vgpu, {NOT_CONFINED}: the limiter runs in the tenant's own process; {self._library.compute}"
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """A claim may be prepared again while its containers run; its files are its own, and new at first."""
+        """The extras. A claim can be prepared again while its containers run; its own files are new at first."""
         return self._extras(units, is_fresh=not any(unit.share_id for unit in units))
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """As `extras`, for a container that may be running with these units: what it has used stays counted."""
+        """Like `extras`, for a container that could be running with these units: its use stays counted."""
         return self._extras(units, is_fresh=False)
 
     def renew(self, units: Sequence[GpuUnit]) -> bool:
@@ -127,7 +127,7 @@ class VgpuSharing:
             raise PluginError(f"{self._resource}: cannot prepare a vgpu share: {error}") from error
 
     def release(self, keys: Sequence[str]) -> None:
-        """Of one request, or of several, which had a share each."""
+        """Releases the files of one request, or of several, each with its own share."""
         for name in sorted({_name(keys), *(_name([key]) for key in keys)}):
             self._library.discard(name)
 
@@ -135,7 +135,7 @@ class VgpuSharing:
         return self._watch.usage(_name(keys))
 
     async def follow(self, changed: Callable[[], object], driver: GpuUser) -> None:
-        """Measures what containers use; `fault` is looked up with every list."""
+        """Measures the use by containers; `fault` is checked with every list."""
         while self._library.usage_path:
             is_used = False
             try:
@@ -149,7 +149,7 @@ class VgpuSharing:
             await asyncio.sleep(self._pause if is_used else _UNUSED * self._pause)
 
     def _extras(self, units: Sequence[GpuUnit], is_fresh: bool) -> ContainerExtras:
-        if units[0].replica is not None:  # else the scheduler has kept to what a claim may have
+        if units[0].replica is not None:  # otherwise the scheduler has enforced the limits of claims
             sharing.check_request(self._resource, self._share.most, units)
         devices = device_shares(units)
         if is_fresh:
@@ -168,5 +168,5 @@ class VgpuSharing:
 
 
 def _name(keys: Sequence[str]) -> str:
-    """The kubelet may allocate the same devices again: the same units have the same files."""
+    """A name for files. The kubelet can allocate the same units again, which then have the same files."""
     return digest(keys, 24)

@@ -1,7 +1,7 @@
-"""Our own limiter for vgpu shares: two libraries that stand in for the driver's libcuda.so.1 and libnvidia-ml.so.1.
+"""Our own limiter for vgpu shares: two libraries that replace the driver's libcuda.so.1 and libnvidia-ml.so.1.
 
-They are built from `native/vgpu` and are no part of this package. Containers have a copy mounted that is named after
-its content: an upgrade never changes a library under a running program.
+They are built from `native/vgpu` and are not part of this package. Containers mount a copy named after its content, so
+an upgrade never changes a library under a running program.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -44,7 +44,7 @@ class BuiltinLibrary:
         return ""
 
     def extras(self, share: ContainerShare) -> ContainerExtras:
-        """The read-only file is what counts; of HAMi's variables those that are tighter."""
+        """The extras. The read-only file is decisive; of HAMi's variables, tighter values apply."""
         memory = enumerate(device.mebibytes for device in share.devices)
         limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{mebibytes}m" for number, mebibytes in memory}
         limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_CONTAINER_DIRECTORY}/usage"
@@ -76,7 +76,7 @@ class BuiltinLibrary:
             try:
                 limits = read_limits(self._files.path("limits", f"{name}.builtin"))
                 yield name, CountedContainer(limits, read_usage(self._files.path("usage", name), len(limits)))
-            except (OSError, ValueError):  # given back meanwhile
+            except (OSError, ValueError):  # deleted in the meantime
                 continue
 
     def discard(self, name: str) -> None:
@@ -84,7 +84,7 @@ class BuiltinLibrary:
         self._files.discard("usage", name)
 
     def _installed(self, soname: str) -> Path:
-        """The copy of a library; the source is read again only when it has changed."""
+        """The copy of a library; the source is read again only after changes."""
         source = self._source / soname
         status = source.stat()
         stamp = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,8 +1,8 @@
-"""The files that containers with vgpu shares have mounted: limits, usage, locks, libraries.
+"""The files mounted into containers with vgpu shares: limits, usage, locks, libraries.
 
-All are below one directory of root's that no other user can enter: what a container may write to is reached through its
-mount alone, and no tenant can put a link in its place. They stay when the daemon ends, because the kubelet mounts them
-again when a container restarts.
+All are below one root-owned directory that no other user can enter: files to which a container can write are reached
+only through its mount, and no tenant can replace them by a link. They stay when the daemon ends, because the kubelet
+mounts them again when a container restarts.
 """
 
 import os
@@ -22,19 +22,19 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE = 0o700
 _MOST_FILES = 1024
-_SMALL = 2**20  # bytes; a container may have left a terabyte
+_SMALL = 2**20  # bytes; a container can have left a terabyte
 
 
 class TenantFiles:
-    """OSError and PluginError where a file cannot be had as it must be."""
+    """The files of containers; OSError and PluginError if a file cannot be created as required."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._writing = threading.Lock()  # files are written ahead while containers are given theirs
-        self._made: set[Path] = set()  # private directories; from then on only root can change them
+        self._writing = threading.Lock()  # files are written ahead while containers get theirs
+        self._made: set[Path] = set()  # private directories, which from then on only root can change
 
     def directory(self, path: Path, mode: int = _PRIVATE) -> Path:
-        """Makes a directory of exactly this mode; one that is a link or belongs to another user is refused."""
+        """Makes a directory with exactly this mode; rejects a link and a directory of another user."""
         if path in self._made and not path.is_symlink() and path.is_dir():
             return path
         if path != self._root and path.is_relative_to(self._root):
@@ -55,7 +55,7 @@ class TenantFiles:
         return path
 
     def has(self, *names: str) -> bool:
-        """Whether there is such a regular file, and no link in its place."""
+        """Whether this regular file exists, and not a link in its place."""
         try:
             return stat.S_ISREG(self._root.joinpath(*names).lstat().st_mode)
         except OSError:
@@ -65,7 +65,7 @@ class TenantFiles:
         return self._root.joinpath(*names)
 
     def opened(self, directory: str) -> list[str]:
-        """The names of the files that a container has written to, at most `_MOST_FILES`."""
+        """The names of the files to which a container has written, at most `_MOST_FILES`."""
         try:
             with os.scandir(self._root / directory) as entries:
                 used = (entry.name for entry in entries if entry.stat(follow_symlinks=False).st_size)
@@ -83,7 +83,7 @@ class TenantFiles:
         return path
 
     def writable_file(self, *names: str, fresh: bool) -> Path:
-        """A file that its container may write to. A fresh one is empty, and the last container's is deleted."""
+        """A file to which its container can write. A fresh one is empty, and replaces the last container's."""
         path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
         with self._writing:
             if not fresh and path.exists():
@@ -97,7 +97,7 @@ class TenantFiles:
         return path
 
     def writable_directory(self, *names: str, fresh: bool) -> Path:
-        """A directory that its container may write to. A fresh one is empty, and the last container's is deleted."""
+        """A directory to which its container can write. A fresh one is empty, and replaces the last container's."""
         path = self._root.joinpath(*names)
         with self._writing:
             if fresh:
@@ -105,11 +105,11 @@ class TenantFiles:
             return self.directory(path, 0o777)
 
     def discard(self, *names: str) -> None:
-        """Deletes a file or directory of a container that is gone; none is there if it never came so far."""
+        """Deletes a file or directory of a removed container, if it exists."""
         self._discard(self._root.joinpath(*names))
 
     def _discard(self, path: Path) -> None:
-        """A small file is deleted; others are moved away, and deleted in a thread: there may be a million of them."""
+        """Deletes a small file; moves others away to delete them in a thread, as there can be a million."""
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -123,7 +123,7 @@ class TenantFiles:
 
 
 def _empty(directory: Path) -> None:
-    """Also of what an earlier daemon did not get to the end of."""
+    """Empties a directory, including leftovers of an earlier daemon."""
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

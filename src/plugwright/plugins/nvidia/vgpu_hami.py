@@ -1,4 +1,4 @@
-"""HAMi's limiter library for vgpu shares: the operator brings it, and its containers have HAMi's layout.
+"""HAMi's limiter library for vgpu shares: the operator provides it, and its containers have HAMi's layout.
 
 It is preloaded into every program of the container, counts memory there and slows kernels down. Containers get their
 limits as environment variables and as a read-only file, which takes precedence.
@@ -16,9 +16,9 @@ from plugwright.plugins.nvidia.vgpu_watch import CountedContainer
 
 __all__ = ["HamiLibrary"]
 
-_LIBRARY_DIRECTORY = "/usr/local/vgpu"  # where HAMi's libraries and tools look, and where it is on the host
+_LIBRARY_DIRECTORY = "/usr/local/vgpu"  # the directory of HAMi's libraries and tools, also on the host
 _LOCKS = "/tmp/vgpulock"
-_OVERRIDE = "/overrideEnv"  # KEY=VALUE lines, which the library prefers to the environment
+_OVERRIDE = "/overrideEnv"  # KEY=VALUE lines, which override the environment
 _PRELOAD = "/etc/ld.so.preload"
 
 
@@ -26,7 +26,7 @@ class HamiLibrary:
     """A `LimiterLibrary`."""
 
     limits_compute = True
-    usage_path = ""  # its cache has another layout: what its containers use is not measured
+    usage_path = ""  # its cache has another layout: its containers' use is not measured
     compute = "kernels are slowed down in the tenant's own process"
 
     def __init__(self, config: NvidiaVgpu) -> None:
@@ -78,7 +78,7 @@ class HamiLibrary:
     def _mounts(self, share: ContainerShare, limits: Mapping[str, str]) -> tuple[Mount, ...]:
         # The file itself instead of a link to the newest: replacing a library under a running program crashes it.
         library = self._library.resolve(strict=True)
-        # The container writes there: usage that an earlier container counted must not count for this one.
+        # The container writes there: usage counted by an earlier container must not count for this one.
         cache = self._files.writable_directory("containers", share.name, fresh=share.is_fresh)
         locks = self._files.directory(Path(self._config.locks or f"{self._config.root}/locks"), 0o1777)
         lines = "".join(f"{key}={limits[key]}\n" for key in sorted(limits))

@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 class DeviceShare(msgspec.Struct, frozen=True):
-    """What one container has of one device: the sum of its units."""
+    """One container's part of one device: the sum of its units."""
 
     uuid: str
     mebibytes: int
@@ -22,7 +22,7 @@ class DeviceShare(msgspec.Struct, frozen=True):
 
 
 class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container has. The same units have the same `name`; a fresh container has used nothing yet."""
+    """One container's shares. The same units have the same `name`; a fresh container has used nothing yet."""
 
     name: str
     devices: Sequence[DeviceShare]
@@ -35,7 +35,7 @@ def sized_id(unit: GpuUnit) -> str:
 
 
 def device_shares(units: Sequence[GpuUnit]) -> list[DeviceShare]:
-    """In the order in which a program in the container counts devices."""
+    """Shares in the order in which a program in the container counts devices."""
     return [
         DeviceShare(uuid, sum(unit.memory // _MIB for unit in parts), min(100, sum(unit.percent for unit in parts)))
         for uuid, parts in sharing.units_by_device(units).items()

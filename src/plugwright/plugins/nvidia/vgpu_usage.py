@@ -1,7 +1,7 @@
-"""Reads what our limiter counts: the usage file of a container, and the limits beside it.
+"""Reads the counts of our limiter: the usage file of a container, and the limits next to it.
 
-The container may write anything into its usage file, and lock any part of it: the numbers are for information, and
-whether a share is exceeded is asked of the driver. The layout is that of `struct usage` in `native/vgpu/share.c`.
+The container can write anything into its usage file, and lock any part of it: the numbers are for information, and only
+the driver's numbers decide whether a share is exceeded. The layout is that of `struct usage` in `native/vgpu/share.c`.
 """
 
 import fcntl
@@ -23,16 +23,16 @@ _RECORD_COUNT = _USED + 8 * _PROCESSES * (_GPUS + 3)
 _RECORD = struct.Struct(f"=QQQiiII{_PROCESSES // 8}s")
 _PEAKS = _RECORD_COUNT + 8 + _RECORDS * _RECORD.size
 _END = _PEAKS + 16 * _GPUS
-_FIRST_LOCK = 1  # the byte that the owner of slot 0 has locked
+_FIRST_LOCK = 1  # the byte locked by the owner of slot 0
 _LOCK = struct.Struct("=hhxxxxqqixxxx")  # struct flock of 64-bit Linux
 _F_OFD_GETLK = 36
-_LOST = -1  # the owner of a record that has ended, while others hold the memory
+_LOST = -1  # the owner of a record that has ended while others hold the memory
 _LARGEST = 2**63 - 1
 _LIMITS_SIZE = 16 * 80
 
 
 class GpuCount(msgspec.Struct, frozen=True):
-    """Of one GPU, in bytes, by the limiter; None if the container's limiter is too old to count it."""
+    """The limiter's counts for one GPU, in bytes; None if the container's limiter is too old to count them."""
 
     used: int = 0
     peak: int | None = 0
@@ -40,21 +40,21 @@ class GpuCount(msgspec.Struct, frozen=True):
 
 
 class ContainerCount(msgspec.Struct, frozen=True):
-    """Of the living processes of one container; `gpus` in the order of the limits."""
+    """The counts of the running processes of one container; `gpus` in the order of the limits."""
 
     processes: int
     gpus: tuple[GpuCount, ...]
 
 
 def read_limits(path: Path) -> dict[str, int]:
-    """By UUID, in the order of the file. OSError, ValueError."""
+    """The limits by UUID, in the order of the file. OSError, ValueError."""
     with path.open("rb") as file:
         lines = file.read(_LIMITS_SIZE).decode("ascii").splitlines()
     return {uuid: int(size) for uuid, size in (line.split(" ") for line in lines[:_GPUS])}
 
 
 def read_usage(path: Path, gpus: int) -> ContainerCount | None:
-    """None if the file is not the limiter's; OSError. A file that no process has opened yet is empty."""
+    """The counts; None if the file is not the limiter's; OSError. A file that no process has opened yet is empty."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -75,7 +75,7 @@ def _read(descriptor: int, gpus: int) -> ContainerCount | None:
         living = [slot for slot in range(slots) if states[slot] and _is_locked(descriptor, _FIRST_LOCK + slot)]
         used = [_numbers(descriptor, _USED + 8 * _PROCESSES * gpu, slots) for gpu in range(gpus)]
         lost = list(_lost_records(descriptor)) if living else []
-        # A file that an earlier limiter made is shorter.
+        # A file made by an earlier limiter is shorter.
         is_complete = os.fstat(descriptor).st_size >= _END
         peaks: Sequence[int | None] = _numbers(descriptor, _PEAKS, 2 * _GPUS) if is_complete else (None,) * 2 * _GPUS
     except struct.error:  # cut off
@@ -103,7 +103,7 @@ def _lost_records(descriptor: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_locked(descriptor: int, byte: int) -> bool:
-    """Whether the process with this slot is alive, in whichever PID namespace."""
+    """Whether the process with this slot is running, in whichever PID namespace."""
     question = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     answer: bytes = fcntl.fcntl(descriptor, _F_OFD_GETLK, question)
     return int(_LOCK.unpack(answer)[0]) != fcntl.F_UNLCK

@@ -1,8 +1,8 @@
-"""Measures what containers with vgpu shares use, and finds those that exceed their limit.
+"""Measures the use by containers with vgpu shares, and finds those that exceed their limit.
 
 A tenant's process can evade the limiter's count, but not the driver's. A process belongs to the container whose usage
-file is mounted in it, which `/proc` tells: the daemon needs the node's PID namespace (`hostPID`). Without it
-the driver's count is not known, and no share is reported as exceeded.
+file it has mounted, as shown by `/proc`: the daemon needs the node's PID namespace (`hostPID`). Without it the driver's
+count is unknown, and no share is reported as exceeded.
 """
 
 import logging
@@ -26,7 +26,7 @@ __all__ = ["CountedContainer", "GpuUser", "ShareWatch"]
 
 logger = logging.getLogger(__name__)
 
-# Bytes beyond a limit that are no incident: what the driver takes between two looks of the limiter.
+# Bytes beyond a limit that are not an incident: memory taken by the driver between two checks of the limiter.
 _SLACK = 32 * 2**20
 _MOST_PIDS = 8  # in a log line
 _MOUNTS_SIZE, _GROUPS_SIZE = 2**20, 4096
@@ -35,26 +35,26 @@ _UNSEEN = "processes on shared GPUs belong to no container that this daemon can 
 
 
 class CountedContainer(msgspec.Struct, frozen=True):
-    """A container's limits by UUID, and the limiter's count; None if that cannot be read."""
+    """A container's limits by UUID, and the limiter's count; None if unreadable."""
 
     limits: Mapping[str, int]
     count: ContainerCount | None
 
 
-# Those whose limiter has counted anything, and those with these names; OSError.
+# The containers whose limiter has counted something, and those with these names; OSError.
 CountContainers = Callable[[Collection[str]], Mapping[str, CountedContainer]]
 
 
 class GpuUser(Protocol):
-    """The part of a `GpuDriver` that is needed here."""
+    """The required part of a `GpuDriver`."""
 
     def use(self, uuid: str) -> GpuUse | None: ...
 
 
 class ShareWatch:
-    """`look` is called in a thread, one at a time; everything else from any thread.
+    """`look` is called in a thread, one at a time; all other methods from any thread.
 
-    `mount_point` is where containers have their usage file, whose name is the container's here.
+    `mount_point` is the path of the usage file in containers; its name here is that of the container.
     """
 
     def __init__(self, mount_point: str, proc: Path = Path("/proc"), clock: Callable[[], float] = time.time) -> None:
@@ -66,11 +66,11 @@ class ShareWatch:
         return self._usages.get(name, ())
 
     def forget(self, name: str) -> None:
-        """Another container gets the name."""
+        """Discards a name's measurements, because another container gets the name."""
         self._usages = {other: usages for other, usages in self._usages.items() if other != name}
 
     def look(self, count: CountContainers, driver: GpuUser, uuids: Collection[str]) -> bool:
-        """Measures the containers with shares of these devices; whether any of them is in use."""
+        """Measures the containers with shares of these devices; returns whether any of them is in use."""
         uses = {uuid: _use(driver, uuid) for uuid in uuids}
         pids = {process.pid for use in uses.values() if use is not None for process in use.processes}
         owners = {pid: name for pid in pids if (name := self._container_of(pid))}
@@ -111,7 +111,7 @@ class ShareWatch:
         logger.error("a container exceeds its share of a GPU", extra=facts)
 
     def _container_of(self, pid: int) -> str:
-        """The name of the usage file that is mounted in the process; empty if there is none, or that cannot be read."""
+        """The name of the usage file mounted in the process; empty if there is none, or it cannot be read."""
         for line in self._read(pid, "mountinfo", _MOUNTS_SIZE).splitlines():
             fields = line.split(b" ", 5)
             if len(fields) == 6 and fields[4] == self._mount_point and not fields[3].endswith(b"//deleted"):
@@ -138,11 +138,11 @@ def _use(driver: GpuUser, uuid: str) -> GpuUse | None:
 
 
 def _compared(usage: ShareUsage, use: GpuUse, own: Sequence[GpuProcess], *, can_see: bool) -> ShareUsage:
-    """With the driver's count, if it is known: memory of unknown owners is nobody's, and not known to be none's."""
+    """The usage with the driver's count, if known. Memory of unknown owners could be anyone's."""
     sizes = [process.memory for process in own if process.memory is not None]
     if len(sizes) < len(own) or (not own and (usage.used or not can_see)):
         return usage
-    # Memory that processes share counts for each of them: by so much their sum may exceed what is in use.
+    # Shared memory counts for each process, so their sum can exceed the used memory by that amount.
     twice = max(0, sum(process.memory or 0 for process in use.processes) - use.used)
     total = sum(sizes)
     return replace(usage, driver=total, driver_peak=total, exceeded=total - twice > usage.limit + _SLACK)

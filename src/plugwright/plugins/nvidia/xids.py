@@ -1,7 +1,7 @@
-"""NVIDIA's Xid codes: what each means, and what has to happen before the GPU may be used again.
+"""NVIDIA's Xid codes: their meaning, and the condition under which the GPU can be used again.
 
 The actions follow the immediate action in NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors), one row per code.
-How they are applied to a GPU is `health`.
+`health` applies them to a GPU.
 """
 
 from enum import StrEnum
@@ -14,22 +14,22 @@ class XidAction(StrEnum):
     """The condition under which a GPU that reported an Xid is healthy again."""
 
     IGNORE = "ignore"  # it stays healthy: an application's error, or informational
-    PROBE = "probe"  # once all its health values are good
-    QUIET = "quiet"  # once they are good and no such Xid was reported for a while
-    RESET = "reset"  # after a reset: it was lost and is back, or the driver no longer recommends one
+    PROBE = "probe"  # once all its health values are normal
+    QUIET = "quiet"  # once they are normal and no such Xid was reported for a while
+    RESET = "reset"  # after a reset: it was lost and has returned, or the driver no longer recommends one
     FAIL = "fail"  # after `plugwright nvidia recover`
 
 
 class Xid(NamedTuple):
     code: int
-    meaning: str  # empty where the catalogue has no plain description
+    meaning: str  # empty if the catalogue has no simple description
     action: XidAction
 
 
 _ROWS = (
     # The catalogue's RESTART_APP, IGNORE and informational codes are IGNORE; RESET_GPU, RESTART_BM and RESTART_VM are
     # RESET, and so are 48 and 74 by their workflows and 167 and 169 by their names. PROBE is for codes that can be
-    # fatal or harmless: the driver's recovery action tells which.
+    # fatal or harmless: the driver's recovery action distinguishes them.
     Xid(8, "", XidAction.IGNORE),
     Xid(11, "invalid or corrupted push buffer", XidAction.IGNORE),
     Xid(13, "graphics engine exception", XidAction.IGNORE),

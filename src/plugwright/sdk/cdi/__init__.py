@@ -1,8 +1,7 @@
-"""The Container Device Interface: specs by which a container runtime turns device names into edits of a container.
+"""The Container Device Interface: specs that tell a container runtime how to edit a container for each device name.
 
-`spec` has the values, `files` their encoding and directory, `schema` reads files, `recreation` makes names again that
-containers have. The names below are all that a plugin
-author needs:
+`spec` contains the values, `files` their encoding and directory, `schema` reads files, and `recreation` restores the
+names that containers were given. Plugin authors need only these names:
 
     directory = cdi.SpecDirectory(Path("/var/run/cdi"), owner="my-plugin")
     edits = cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/st0")])

@@ -1,7 +1,7 @@
-"""CDI files: their encoding, and one writer's files in a directory of many.
+"""CDI files: their encoding, and the files of one owner in a directory shared by several.
 
-A spec gets the lowest version that has all it uses, because a runtime refuses a file whose version its library does not
-know yet. Files are written whole or not at all. What a file may contain is `schema`, loaded when one is read.
+A spec gets the lowest version that supports its content, because a runtime rejects a file whose version its library
+does not know yet. Files are written atomically. `schema`, loaded only when a file is read, defines their content.
 """
 
 import json
@@ -30,7 +30,8 @@ _VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1
 STATIC = Path("/etc/cdi")
 DYNAMIC = Path("/var/run/cdi")
 _ENDINGS = (".json", ".yaml")
-_MODE = 0o644  # runtimes and people who look are not all root
+_LARGEST = 4 * 2**20  # bytes; a spec of a hundred GPUs has a few hundred thousand
+_MODE = 0o644  # runtimes and users who read the files are not always root
 
 
 def minimum_version(spec: Spec) -> str:
@@ -59,7 +60,7 @@ def to_json(spec: Spec) -> str:
 
 
 def from_plain(plain: object) -> Spec:
-    """The spec in `plain`, the content of a JSON or YAML file; InvalidValue where a runtime would refuse it."""
+    """The spec in `plain`, the content of a JSON or YAML file; InvalidValue if a runtime would reject it."""
     from plugwright.sdk.cdi import schema  # loads msgspec
 
     if not isinstance(plain, Mapping):
@@ -83,7 +84,7 @@ def _has_new_rdt(rdt: IntelRdt | None) -> bool:
 
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:
-    """Without empty strings, lists and mappings. A number 0 is kept."""
+    """The fields by key, without empty strings, lists and mappings. A number 0 is kept."""
     plain: dict[str, object] = {}
     for name in value.__struct_fields__:
         content = getattr(value, name)
@@ -101,10 +102,10 @@ def _plain_content(name: str, content: object) -> object:
 
 
 class SpecDirectory(msgspec.Struct, frozen=True):
-    """One writer's files in a directory of many: `owner` is a part of their names.
+    """The files of one owner in a directory shared by several; `owner` is a part of their names.
 
-    Files stay when the writer ends: the kubelet uses a stored AllocateResponse again when a container restarts, which
-    fails if its CDI names are in no file. `remove` is for devices that no pod can hold any more.
+    Files stay when the owner ends: the kubelet reuses a stored AllocateResponse when a container restarts, which fails
+    if no file defines its CDI names. `remove` is for devices that no pod can still hold.
     """
 
     path: Path = DYNAMIC
@@ -120,7 +121,7 @@ class SpecDirectory(msgspec.Struct, frozen=True):
         return self.path / f"{_stem(kind, self.owner)}{part}.json"
 
     def write(self, spec: Spec, part: str = "") -> Path:
-        """Writes the spec whole; a file that has this content already is left alone, that of no devices is removed."""
+        """Writes the spec atomically; keeps an equal file, and removes the file of a spec without devices."""
         path = self.file(spec.kind, part)
         if not spec.devices:
             path.unlink(missing_ok=True)
@@ -133,24 +134,24 @@ class SpecDirectory(msgspec.Struct, frozen=True):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While inside, no other writer that asks for it changes files here: for reading one and writing it again."""
+        """Excludes other writers that use this lock, so that a file can be read and rewritten."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         with files.locked(self.path):
             yield
 
     def files(self) -> list[Path]:
-        """This owner's files: no other is ever removed."""
+        """This owner's files; files of other owners are never removed."""
         return [path for path in _specs_in(self.path) if self._owns(path)]
 
     def remove(self, keep: Iterable[Path] = ()) -> list[Path]:
-        """Removes this owner's files but those to keep; returns those removed."""
+        """Removes this owner's files except those in `keep`; returns the removed files."""
         removed = sorted(set(self.files()) - set(keep))
         for path in removed:
             path.unlink(missing_ok=True)
         return removed
 
     def _owns(self, path: Path) -> bool:
-        """A name alone could be another owner's: the kind inside says where the owner in it begins."""
+        """A name alone could be another owner's: the kind in the file shows where the owner starts in the name."""
         try:
             kind = read(path).kind
         except (OSError, InvalidValue):
@@ -160,10 +161,9 @@ class SpecDirectory(msgspec.Struct, frozen=True):
 
 def read(path: Path) -> Spec:
     """The spec of a JSON or YAML file."""
-    text = path.read_text(encoding="utf-8")
     try:
-        return from_plain(_parse(path, text))
-    except InvalidValue as error:
+        return from_plain(_parse(path, files.read(path, _LARGEST).decode()))
+    except (ValueError, RecursionError) as error:  # also a file that is too large, not regular or not UTF-8
         raise InvalidValue(f"{path}: {error}") from error
 
 
@@ -184,7 +184,7 @@ def _parse(path: Path, text: str) -> object:
             return json.loads(text)
         except ValueError as error:
             raise InvalidValue(f"not JSON: {error}") from error
-    import yaml  # only for files of others: ours are JSON
+    import yaml  # only for files of other owners: ours are JSON
 
     try:
         return yaml.safe_load(text)
@@ -194,6 +194,6 @@ def _parse(path: Path, text: str) -> object:
 
 def _has_content(path: Path, content: bytes) -> bool:
     try:
-        return path.read_bytes() == content and path.stat().st_mode & 0o777 == _MODE
-    except OSError:
+        return files.read(path, _LARGEST) == content and path.stat().st_mode & 0o777 == _MODE
+    except (OSError, ValueError):
         return False

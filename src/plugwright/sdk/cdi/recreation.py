@@ -1,8 +1,7 @@
-"""CDI names that containers were given, made again after a reboot has emptied the directory of the specs.
+"""Restores the CDI names that containers were given, after a reboot has emptied the directory of the specs.
 
-The plugin that gave them says what they stand for now: it makes the allocation of the same devices again, and the names
-that were stored become names of the same edits. So a name may be made in another way by a later version, and a stored
-one still resolves.
+The plugin that gave the names makes the allocation of the same devices again, and the stored names become names of the
+same edits. So stored names still resolve after a later version has changed how it makes names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,15 +15,15 @@ __all__ = ["keep_names", "names_in", "unresolved"]
 
 
 def names_in(cdi: Iterable[str], annotations: Mapping[str, str]) -> list[str]:
-    """The CDI names of an allocation, those in its annotations too, whatever their prefix."""
+    """The CDI names of an allocation, including those in its annotations, whatever their prefix."""
     candidates = [*cdi, *(name for text in annotations.values() for name in text.split(","))]
     return list(dict.fromkeys(name for name in candidates if _is_name(name)))
 
 
 def keep_names(directory: SpecDirectory, kind: str, stored: Iterable[str], current: Iterable[str]) -> None:
-    """Writes the stored names of this kind that are in no file, as names of the one device that `current` names.
+    """Writes the stored names of this kind that no file defines, as names of the one device that `current` names.
 
-    Each has a file of its own, as `SpecDirectory.write` makes it with the device's name as `part`.
+    Each name gets its own file, as `SpecDirectory.write` makes it with the device's name as `part`.
     """
     edits = [device.edits for name in _of_kind(kind, current) if (device := _device(directory, kind, name))]
     for name in _of_kind(kind, stored):
@@ -33,7 +32,7 @@ def keep_names(directory: SpecDirectory, kind: str, stored: Iterable[str], curre
 
 
 def unresolved(directory: SpecDirectory, names: Iterable[str]) -> list[str]:
-    """The names that are in no file of this owner."""
+    """The names that no file of this owner defines."""
     return [name for name in names if _device(directory, *split_name(name)) is None]
 
 
@@ -42,7 +41,7 @@ def _of_kind(kind: str, names: Iterable[str]) -> list[str]:
 
 
 def _device(directory: SpecDirectory, kind: str, name: str) -> Device | None:
-    """From a file of its own, or from the one of its kind."""
+    """The device in its own file or in the file of its kind."""
     for part in (name, ""):
         with suppress(OSError, InvalidValue):
             for device in read(directory.file(kind, part)).devices:

@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 def resolve(directories: Sequence[Path] = (STATIC, DYNAMIC)) -> dict[str, Device]:
-    """A later directory wins; a name that is twice in one directory is unusable, there and before."""
+    """All devices by name. A later directory wins; a name twice in one directory is unusable, there and before."""
     return {name: device for name, (_, device) in _found(directories).items()}
 
 
 def edits_for(names: Iterable[str], directories: Sequence[Path] = (STATIC, DYNAMIC)) -> list[ContainerEdits]:
-    """What a runtime changes in a container with these devices: each spec's own edits once, then each device's."""
+    """The changes of a runtime to a container with these devices: each spec's own edits once, then each device's."""
     found, names = _found(directories), list(names)
     unknown = [name for name in names if name not in found]
     if unknown:

@@ -1,7 +1,7 @@
-"""The content of a CDI file as msgspec decodes it: which keys there are, and of what type.
+"""The content of a CDI file as msgspec decodes it: its keys and their types.
 
-A module of its own because it loads msgspec: a plugin that only writes specs does without. An unknown key is an error,
-as in the runtimes' own reader; null means absent. Whether a value makes sense is checked by the values of `spec`.
+A separate module because it loads msgspec, which a plugin that only writes specs does not need. An unknown key is an
+error, as in the runtimes' own reader; null means absent. The values of `spec` check whether a value makes sense.
 """
 
 from functools import partial
@@ -84,7 +84,7 @@ class _Spec(Struct, rename=partial(spec.json_key, spec.Spec), forbid_unknown_fie
 
 
 def decode(content: dict[str, object]) -> spec.Spec:
-    """The spec in `content`, a CDI file without its version; InvalidValue names the key that is wrong."""
+    """The spec in `content`, a CDI file without its version; InvalidValue names the invalid key."""
     try:
         return _spec(msgspec.convert(content, _Spec))
     except msgspec.ValidationError as error:

@@ -1,6 +1,6 @@
-"""The values of a CDI spec, as version 1.1.0 of the specification has them, and their names in a file.
+"""The values of a CDI spec as in version 1.1.0 of the specification, and their names in a file.
 
-Checked where they are made: a value that exists can be used. The version that a spec needs is in `files`.
+They are checked when they are made, so every existing value is valid. `files` finds the version that a spec needs.
 """
 
 import re
@@ -40,9 +40,9 @@ _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 
 class DeviceNode(msgspec.Struct, frozen=True):
-    """A device node in the container. The runtime reads what is left out from the host's node.
+    """A device node in the container. The runtime takes omitted fields from the host's node.
 
-    `permissions` may be 'none'; empty means 'rwm'. `host_path` is only needed where the paths differ.
+    `permissions` can be 'none'; empty means 'rwm'. `host_path` is needed only if the paths differ.
     """
 
     path: str
@@ -69,7 +69,7 @@ class DeviceNode(msgspec.Struct, frozen=True):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A path of the host that the container gets, at the same path unless another is set."""
+    """A path of the host that is mounted in the container, by default at the same path."""
 
     host_path: str
     container_path: str = ""
@@ -84,7 +84,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A program of the host that the runtime calls; `name` says when."""
+    """A program of the host that the runtime calls; `name` is the time of the call."""
 
     name: str
     path: str
@@ -103,7 +103,7 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class IntelRdt(msgspec.Struct, frozen=True, kw_only=True):
-    """`enable_cmt` and `enable_mbm` are gone from 1.1.0 on, which has `enable_monitoring` and `schemata`."""
+    """Settings of Intel RDT. CDI 1.1.0 replaced `enable_cmt` and `enable_mbm` by `enable_monitoring` and `schemata`."""
 
     clos_id: str = ""
     l3_cache_schema: str = ""
@@ -171,7 +171,7 @@ class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device of a spec. Runtimes refuse one without edits."""
+    """One device of a spec. Runtimes reject a device without edits."""
 
     name: str
     edits: ContainerEdits
@@ -187,7 +187,7 @@ class Device(msgspec.Struct, frozen=True):
 class Spec(msgspec.Struct, frozen=True):
     """Devices of one kind; `edits` are applied once to a container that gets any of them.
 
-    A spec without devices is one that `SpecDirectory.write` removes: the last card was pulled.
+    `SpecDirectory.write` removes a spec without devices, for example after the last card was removed.
     """
 
     kind: str
@@ -218,12 +218,12 @@ _KEYS = {
 
 
 def json_key(kind: type[msgspec.Struct], field: str) -> str:
-    """The key of a field in a file: in camel case, but for those above."""
+    """The key of a field in a file: camel case, except for those above."""
     return _KEYS.get((kind, field)) or re.sub("_(.)", lambda match: match[1].upper(), field)
 
 
 def qualified_name(kind: str, device: str) -> str:
-    """`vendor.com/class=device`, as an allocation names it."""
+    """`vendor.com/class=device`, as used in an allocation."""
     return f"{_check_kind(kind)}={_check_device_name(device)}"
 
 
@@ -234,7 +234,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def annotation(plugin: str, device_id: str, names: Iterable[str]) -> dict[str, str]:
-    """Names carried by an annotation, for kubelets that do not pass CDI names on (before 1.28)."""
+    """An annotation that contains the names, for kubelets that do not forward CDI names (before 1.28)."""
     key = f"{plugin}_{device_id}".replace("/", "_")
     if not _ANNOTATION_NAME.fullmatch(key):
         raise InvalidValue(f"name of a CDI annotation must have 1 to 63 letters, digits, '_', '.' and '-', got {key!r}")
@@ -242,7 +242,7 @@ def annotation(plugin: str, device_id: str, names: Iterable[str]) -> dict[str, s
 
 
 def edits_of(allocation: Allocation) -> ContainerEdits:
-    """An allocation as edits, without its annotations and CDI names: edits have none."""
+    """An allocation as edits, without its annotations and CDI names, which edits cannot contain."""
     return ContainerEdits(
         env=allocation.env,
         device_nodes=tuple(
@@ -307,7 +307,7 @@ def _tuple(what: str, items: object, of: type[T]) -> tuple[T, ...]:
 
 
 def _strings(what: str, mapping: object) -> Mapping[str, str]:
-    """A mapping of strings, sorted: the same content is always the same file."""
+    """A mapping of strings, sorted, so that the same content always gives the same file."""
     if not isinstance(mapping, Mapping):
         raise InvalidValue(f"{what} must be a mapping of strings, got {mapping!r}")
     for name, text in mapping.items():

@@ -1,5 +1,5 @@
-"""The ledger: who holds each physical device of the node, through which API, since when, and how that is known.
+"""The ledger: the holders of each physical device of the node, with the API, the time and the source of each holding.
 
-It does not depend on the present configuration or on `serve`. `holding` has the published value, `overlaps` the pure
-decisions, `offers` the memory of how hardware was last offered, `sources` the readers, and `ledger` joins them.
+It does not depend on the present configuration or on `serve`. `holding` contains the published value, `overlaps` the
+pure decisions, `offers` the memory of how hardware was last offered, `sources` the readers, and `ledger` joins them.
 """

@@ -1,4 +1,4 @@
-"""Devices that Allocate has given out, or is giving out, and that no checkpoint of the kubelet accounts for yet."""
+"""Devices given out by finished or running Allocate calls that no checkpoint of the kubelet accounts for yet."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -7,16 +7,16 @@ from plugwright.sdk.holdings.records import Given
 
 __all__ = ["Allocations", "is_accounted_for", "outstanding"]
 
-_STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if it ever will
-_LONGEST_CALL = 60.0  # seconds; a call of Allocate has ended by then, whoever answers it
+_STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if any will
+_LONGEST_CALL = 60.0  # seconds; every call of Allocate has ended by then
 
 
 class Allocations:
-    """`answered` is when each Allocate was answered, or began; `open` are those that have not returned."""
+    """`answered` contains the time at which each Allocate was answered or began; `open` the calls in progress."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.answered: dict[Name, float] = {}
-        self.open: dict[Name, float | None] = {}  # with the time of the answer before
+        self.open: dict[Name, float | None] = {}  # with the time of the previous answer
         self._clock = clock
 
     def begin(self, name: Name) -> None:
@@ -24,7 +24,7 @@ class Allocations:
         self.answered[name] = self._clock()
 
     def end(self, name: Name, *, is_answered: bool) -> bool:
-        """Whether nobody has the device, because the call has failed."""
+        """Ends a call; returns whether the device is free, because the call has failed."""
         before = self.open.pop(name, None)
         if is_answered:
             self.answered[name] = self._clock()
@@ -36,7 +36,7 @@ class Allocations:
         return False
 
     def account(self, stored: Collection[Name], written: float) -> None:
-        """Forgets what a checkpoint accounts for."""
+        """Forgets the devices that a checkpoint accounts for."""
         self.answered = {
             name: answered
             for name, answered in self.answered.items()
@@ -44,12 +44,12 @@ class Allocations:
         }
 
     def is_late(self) -> bool:
-        """Whether a new checkpoint may show that an answered Allocate has ended."""
+        """Whether a new checkpoint could show that an answered Allocate has ended."""
         answered = self._clock() - _STORED_LATE
         return any(when < answered for name, when in self.answered.items() if name not in self.open)
 
     def given(self, names: Collection[Name]) -> tuple[Given, ...]:
-        """Those of the devices that are given out, for the other releases on the node."""
+        """The given-out devices among `names`, for the other releases on the node."""
         found = sorted(name for name in self.answered if name in names) if names else ()
         return tuple(Given(name, self.answered[name] + _LONGEST_CALL * (name in self.open)) for name in found)
 
@@ -62,5 +62,5 @@ def outstanding(given: Mapping[Name, float], stored: Collection[Name], written: 
 
 
 def is_accounted_for(answered: float, written: float, *, is_stored: bool) -> bool:
-    """Whether a checkpoint written at that time shows what became of an answer to Allocate."""
+    """Whether a checkpoint written at that time shows the outcome of an answered Allocate."""
     return written > answered if is_stored else written > answered + _STORED_LATE

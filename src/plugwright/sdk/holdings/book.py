@@ -1,8 +1,8 @@
-"""The decisions of the ledger, without I/O: which offered devices are kept back, and what is remembered of offers.
+"""The decisions of the ledger, without I/O: which offered devices are kept back, and which offers are remembered.
 
-We over-approximate. A device is closed while its hardware is held under another name, and while it may be: its offer
-has changed and a source of holdings cannot be read. It stays open under the name that the kubelet's checkpoint records
-for it, because after a reboot the kubelet fails pods whose recorded devices are not Healthy.
+We over-approximate. A device is closed while its hardware is held under another name, and while that is possible: its
+offer has changed and a source of holdings cannot be read. It stays open under the name recorded in the kubelet's
+checkpoint, because after a reboot the kubelet fails pods whose recorded devices are not Healthy.
 """
 
 import time
@@ -22,10 +22,11 @@ __all__ = ["Book"]
 _NOT_READ = "it has not been read yet"
 _OPEN = "its previous Allocate has not returned"
 _SAME_REQUEST = "this very request"
+_CHANGED = "its resource has another configuration now"
 
 
 class Book:
-    """`memory` is None if it is lost. Without `keeps_memory` there never is one, which is nothing unusual."""
+    """Decides with the facts of the sources. `memory` is None if it is lost; without `keeps_memory` that is normal."""
 
     def __init__(
         self, memory: Memory | None = None, *, keeps_memory: bool = False, clock: Callable[[], float] = time.time
@@ -42,56 +43,57 @@ class Book:
         self._allocations = Allocations(clock)
         self._served: dict[str, ServedResource] = {}
         self._listed: dict[str, Mapping[str, Device]] = {}
-        self._offers: dict[Name, Offer] = {}  # those with identity
-        self._settled: dict[Name, Offer] = {}  # open since this process offers them
+        self.offers: dict[Name, Offer] = {}  # offers with an identity
+        self._settled: dict[Name, Offer] = {}  # offers open since this process made them
         self._settled_apis: dict[str, ServeMode] = {}
         self._holds = HoldIndex()
         self._neighbours, self._written = Neighbours(), 0.0
-        self._given: set[Name] = set()  # by other releases; no checkpoint accounts for it yet
-        self._beside_neighbours: frozenset[Name] | None = None  # None: to be found out
+        self._given: set[Name] = set()  # given out by other releases; no checkpoint accounts for them yet
+        self._beside_neighbours: frozenset[Name] | None = None  # None: to be computed
         self._claimed: dict[Name, ClaimRecord] = {}
-        self._contended_offers: set[Name] | None = None  # None: to be found out
+        self._contended_offers: set[Name] | None = None  # None: to be computed
         self._claims_are_complete, self._claims_may_exist = False, True
         for source in (HoldingSource.CHECKPOINT, HoldingSource.POD_RESOURCES):
             self.fail(source, _NOT_READ)
 
     @property
     def allocated(self) -> dict[Name, float]:
-        """When Allocate was answered for devices that no checkpoint accounts for yet."""
+        """When Allocate was answered, for devices that no checkpoint accounts for yet."""
         return self._allocations.answered
 
-    # What is offered.
+    # Offers.
 
     def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
         """Replaces the list of a resource."""
-        new = {(resource, device.id): offer_of(resource, device) for device in devices.values() if _has_names(device)}
-        before = {name: offer for name, offer in self._offers.items() if name[0] == resource}
+        named = (device for device in devices.values() if device.physical or device.consumes)
+        new = {(resource, device.id): offer_of(resource, device) for device in named}
+        before = {name: offer for name, offer in self.offers.items() if name[0] == resource}
         self._served[resource], self._listed[resource] = served, devices
         if new != before:
-            self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource} | new
+            self.offers = {name: offer for name, offer in self.offers.items() if name[0] != resource} | new
             self._contended_offers = self._beside_neighbours = None
         if new != before or self.claims:
             self._find_holds()
 
     def withdraw(self, resource: str) -> None:
-        """The resource is no longer served, or by another plugin whose first list is not known yet."""
+        """The resource is no longer served, or by another plugin whose first list is still missing."""
         self._served.pop(resource, None)
         self._listed.pop(resource, None)
         self._settled_apis.pop(resource, None)
         self._settled = {name: offer for name, offer in self._settled.items() if name[0] != resource}
-        self._offers = {name: offer for name, offer in self._offers.items() if name[0] != resource}
+        self.offers = {name: offer for name, offer in self.offers.items() if name[0] != resource}
         self._contended_offers = self._beside_neighbours = None
         self._find_holds()
 
-    # What the sources say.
+    # Sources.
 
     def fail(self, source: HoldingSource, reason: str) -> None:
-        """The source cannot be read; what it said last stays."""
+        """The source cannot be read; its last content stays."""
         since = self.unknown[source].since if source in self.unknown else self._clock()
         self.unknown[source] = UnknownSource(reason, since)
 
     def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
-        """The kubelet's checkpoint, and when it was written."""
+        """Takes the kubelet's checkpoint, and the time when it was written."""
         self.unknown.pop(HoldingSource.CHECKPOINT, None)
         self.stored, self._written = stored, written
         self._allocations.account(stored, written)
@@ -99,22 +101,22 @@ class Book:
         self._find_holds()
 
     def take_pods(self, pods: Mapping[Name, tuple[str, str]]) -> None:
-        """An answer to List, which names the pod of each device."""
+        """Takes a response to List, which names the pod of each device."""
         self.unknown.pop(HoldingSource.POD_RESOURCES, None)
         self.pods = pods
         self._find_holds()
 
     def take_claims(self, claims: Iterable[ClaimRecord], *, are_complete: bool, may_exist: bool = True) -> None:
-        """All known claims; `are_complete` if the files account for every claim that may be prepared.
+        """Takes all known claims; `are_complete` if the files account for every possibly prepared claim.
 
-        Not `may_exist`: neither a driver of ours nor pod-resources has ever been on this node.
+        `may_exist` is False if neither a driver of ours nor pod-resources has ever been on this node.
         """
         self.claims, self._claims_are_complete, self._claims_may_exist = tuple(claims), are_complete, may_exist
         self._find_given()
         self._find_holds()
 
     def take_neighbours(self, memories: Mapping[str, Memory]) -> bool:
-        """What other releases on the node remember of their offers, by release. Whether anything is new."""
+        """Takes the remembered offers of other releases on the node, by release. Returns whether anything is new."""
         is_new = self._neighbours.take(memories)
         if is_new:
             self._contended_offers = self._beside_neighbours = None
@@ -124,7 +126,7 @@ class Book:
 
     @property
     def ended_by_neighbours(self) -> set[Name]:
-        """Devices that we serve whose pods have ended, which another release waits for the kubelet to write."""
+        """Devices that we serve whose pods have ended, according to a release that waits for the next checkpoint."""
         return {name for name in self._neighbours.ended if name[0] in self._served}
 
     @property
@@ -151,36 +153,38 @@ class Book:
             elif self._is_claimed(name):
                 reasons[device_id] = f"held by {self._claimed[name].holder}"
             elif name in contended:
-                offer = self._offers[name]
+                offer = self.offers[name]
                 hold = self._holds.conflict(offer) or request.conflict(offer)
                 request.add(Hold(offer, _SAME_REQUEST, is_offered=True))
                 if hold is not None:
                     reasons[device_id] = hold.reason(name)
         return reasons
 
-    def conflicts(self, resource: str, device_ids: Iterable[str]) -> dict[str, str]:
-        """Why devices that are recorded as given out, or as claimed, are held by somebody else as well."""
+    def conflicts(self, resource: str, device_ids: Iterable[str], before: Mapping[Name, Offer]) -> dict[str, str]:
+        """Why devices recorded as given out or claimed, as offered `before`, are also held elsewhere, by id."""
         found: dict[str, str] = {}
         for name in ((resource, device_id) for device_id in device_ids):
-            if name in self.beside_neighbours and self.missing:
+            if before.get(name) != self.offers.get(name):
+                found[name[1]] = _CHANGED
+            elif name in self.beside_neighbours and self.missing:
                 found[name[1]] = self._waiting_text()
-            elif name in self._offers and (hold := self._holds.conflict(self._offers[name])) is not None:
+            elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
                 found[name[1]] = hold.reason(name)
         return found
 
     def begin_allocate(self, resource: str, device_ids: Iterable[str]) -> bool:
-        """Whether other devices have to be kept back from now on."""
+        """Starts an Allocate; returns whether other devices have to be kept back because of it."""
         changed = False
         for device_id in device_ids:
             name = resource, device_id
             self._allocations.begin(name)
             if name in self.contended:
-                self._holds.add(Hold(self._offers[name], "a pod that is being admitted", is_offered=True))
+                self._holds.add(Hold(self.offers[name], "a pod that is being admitted", is_offered=True))
                 changed = True
         return changed
 
     def end_allocate(self, resource: str, device_ids: Iterable[str], *, is_answered: bool) -> bool:
-        """Whether other devices may be open again, because the call has failed."""
+        """Ends an Allocate; returns whether other devices could be open again, because the call has failed."""
         changed = False
         for device_id in device_ids:
             if self._allocations.end((resource, device_id), is_answered=is_answered):
@@ -192,14 +196,14 @@ class Book:
     # Decisions.
 
     def closed(self, resource: str, devices: Mapping[str, Device]) -> dict[str, Closed]:
-        """The listed devices that must not be offered now. The others are open from now on, and remembered so."""
+        """The listed devices that must not be offered now. The others are open from now on, and remembered as such."""
         served = self._served.get(resource)
         if served is None:
             return {}
         waits = self._waiting_text()
         plain = self._plain_closed(resource, served, waits)
         found: dict[str, Closed] = {}
-        if plain is not None or self._offers or self._claimed:
+        if plain is not None or self.offers or self._claimed:
             for device_id in devices:
                 if closed := self._closed((resource, device_id), plain, waits):
                     found[device_id] = closed
@@ -211,17 +215,19 @@ class Book:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a new checkpoint may free a device.
+        """Whether a new checkpoint could free a device.
 
-        The present one has a pod that pod-resources does not list, or was written before an Allocate.
+        The present one contains a pod that pod-resources does not list, or was written before an Allocate.
         """
         return any(name not in self.pods for name in self.stored) or self._allocations.is_late()
 
     def settle(self) -> None:
-        """Remembers what is held, and forgets offers that are no longer made, unless a source is missing."""
+        """Remembers held devices, and forgets offers that are no longer made, unless a source is missing."""
         held = self.held
         for name in sorted(held - self._remembered.keys()):
-            self._remembered[name] = self.offer_of(name)
+            offer = self.offer_of(name)
+            is_found = (self._is_lost or name in self._claimed) and offer == guessed_offer(name)
+            self._remembered[name] = self._found_offer(name) if is_found else offer
         if self.missing:
             return
         self._is_lost, self._claimed_before = False, ()
@@ -234,27 +240,27 @@ class Book:
 
     @property
     def contended(self) -> set[Name]:
-        """The offered devices that overlap another offer, made now or remembered."""
+        """The offered devices that overlap another present or remembered offer."""
         if self._contended_offers is None:
             theirs = self._neighbours.offered(self._served)
-            self._contended_offers = conflicting(self._offers, [*self._remembered.values(), *theirs])
+            self._contended_offers = conflicting(self.offers, [*self._remembered.values(), *theirs])
         return self._contended_offers
 
     @property
     def beside_neighbours(self) -> frozenset[Name]:
         """The offered devices that overlap an offer of another release."""
         if self._beside_neighbours is None:
-            self._beside_neighbours = self._neighbours.overlapping(self._offers, self._served)
+            self._beside_neighbours = self._neighbours.overlapping(self.offers, self._served)
         return self._beside_neighbours
 
     @property
     def held(self) -> set[Name]:
-        """Every device that is held, or may be: by pods and claims."""
+        """Every device that is or could be held by pods or claims."""
         return {*self.stored, *self.pods, *self.allocated, *self._claimed}
 
     @property
     def memory(self) -> Memory | None:
-        """None while it is lost: one that is written before all sources were read would hide the loss."""
+        """The memory to store; None while it is lost: storing it before all sources were read would hide that."""
         if self._is_lost:
             return None
         offers = tuple(self._remembered[name] for name in sorted(self._remembered))
@@ -276,15 +282,15 @@ class Book:
         return own | self._neighbours.drivers
 
     def offer_of(self, name: Name) -> Offer:
-        """As it was offered when it was given out."""
+        """The offer of a device as of its allocation."""
         guess = guessed_offer(name)
         remembered = self._remembered.get(name, guess)
-        if remembered != guess:
+        if remembered not in (guess, self._found_offer(name)):
             return remembered
-        return self._offers.get(name) or self._neighbours.offers.get(name, guess)
+        return self.offers.get(name) or self._neighbours.offers.get(name, remembered)
 
     def name_of(self, claim: ClaimRecord) -> Name:
-        """The device of a claim under the name that the device plugin API has for it."""
+        """The device of a claim, under its name in the device plugin API."""
         resource = next((key for key, served in self._served.items() if served.driver == claim.driver), None)
         if resource is None:
             resource = next((key for key, (_, driver) in self._apis.items() if driver == claim.driver), None)
@@ -294,13 +300,13 @@ class Book:
         names = (*self._remembered, *self._neighbours.offers)
         known = [*self._listed.get(resource, ())]
         known += [name[1] for name in names if name[0] == resource and name[1] != claim.device]
-        # One that was offered in another way, or never here: its device may be called as the hardware.
-        known += [name for offer in self._offers.values() for name in offer.physical]
+        # A device offered in another way, or never here, can have the name of its hardware.
+        known += [name for offer in self.offers.values() for name in offer.physical]
         return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:
-        offer = self._offers.get(name)
-        # Its holder keeps it; the kubelet would fail the pod after a reboot.
+        offer = self.offers.get(name)
+        # Its holder keeps it; otherwise the kubelet would fail the pod after a reboot.
         if name in self.stored or (name in self._claimed and not self._is_claimed(name)):
             self._settle(name, offer)
             return None
@@ -316,14 +322,24 @@ class Book:
         return None
 
     def _settle(self, name: Name, offer: Offer | None) -> None:
-        """The offer is open. A device that is held stays remembered as it was when it was given out."""
+        """Records that the offer is open. A held device stays remembered as it was when it was allocated."""
         if offer is not None and self._settled.get(name) != offer:
             self._settled[name] = offer
-            if name not in self.held or self._remembered.get(name) in (None, guessed_offer(name)):
+            if name not in self.held or self._remembered.get(name) in (
+                None,
+                guessed_offer(name),
+                self._found_offer(name),
+            ):
                 self._remembered[name] = offer
 
+    def _found_offer(self, name: Name) -> Offer:
+        """An offer guessed from the id and from the answers to its holders, possibly by other plugins."""
+        given = [record.names for record in self.stored.get(name, ())]
+        given += [self._claimed[name].names] if name in self._claimed else []
+        return guessed_offer(name, (found for names in given for found in names))
+
     def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
-        """While it is, the memory names both APIs: a later run may not take either for unchanged."""
+        """Whether the other API holds a device. The memory then names both, so a later run trusts neither."""
         if api is ServeMode.BOTH:
             return False
         held = self._claimed if api is ServeMode.DEVICE_PLUGIN else {*self.stored, *self.pods, *self.allocated}
@@ -332,8 +348,8 @@ class Book:
     def _plain_closed(self, resource: str, served: ServedResource, waits: str) -> Closed | None:
         """Why no device of a resource can be offered yet, if that does not depend on the device.
 
-        A device without names of its hardware can only be held by a claim beside its own name. Where there is a driver,
-        that keeps the APIs apart.
+        A device without names of its hardware is held under its own name, or else by a claim. If there is a driver, it
+        keeps the APIs apart.
         """
         is_known = HoldingSource.POD_RESOURCES not in self.missing or served.is_arbitrated
         if is_known or self._settled_apis.get(resource) is served.api:
@@ -344,17 +360,14 @@ class Book:
         return Closed(waits, waits=True) if before is not None and before[0] is not served.api else None
 
     def _may_be_held(self, name: Name, offer: Offer) -> bool:
-        """While a source is missing. What only this release offers stays open once it is."""
-        if name in self.beside_neighbours:
-            return True
-        return self._settled.get(name) != offer and self._has_changed(name, offer)
+        """Whether an offer could be held while a source is missing. Open offers of this release alone stay open."""
+        has_changed = self._settled.get(name) != offer and self._has_changed(name, offer)
+        return has_changed or name in self.beside_neighbours
 
     def _has_changed(self, name: Name, offer: Offer) -> bool:
-        """Whether the hardware may be held under another name than this."""
-        # A contended offer overlaps another one, of now or of an earlier run.
-        if self._is_lost or name in self.contended:
-            return True
-        return name in self._remembered and self._remembered[name] != offer
+        """Whether the hardware could be held under another name."""
+        # A contended offer overlaps another present or earlier offer.
+        return self._is_lost or name in self.contended or self._remembered.get(name, offer) != offer
 
     def _waiting_text(self) -> str:
         return waiting_text({source: self.unknown[source] for source in self.missing})
@@ -365,7 +378,7 @@ class Book:
 
     def _find_given(self) -> None:
         self._given = outstanding(self._neighbours.given, self.stored, self._written)
-        if not self._claims_are_complete:  # the files may be lost, and pods were listed before
+        if not self._claims_are_complete:  # the files can be lost, and the pods listed before
             self._given |= self._neighbours.claimed
 
     def _find_holds(self) -> None:
@@ -376,7 +389,7 @@ class Book:
         for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
-            is_offered = name in self._offers or name in self._neighbours.offers
+            is_offered = name in self.offers or name in self._neighbours.offers
             yield Hold(offer, holder, is_offered=is_offered)
             if offer != guessed_offer(name):
                 continue
@@ -387,10 +400,4 @@ class Book:
     def _holder(self, name: Name) -> str:
         if name in self.pods:
             return "/".join(self.pods[name])
-        if name in self._claimed:
-            return self._claimed[name].holder
-        return "a pod"
-
-
-def _has_names(device: Device) -> bool:
-    return bool(device.physical or device.consumes)
+        return self._claimed[name].holder if name in self._claimed else "a pod"

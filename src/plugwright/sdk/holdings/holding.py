@@ -12,9 +12,9 @@ __all__ = ["DeviceKey", "Holding", "HoldingSource", "Holdings", "UnknownSource",
 
 
 class HoldingSource(StrEnum):
-    """Where a holding is known from."""
+    """The source of a holding."""
 
-    ALLOCATE = "allocate"  # a call of Allocate that the kubelet's checkpoint does not show yet
+    ALLOCATE = "allocate"  # a call of Allocate that is missing in the kubelet's checkpoint so far
     CHECKPOINT = "checkpoint"  # the kubelet's device checkpoint: containers with devices of device plugins
     PREPARED_CLAIMS = "prepared-claims"  # the checkpoint of a DRA driver of ours
     CDI = "cdi"  # the CDI spec of a claim, which names every device of the claim
@@ -34,15 +34,15 @@ class DeviceKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """One container or claim that holds one device.
+    """A container or claim that holds one device.
 
-    Empty strings are unknown, and so is a `since` of 0. `physical` are the names of the hardware behind the device; the
-    device was offered with them, or they are guesses by its id if this daemon never offered it.
+    Empty strings are unknown, and so is a `since` of 0. `physical` contains the names of the hardware behind the
+    device: the offered ones, or guesses from its id if this daemon never offered the device.
     """
 
     key: DeviceKey
     physical: tuple[str, ...] = ()
-    sharing: str = ""  # holdings with the same non-empty text may share the hardware
+    sharing: str = ""  # holdings with the same non-empty text can share the hardware
     namespace: str = ""  # of the pod, and of the claim
     pod: str = ""
     pod_uid: str = ""
@@ -50,14 +50,14 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     claim: str = ""  # name of the ResourceClaim
     claim_uid: str = ""
     driver: str = ""  # name of the DRA driver that prepared the claim
-    share_id: str = ""  # the claim's part of a device that several claims share
+    share_id: str = ""  # the claim's part of a shared device
     admin_access: bool = False  # monitors the device and takes nothing from other holders
-    since: float = 0.0  # seconds since the epoch when the daemon first knew of it
+    since: float = 0.0  # seconds since the epoch when the daemon first observed it
     source: HoldingSource = HoldingSource.CHECKPOINT
 
     @property
     def holder(self) -> str:
-        """The holder in words, for reasons and logs."""
+        """The holder as text, for reasons and logs."""
         if self.pod:
             return f"{self.namespace}/{self.pod}"
         if self.claim:
@@ -75,10 +75,10 @@ class UnknownSource(msgspec.Struct, frozen=True):
 
 
 class Holdings(msgspec.Struct, frozen=True):
-    """Everything that the ledger knows. A device without a holding is free only if `is_complete`.
+    """The complete content of the ledger. A device without a holding is free only if `is_complete`.
 
-    `unknown` has the sources that were needed and could not be read. `closed` are the offered devices that the ledger
-    keeps back, with the reasons; `waiting` are those among them that wait for an unknown source.
+    `unknown` contains the needed sources that could not be read. `closed` are the offered devices that the ledger keeps
+    back, with the reasons; `waiting` are those among them that wait for an unknown source.
     """
 
     holdings: tuple[Holding, ...] = ()
@@ -97,7 +97,7 @@ class Holdings(msgspec.Struct, frozen=True):
                 yield holding
 
     def pods(self, resource: str, device_id: str) -> tuple[str, ...]:
-        """The pods that hold a device, as namespace/name; each once, whatever the number of its containers."""
+        """The pods that hold a device, as namespace/name; each once, regardless of the number of its containers."""
         names = (f"{holding.namespace}/{holding.pod}" for holding in self.of(resource, device_id) if holding.pod)
         return tuple(dict.fromkeys(sorted(names)))
 

@@ -1,4 +1,4 @@
-"""The kubelet's checkpoint as the ledger reads it: for all resources together, in a thread, and again when it changed.
+"""The kubelet's checkpoint as the ledger reads it: for all resources at once, in a thread, only after changes.
 
 The file grows with the pods of the node, a megabyte for two hundred containers. Its format is `protocol.checkpoint`.
 """
@@ -21,12 +21,12 @@ from plugwright.system.blocking import BlockingCalls
 __all__ = ["CheckpointContent", "Held", "KubeletCheckpoint"]
 
 Held = Mapping[str, tuple[int, ...]]  # device id → NUMA nodes
-_LARGEST = 8 * 2**20  # bytes, of 1,600 containers; decoded it takes twelve times as much memory
-_WRITE_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+_LARGEST = 8 * 2**20  # bytes, for 1,600 containers; decoding needs twelve times as much memory
+_WRITE_DELAY = 1.0  # seconds after a list within which a kubelet has written its checkpoint
 
 
 class CheckpointContent(msgspec.Struct, frozen=True):
-    """The content of one file; the kubelet replaces it as a whole, so another file has another identity.
+    """The content of one file; the kubelet replaces the file atomically, so each version has its own identity.
 
     `written` is in seconds since the epoch, and 0 if there is no file.
     """
@@ -36,7 +36,7 @@ class CheckpointContent(msgspec.Struct, frozen=True):
     held: Mapping[str, Held] = {}
     records: Mapping[Name, tuple[PodRecord, ...]] = {}
     written: float = 0.0
-    registered: Mapping[str, Sequence[str] | None] = {}  # Healthy devices by resource, of the latest list
+    registered: Mapping[str, Sequence[str] | None] = {}  # Healthy devices by resource, from the latest list
 
 
 class KubeletCheckpoint:
@@ -46,17 +46,17 @@ class KubeletCheckpoint:
         self._reads = BlockingCalls(f"read of {path}", limit)
 
     async def rewritten(self, resend: Callable[[], None]) -> None:
-        """Has the kubelet write the file, by a device list sent once more.
+        """Makes the kubelet write the file, by sending a device list again.
 
-        It writes none when it frees a device (3.60), but after every device list (4.31).
+        The kubelet does not write it when it frees a device (3.60), but after every device list (4.31).
         """
         resend()
         await asyncio.sleep(_WRITE_DELAY)
 
     async def read(self) -> CheckpointContent:
-        """OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.
+        """The file's content. OSError or CheckpointCorrupt if unreadable, FileNotFoundError without its directory.
 
-        One thread reads at a time: a disk that hangs must not collect them.
+        Only one thread reads at a time, so that threads do not accumulate on a disk that hangs.
         """
         return await self._reads.join(self._read)
 
@@ -67,7 +67,7 @@ class KubeletCheckpoint:
 
 def _read(path: Path, latest: CheckpointContent) -> CheckpointContent:
     try:
-        status = path.stat()  # a file that replaces this one before it is read is read once more
+        status = path.stat()  # a file that replaces this one before it is read is read again
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
         if identity == latest.identity:
             return latest
@@ -79,7 +79,7 @@ def _read(path: Path, latest: CheckpointContent) -> CheckpointContent:
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise
-        return CheckpointContent()  # a kubelet writes none at its start (4.31)
+        return CheckpointContent()  # a kubelet writes none when it starts (4.31)
 
 
 def _bounded(path: Path) -> bytes:
@@ -92,10 +92,13 @@ def _bounded(path: Path) -> bytes:
 def _records(entries: Iterable[PodDevicesEntry]) -> dict[Name, tuple[PodRecord, ...]]:
     records: dict[Name, tuple[PodRecord, ...]] = {}
     for entry in entries:
-        nodes: tuple[str, ...] = ()
-        with suppress(PlugwrightError):  # an answer of another plugin that cannot be decoded
-            nodes = tuple(node.host_path for node in messages.decode(entry.answer or b"").nodes)
-        record = PodRecord(entry.pod_uid, entry.container, nodes)
+        record = PodRecord(entry.pod_uid, entry.container)
+        with suppress(PlugwrightError):  # another plugin's answer that cannot be decoded
+            answer = messages.decode(entry.answer or b"")
+            nodes = tuple(node.host_path for node in answer.nodes)
+            values = (value for text in answer.env.values() for value in text.split(","))
+            names = (*(device.rpartition("=")[2] for device in answer.cdi), *filter(None, values))
+            record = PodRecord(entry.pod_uid, entry.container, nodes, names)
         for device_id in {key for device_ids in (entry.devices or {}).values() for key in device_ids or ()}:
             name = entry.resource, device_id
             records[name] = (*records.get(name, ()), record)

@@ -1,10 +1,10 @@
-"""The ledger of one daemon: reads the sources of holdings, and tells every resource which devices it must keep back.
+"""The ledger of one daemon: reads the sources of holdings, and tells every resource which devices to keep back.
 
-Decisions are those of `book`. Holdings come from the kubelet's checkpoint and from files of ours. pod-resources names
-pods, and is the only witness of claims whose files are lost; its List also makes the kubelet free the devices of ended
-pods. But List called while an Allocate is open makes the kubelet give the device out again (3.57, 3.58): so it is never
-called while one of ours is, and only if a device is kept back, a holder has no name, or a source is missing. `Get`,
-which has no such effect, tells whether a known pod still exists.
+`book` makes the decisions. Holdings come from the kubelet's checkpoint and from our own files. pod-resources names the
+pods, and is the only source of claims whose files are lost; its List also makes the kubelet free the devices of ended
+pods. But a List during an open Allocate makes the kubelet allocate the device a second time (3.57, 3.58): so the ledger
+never calls List during an Allocate of ours, and otherwise only if a device is kept back, a holder has no name, or a
+source is missing. `Get`, which has no such effect, shows whether a known pod still exists.
 """
 
 import asyncio
@@ -40,20 +40,20 @@ __all__ = ["Ledger"]
 
 logger = logging.getLogger(__name__)
 
-_LIMIT = 5.0  # seconds, of one question to the kubelet and of one reading of files
-_PATIENCE = 1.0  # seconds that a person waits for the end of an Allocate
-_MOMENT = 0.01  # seconds; after a stop of this process, calls that have come meanwhile are first
-_FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
+_LIMIT = 5.0  # seconds, for one request to the kubelet or one read of files
+_PATIENCE = 1.0  # seconds that an operator waits for the end of an Allocate
+_MOMENT = 0.01  # seconds; after a stop of this process, calls that have arrived in the meantime are handled first
+_FRESH = 1.0  # seconds; a watcher of `status` can get ten reports in that time
 _FIRST_RETRY = 0.2  # seconds, while a source is missing
 _SETTLE = 0.01  # seconds
-_WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits for the memory of its offer
+_WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits until the memory of its offer is stored
 _LOST = "how devices were offered before is not known yet"
 
 
 class Ledger:
-    """`changed` is notified when other devices are to be kept back; `latest` is everything that is known.
+    """`changed` is notified when other devices must be kept back; `latest` contains all holdings.
 
-    `resend` sends the kubelet a device list again, after which it writes its checkpoint (4.31).
+    `resend` sends the kubelet a device list again, which makes it write its checkpoint (4.31).
     """
 
     def __init__(
@@ -68,30 +68,32 @@ class Ledger:
         self._clock, self._resend = clock, resend
         self._book = Book(keeps_memory=self.memory.is_kept, clock=clock)
         self._cdi: set[Path] = set()
-        self._drivers: set[str] = set()  # of the resources that are to be served
-        self._replaced: set[str] = set()  # resources whose next lists are not yet those of their present plugin
-        self._closed: dict[str, Mapping[str, Closed]] = {}  # by resource, the devices that are kept back
+        self._drivers: set[str] = set()  # of the configured resources
+        self._replaced: dict[str, bool] = {}  # resources without a list of their present plugin; True: not accepted yet
+        self._closed: dict[str, Mapping[str, Closed]] = {}  # by resource, the devices kept back
         self._files, self._pod_claims = ClaimFilesRead(), tuple[ClaimRecord, ...]()
         self._is_loaded = False
         self._disk = BlockingCalls("files of claims", _LIMIT)
         self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
-        self._recorded = 0  # how often a driver in this process has recorded its claims
+        self._recorded = 0  # number of times that a driver in this process has recorded its claims
         self._listed_at = -_FRESH
         self._unexplained: frozenset[Name] = frozenset()
         self._to_read, self._to_write = Signal(), Signal()
-        self.wanted = Signal()  # somebody will look at `latest` soon
+        self.wanted = Signal()  # notified before a reader needs a recent `latest`
         self._problems = LogOnce(logger)
 
     # For the inventories and the service of each resource.
 
     def offer(self, resource: str, devices: Mapping[str, Device], served: ServedResource) -> None:
-        """Takes the new list of a resource; not between `withdraw` and `accept`, when it is an old plugin's."""
-        if resource not in self._replaced:
+        """Takes a resource's new list; ignores a previous plugin's lists between `replace` and `accept`."""
+        if not self._replaced.get(resource):
+            if self._replaced.pop(resource, None) is not None:
+                self._book.withdraw(resource)
             self._book.offer(resource, devices, served)
             self._notify()
 
     def closed(self, resource: str, devices: Mapping[str, Device]) -> Mapping[str, Closed]:
-        """The devices of a resource that must not be given out, with the reasons."""
+        """The devices of a resource that must not be allocated, with the reasons."""
         closed = self._book.closed(resource, devices)
         if closed.keys() - self._closed.get(resource, {}).keys():
             self._to_read.notify()
@@ -100,15 +102,20 @@ class Ledger:
         return closed
 
     def withdraw(self, resource: str) -> None:
-        """The resource is not served any more, or by another plugin, whose first list is not known yet."""
+        """The resource is no longer served, or by another plugin whose first list is still missing."""
         self._book.withdraw(resource)
-        self._replaced.add(resource)
+        self.replace(resource)
         self._closed.pop(resource, None)
         self._notify()
 
+    def replace(self, resource: str) -> None:
+        """Another plugin serves the resource. Its old list counts as offered until there is a new one."""
+        self._replaced[resource] = True
+
     def accept(self, resource: str) -> None:
-        """From now on the resource's lists are those of its present plugin."""
-        self._replaced.discard(resource)
+        """Accepts the resource's lists again, which now come from its present plugin."""
+        if resource in self._replaced:
+            self._replaced[resource] = False
 
     def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
         return self._book.refusals(resource, device_ids)
@@ -124,53 +131,53 @@ class Ledger:
             self._to_write.notify()
 
     async def remembered(self) -> None:
-        """Returns when the present offers are on disk, so that no later run takes an older one for the last."""
+        """Returns when the present offers are on disk, so that a later run does not trust older ones."""
         if not self.memory.is_written.value:
             await asyncio.wait_for(self.memory.is_written.until(bool), _WRITTEN_LIMIT)
 
     def is_shared(self, resource: str, device_ids: Iterable[str]) -> bool:
-        """Whether another release on the node offers hardware of these devices too."""
+        """Whether another release on the node also offers hardware of these devices."""
         beside = self._book.beside_neighbours
         return bool(beside) and any((resource, device_id) in beside for device_id in device_ids)
 
     async def confirm(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
-        """Why devices that are recorded as given out, or as claimed, cannot be: by id, empty if they can.
+        """Why devices recorded as given out or claimed cannot be used, by id; empty if they can.
 
-        What another release offers too is read again, when it can read what this one is giving out: of two that take
-        one device at once, one sees the other.
+        For devices that another release offers too, first publishes what this release gives out and then reads the
+        others' files: of two releases that take one device simultaneously, at least one sees the other.
         """
+        before = self._book.offers
         if self.is_shared(resource, device_ids):
-            offers = self.offers
-            if offers is None:
+            if (offers := self.offers) is None:
                 return dict.fromkeys(device_ids, _LOST)
             await self.memory.write(offers)
             await self._read_files()
             with suppress(HoldersUnknown, FileNotFoundError):
-                await self.read_checkpoint()  # as it is after the other files were read
+                await self.read_checkpoint()  # as of after the other files were read
             self._decide()
-        return self._book.conflicts(resource, device_ids)
+        return self._book.conflicts(resource, device_ids, before)
 
-    # For whoever decides or shows holdings.
+    # For readers of holdings.
 
     @property
     def waiting(self) -> dict[str, str]:
-        """By resource, why devices wait for a source, and which."""
+        """By resource, why devices wait for a source, and for which one."""
         return waiting_by_resource(self._closed)
 
     @property
     def offers(self) -> Memory | None:
-        """How devices are offered, as the next run is to know it; None while an earlier memory is lost."""
+        """The offers as the next run must know them; None while an earlier memory is lost."""
         return self._book.memory
 
     @property
     def claims_unknown(self) -> str:
-        """Why claims may be prepared that are not known; empty if none can be."""
+        """Why unknown prepared claims are possible; empty if there cannot be any."""
         if HoldingSource.POD_RESOURCES not in self._book.missing or not self._files.may_exist:
             return ""
         return self._book.unknown[HoldingSource.POD_RESOURCES].reason
 
     def take_prepared(self, driver: str, claims: Iterable[ClaimRecord]) -> None:
-        """The claims of a driver in this process, as soon as they are recorded."""
+        """Takes the claims of a driver in this process, as soon as they are recorded."""
         self._recorded += 1
         others = (claim for claim in self._files.claims if claim.driver != driver)
         drivers = self._files.drivers | {driver}
@@ -193,9 +200,8 @@ class Ledger:
         try:
             pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
         except (OSError, PlugwrightError) as error:
-            reason = clean(f"pod-resources cannot be read: {error}")
             self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
-            raise HoldersUnknown(reason) from error
+            raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
         self._take_pods(pods)
         return pods
 
@@ -203,19 +209,18 @@ class Ledger:
         """The kubelet's checkpoint. HoldersUnknown if it cannot be read, FileNotFoundError without its directory."""
         try:
             file = await self.checkpoint.read()
-        except FileNotFoundError as error:
+        except Exception as error:  # the content can be invalid in any way
             self._book.fail(HoldingSource.CHECKPOINT, clean(error))
-            raise
-        except Exception as error:  # one reading of whatever the file contains
-            self._book.fail(HoldingSource.CHECKPOINT, clean(error))
+            if isinstance(error, FileNotFoundError):
+                raise
             raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error
-        if file.records != self._book.stored or self._book.allocated or self._is_unknown(HoldingSource.CHECKPOINT):
+        if file.records != self._book.stored or self._book.allocated or HoldingSource.CHECKPOINT in self._book.unknown:
             self._book.take_checkpoint(file.records, file.written or self._clock())
         self._problems.recovered(HoldingSource.CHECKPOINT)
         return file
 
     async def refreshed(self) -> Holdings:
-        """Everything, for a person who waits: read at most once a second. Never raises."""
+        """All holdings, for a waiting user: reads at most once a second. Never raises."""
         async with self._turn:
             if time.monotonic() - self._listed_at >= _FRESH:
                 self._listed_at = time.monotonic()
@@ -226,7 +231,7 @@ class Ledger:
         return self.latest.value
 
     async def start(self, served: Mapping[str, ServedResource], cdi: Iterable[str]) -> None:
-        """Reads what can decide about the first lists; pods only if something has changed since the last run."""
+        """Reads the sources that can affect the first lists; pods only if something has changed since the last run."""
         async with self._turn:
             self._cdi |= {Path(path) for path in cdi}
             self._drivers = {how.driver for how in served.values()}
@@ -241,12 +246,12 @@ class Ledger:
             await self._read(list_pods=has_changed)
 
     async def read(self) -> None:
-        """Reads all sources; where that is not possible, what is known stays."""
+        """Reads all sources; the last content of an unreadable one stays."""
         async with self._turn:
             await self._read(list_pods=True)
 
     async def run(self) -> None:
-        """Reads again while a device is kept back or if wanted, and keeps the offers on disk; runs forever."""
+        """Reads again while a device is kept back or on request, and stores the offers; runs forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_memory())
             group.create_task(self._follow())
@@ -257,7 +262,7 @@ class Ledger:
     async def _follow(self) -> None:
         retry, read = Backoff(_FIRST_RETRY, max(_FIRST_RETRY, self._interval)), self._to_read.count
         while True:
-            # The kubelet does not report the end of a pod, nor that of a claim which only pod-resources have.
+            # The kubelet reports neither the end of a pod nor that of a claim known only from pod-resources.
             by_pods = any(claim.source is HoldingSource.POD_RESOURCES for claim in self._book.claims)
             is_missing, is_closed = bool(self.waiting), by_pods or any(self._closed.values())
             pause = min(retry.delay(), self._interval) if is_missing else self._interval if is_closed else None
@@ -266,19 +271,19 @@ class Ledger:
                 retry.reset()
             try:
                 await self.read()
-            except Exception as error:  # one reading: the next one may succeed, and until then nothing changes
+            except Exception as error:  # one read failed: the next one can succeed, and until then nothing changes
                 logger.exception("cannot find out who holds devices", extra={"error": clean(error)})
                 await asyncio.sleep(self._interval)
 
     async def _watch_neighbours(self, directory: Path) -> None:
-        """Other releases say at once what they offer, and what they are giving out of it."""
+        """Follows the files in which other releases publish their offers and allocations."""
         async with aclosing(settled_changes(directory, settle=_SETTLE)) as changes:
             async for _ in changes:
                 with suppress(OSError, PlugwrightError):  # the next change, or the next Allocate, is read again
-                    others = await self._disk.run(self.memory.others)
-                    if self._take_neighbours(others):
+                    if self._take_neighbours(await self._disk.run(self.memory.others)):
                         await self._read_files()
                         self._decide()
+                    self._to_write.notify()  # our own file may be lost
 
     def _take_neighbours(self, memories: Mapping[str, Memory]) -> bool:
         before, is_new = self._book.ended_by_neighbours, self._book.take_neighbours(memories)
@@ -294,8 +299,7 @@ class Ledger:
 
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
-            offers = self.offers
-            if self._is_loaded and offers is not None:
+            if self._is_loaded and (offers := self.offers) is not None:
                 await self.memory.write(offers)
 
     async def _read(self, *, list_pods: bool) -> None:
@@ -327,7 +331,7 @@ class Ledger:
             self._merge_claims()
 
     async def _read_claims(self) -> None:
-        """Again if a driver has recorded a claim meanwhile: what was read is then older than what is known."""
+        """Reads again if a driver has recorded a claim meanwhile, because the files' content is then outdated."""
         drivers, directories, recorded = self._book.drivers | self._drivers, sorted(self._cdi), -1
 
         def read() -> tuple[ClaimFilesRead, Mapping[str, Memory]]:
@@ -340,10 +344,10 @@ class Ledger:
         self._take_neighbours(others)
 
     async def _name_holders(self) -> None:
-        """Asks for the pods whose names are not known; known ones are followed without the effect of List."""
+        """Lists the pods if holders have no names yet; follows known pods without the effect of List."""
         book = self._book
         unnamed = frozenset(name for name in book.stored if name not in book.pods)
-        is_unknown = bool(book.missing) or self._is_unknown(HoldingSource.POD_RESOURCES)
+        is_unknown = bool(book.missing) or HoldingSource.POD_RESOURCES in book.unknown
         if (unnamed - self._unexplained) or is_unknown or not await self._follow_pods():
             try:
                 await self.list_pods(_PATIENCE)
@@ -353,7 +357,7 @@ class Ledger:
                 self._unexplained = frozenset(name for name in book.stored if name not in book.pods)
 
     async def _follow_pods(self) -> bool:
-        """Forgets the pods that have ended; False if the kubelet has no `Get`, or has too many pods to be asked."""
+        """Forgets ended pods; False if the kubelet has no `Get`, or there are too many pods to request."""
         pods = sorted(set(self._book.pods.values()))
         found = await sources.followed_pods(self._paths.pod_resources_socket, pods, _LIMIT)
         if found is not None:
@@ -366,7 +370,7 @@ class Ledger:
         self._merge_claims()
 
     def _merge_claims(self) -> None:
-        """Claims in files, and those of pods whose driver has no readable file here."""
+        """Joins the claims in files with those of pods whose driver has no readable file here."""
         known, named = self._files.drivers, {(claim.driver, claim.device) for claim in self._files.claims}
         others = [
             claim
@@ -381,15 +385,12 @@ class Ledger:
         self._to_write.notify()
         self._notify()
 
-    def _is_unknown(self, source: HoldingSource) -> bool:
-        return source in self._book.unknown
-
     def _notify(self) -> None:
-        # Not immediately: this may be called while an inventory is being changed.
+        # Not immediately: the caller can be in the middle of changing an inventory.
         asyncio.get_running_loop().call_soon(self.changed.notify)
 
     def _warn(self, source: HoldingSource, reason: str) -> None:
-        """Only if devices are kept back: otherwise nothing depends on the source."""
+        """Logs an unreadable source, but only if devices are kept back: otherwise nothing depends on it."""
         if any(self._closed.values()):
             facts = {"source": source.value, "error": clean(reason)}
             text = "devices stay Unhealthy: cannot read who holds their hardware"

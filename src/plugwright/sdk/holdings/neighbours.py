@@ -1,7 +1,8 @@
-"""What the other releases of plugwright on the node offer and give out, by the files in which they remember it.
+"""The offers and allocations of the other releases of plugwright on the node, from their files.
 
-Two releases never serve one resource, but they may offer the same hardware under two. The kubelet and the files of
-claims name what a release has given out by its resource and id alone: which hardware that is, only its file tells.
+Two releases never serve one resource, but they can offer the same hardware under two. The kubelet and the files of
+claims identify a release's allocations only by resource and id; only the release's file tells which hardware they are.
+During a rolling update with two processes of one release, each counts as a release.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,13 +11,15 @@ from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer
 from plugwright.sdk.holdings.records import Memory
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["Neighbours"]
+__all__ = ["SIBLING", "Neighbours"]
+
+SIBLING = "~"  # begins the key of another process of the same release, and the number of its file
 
 
 class Neighbours:
-    """`offers` are all that they remember, `given` what they give out, each with the time of the answer.
+    """`offers` are all remembered offers, `given` the devices given out, each with the time of the answer.
 
-    `ended` are devices whose pods have ended, which they wait for the kubelet to write.
+    `ended` are devices whose pods have ended, for which those releases wait for the kubelet's checkpoint.
     """
 
     def __init__(self) -> None:
@@ -27,7 +30,7 @@ class Neighbours:
         self._memories: Mapping[str, Memory] = {}
 
     def take(self, memories: Mapping[str, Memory]) -> bool:
-        """By release; one whose file is lost stays as it was. Whether anything is new."""
+        """Takes their memories, by release; a lost file does not change them. Returns whether anything is new."""
         memories = {**self._memories, **memories}
         if memories == self._memories:
             return False
@@ -42,12 +45,20 @@ class Neighbours:
         return True
 
     def offered(self, resources: Iterable[str]) -> list[Offer]:
-        """Their offers, without those of `resources`: a release that has taken one over decides about it alone."""
+        """Their offers, except those of `resources`: a release that has taken one over decides about it alone.
+
+        Two processes of one release serve the same resource, possibly with different configurations.
+        """
         own = set(resources)
-        return [offer for name, offer in self.offers.items() if name[0] not in own]
+        return [
+            offer
+            for key, memory in self._memories.items()
+            for offer in memory.offers
+            if offer.name[0] not in own or key.startswith(SIBLING)
+        ]
 
     def overlapping(self, offers: Mapping[Name, Offer], resources: Iterable[str]) -> frozenset[Name]:
-        """Those of our offers that cannot be held beside one of theirs."""
+        """Those of our offers that cannot be held together with one of theirs."""
         theirs = self.offered(resources) if self.offers else ()
         if not theirs:
             return frozenset()
@@ -55,7 +66,7 @@ class Neighbours:
         return frozenset(name for name, offer in offers.items() if index.conflict(offer) is not None)
 
     def resource_of(self, driver: str) -> str | None:
-        """The resource that they serve, or have served, by this DRA driver."""
+        """The resource that they serve, or have served, with this DRA driver."""
         for memory in self._memories.values():
             for resource, (_, known) in memory.resources.items():
                 if known == driver:
@@ -64,7 +75,7 @@ class Neighbours:
 
     @property
     def drivers(self) -> set[str]:
-        """Those that may have prepared claims."""
+        """The drivers that could have prepared claims."""
         return {
             driver
             for memory in self._memories.values()

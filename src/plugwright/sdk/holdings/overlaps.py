@@ -1,8 +1,8 @@
 """Physical identity: which offers are the same hardware, and which holding keeps an offer back. Pure functions.
 
-Two offers overlap if one of their physical names is the same or a part of the other's, as `card0/1` of `card0`. They
-may be held beside each other only if both have the same `sharing`. Offers that draw on one counter set overlap if the
-set does not have enough for both.
+Two offers overlap if they have a physical name in common, or one name is a part of the other, as `card0/1` of `card0`.
+Both can be held at the same time only if they have the same `sharing`. Offers that use one counter set overlap if the
+set does not suffice for both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ _SHARE = "::"  # precedes the number of a share in an id
 
 
 class CounterUse(msgspec.Struct, frozen=True):
-    """What a device takes of one counter of a set, and how much the set has."""
+    """The use of one counter of a set by a device, and the counter's total."""
 
     counter_set: str
     counter: str
@@ -35,17 +35,12 @@ class Offer(msgspec.Struct, frozen=True):
     sharing: str = ""
     counters: tuple[CounterUse, ...] = ()
 
-    @property
-    def has_identity(self) -> bool:
-        """Whether other offers can be the same hardware."""
-        return bool(self.physical or self.counters)
-
 
 class Hold(msgspec.Struct, frozen=True):
-    """An offer that is held, and by whom. `is_offered` if it is still made.
+    """A held offer and its holder. `is_offered` if it is still offered.
 
-    `by_nodes`: known only by the device nodes of a container. These may belong to other devices of the container, so
-    they do not keep back devices that several containers may have.
+    `by_nodes`: known only from the device nodes of a container. These can belong to other devices of the container, so
+    they do not keep back shareable devices.
     """
 
     offer: Offer
@@ -61,7 +56,7 @@ class Hold(msgspec.Struct, frozen=True):
         return f"held as {device_id}{f' of {resource}' if resource != name[0] else ''} by {self.holder}"
 
     def excludes(self, offer: Offer) -> bool:
-        """Whether nobody may have `offer` beside this, if they are the same hardware."""
+        """Whether `offer` cannot be held at the same time, if both are the same hardware."""
         if self.by_nodes:
             return not offer.sharing
         return not self.offer.sharing or self.offer.sharing != offer.sharing
@@ -76,9 +71,12 @@ def offer_of(resource: str, device: Device) -> Offer:
     return Offer((resource, device.id), device.physical, device.sharing, counters)
 
 
-def guessed_offer(name: Name) -> Offer:
-    """For a device that this daemon never offered: its id is a name of the hardware, as the UUID of a GPU."""
-    return Offer(name, (name[1].partition(_SHARE)[0],))
+def guessed_offer(name: Name, others: Iterable[str] = ()) -> Offer:
+    """For a device that this daemon never offered: its id can be the name of the hardware, as the UUID of a GPU.
+
+    `others` are further possible names of the hardware.
+    """
+    return Offer(name, tuple(dict.fromkeys((name[1].partition(_SHARE)[0], *others))))
 
 
 _Group = tuple[str, bool]  # how holds share hardware: `sharing` and `by_nodes`
@@ -86,19 +84,19 @@ _Holds = dict[_Group, list[Hold]]
 
 
 class HoldIndex:
-    """Holds by the names of their hardware.
+    """Holds, indexed by the names of their hardware.
 
-    Of holds that share hardware in the same way, two of different names represent all: a device is never kept back by
-    its own name, and thousands of shares cost no more than two.
+    Two holds with different names represent all holds that share hardware in the same way: a device is never kept back
+    by its own name, and thousands of shares cost no more than two.
     """
 
     __slots__ = ("_counters", "_exact", "_parts", "_used")
 
     def __init__(self, holds: Iterable[Hold] = ()) -> None:
         self._exact: dict[str, _Holds] = {}
-        self._parts: dict[str, _Holds] = {}  # by the name of each whole
+        self._parts: dict[str, _Holds] = {}  # by the name of each containing device
         self._counters: dict[tuple[str, str], list[Hold]] = {}  # by resource and counter set
-        self._used: set[Name] = set()  # those that are in `_counters`
+        self._used: set[Name] = set()  # names in `_counters`
         for hold in holds:
             self.add(hold)
 
@@ -113,7 +111,7 @@ class HoldIndex:
                 self._counters.setdefault((hold.offer.name[0], counter_set), []).append(hold)
 
     def conflict(self, offer: Offer) -> Hold | None:
-        """A hold beside which nobody may have `offer`; None if there is none."""
+        """A hold that excludes `offer`; None if there is none."""
         for name in offer.physical:
             for groups in self._related(name):
                 for holds in groups.values():
@@ -130,7 +128,7 @@ class HoldIndex:
             yield self._parts[name]
 
     def _exhausted(self, offer: Offer) -> Hold | None:
-        """A hold of a counter set that has too little left for `offer`."""
+        """A hold of a counter set that does not have enough left for `offer`."""
         for use in offer.counters:
             holds = self._counters.get((offer.name[0], use.counter_set), ())
             others = [hold for hold in holds if hold.offer.name != offer.name]
@@ -145,7 +143,7 @@ def _taken(hold: Hold, use: CounterUse) -> int:
 
 
 def _wholes(name: str) -> Iterator[str]:
-    """The names of what `name` is a part of, the nearest first."""
+    """The names of the devices that contain `name`, innermost first."""
     while name := name.rpartition("/")[0]:
         yield name
 
@@ -157,6 +155,6 @@ def _add(groups: _Holds, hold: Hold) -> None:
 
 
 def conflicting(offers: Mapping[Name, Offer], known: Iterable[Offer]) -> set[Name]:
-    """The offers that overlap another one among them, or a `known` one, and cannot be held beside it."""
+    """The offers that overlap another of them, or a `known` one, and cannot be held at the same time."""
     index = HoldIndex(Hold(offer, "") for offer in (*offers.values(), *known))
     return {name for name, offer in offers.items() if index.conflict(offer) is not None}

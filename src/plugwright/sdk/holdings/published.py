@@ -15,7 +15,7 @@ __all__ = ["claims_by_device", "published", "waiting_by_resource"]
 
 
 def published(book: Book, closed: Mapping[str, Mapping[str, Closed]], before: Holdings, now: float) -> Holdings:
-    """`before` is the value until now: a holding keeps the time at which it became known."""
+    """The value to publish. A holding in `before`, the previous value, keeps the time at which it became known."""
     since = {_identity(holding): holding.since for holding in before.holdings}
     dated = tuple(
         replace(holding, since=since.get(_identity(holding), holding.since or now)) for holding in _holdings(book)
@@ -34,7 +34,7 @@ def published(book: Book, closed: Mapping[str, Mapping[str, Closed]], before: Ho
 
 
 def waiting_by_resource(closed: Mapping[str, Mapping[str, Closed]]) -> dict[str, str]:
-    """By resource, why devices wait for a source, and which."""
+    """By resource, why devices wait for a source, and for which one."""
     found: dict[str, str] = {}
     for resource, devices in closed.items():
         waiting = [device_id for device_id, reason in devices.items() if reason.waits]

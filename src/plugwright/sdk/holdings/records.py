@@ -1,4 +1,4 @@
-"""The facts that the ledger decides by, and its decision about one device."""
+"""The facts on which the ledger decides, and its decision about one device."""
 
 import msgspec
 
@@ -18,18 +18,18 @@ class ServedResource(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """A device that Allocate gives out: it counts as held until a checkpoint of after `answered` shows otherwise."""
+    """A device given out by Allocate: it counts as held until a checkpoint written after `answered` shows otherwise."""
 
     name: Name
     answered: float
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """How hardware was last offered: by resource the API and the name of the driver, and each offer with identity.
+    """How hardware was last offered: by resource the API and the name of the driver, and each offer with an identity.
 
-    The rest is for the other releases on the node. `given` are the devices they offer as well that this one is giving
-    out, `claimed` those that its claims hold; which claims these are is in the files of the driver. `ended` are devices
-    of theirs whose pods have ended: the kubelet writes that after one of their device lists (4.31).
+    The other fields are for the other releases on the node. `given` are the devices that they offer too and this
+    release is giving out, `claimed` those held by this release's claims, which are listed in the files of the driver.
+    `ended` are devices of theirs whose pods have ended: the kubelet writes that after one of their device lists (4.31).
     """
 
     resources: dict[str, tuple[ServeMode, str]] = {}
@@ -40,15 +40,22 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """A container that holds a device through the device plugin API; `nodes` are the device nodes that it was given."""
+    """A container that holds a device through the device plugin API.
+
+    `nodes` are its allocated device nodes, `names` its CDI devices and the values of its variables.
+    """
 
     pod_uid: str = ""
     container: str = ""
     nodes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
-    """A device of a prepared claim: `device` is its name in the slice, `device_id` that in the plugin if known."""
+    """A device of a prepared claim: `device` is its name in the slice, `device_id` its id in the plugin if known.
+
+    `names` are the device nodes and the values of variables in its CDI spec.
+    """
 
     driver: str
     device: str
@@ -60,6 +67,7 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     share_id: str = ""
     admin_access: bool = False
     source: HoldingSource = HoldingSource.PREPARED_CLAIMS
+    names: tuple[str, ...] = ()
 
     @property
     def holder(self) -> str:
@@ -67,7 +75,7 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """Why a device is kept back; `waits` if that is not known to be necessary, because a source cannot be read."""
+    """Why a device is kept back; `waits` if that is only a precaution because a source cannot be read."""
 
     reason: str
     waits: bool = False

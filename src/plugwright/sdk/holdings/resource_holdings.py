@@ -1,4 +1,4 @@
-"""The ledger as one resource asks it: which of its devices pods hold. Raises instead of answering "none"."""
+"""The ledger from the view of one resource: the devices that pods hold. Raises instead of answering "none"."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -13,11 +13,11 @@ from plugwright.text import clean
 
 __all__ = ["ResourceHoldings"]
 
-_PATIENCE = 1.0  # seconds that the end of an Allocate is waited for
+_PATIENCE = 1.0  # seconds to wait for the end of an Allocate
 
 
 class ResourceHoldings(msgspec.Struct, frozen=True):
-    """Holdings of one resource; `resend` has the kubelet get its device list again. HoldersUnknown."""
+    """Holdings of one resource; `resend` sends its device list to the kubelet again. HoldersUnknown."""
 
     resource: str
     ledger: Ledger
@@ -29,16 +29,16 @@ class ResourceHoldings(msgspec.Struct, frozen=True):
         return {key: clean("/".join(pod)) for (resource, key), pod in pods.items() if resource == self.resource}
 
     async def stored(self) -> Held:
-        """By the checkpoint alone, with devices of ended pods; nothing if there has been no kubelet yet."""
+        """Devices in the checkpoint, including those of ended pods; empty if no kubelet has run yet."""
         try:
             return (await self.ledger.read_checkpoint()).held.get(self.resource, {})
         except FileNotFoundError:
             return {}
 
     async def held(self, device_ids: Collection[str]) -> set[str]:
-        """The devices that pods hold, by pod-resources or by the checkpoint.
+        """The devices that pods hold according to pod-resources or the checkpoint.
 
-        `device_ids` are those whose end matters: if only the checkpoint has one of them, it is written again.
+        `device_ids` are the devices whose release matters: if only the checkpoint contains one, it is rewritten first.
         """
         active, stored = await self.pods(), await self._written()
         if any(device_id in stored and device_id not in active for device_id in device_ids):
@@ -47,18 +47,18 @@ class ResourceHoldings(msgspec.Struct, frozen=True):
         return active.keys() | stored.keys()
 
     async def entries(self) -> Sequence[PodDevicesEntry]:
-        """The answers that the kubelet has stored, of all resources."""
+        """The stored answers of the kubelet, for all resources."""
         try:
             return (await self.ledger.read_checkpoint()).entries
         except FileNotFoundError as error:
             raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error
 
     async def rewritten(self) -> None:
-        """Returns when the kubelet has written its checkpoint again, after the list that it has by now (4.31)."""
+        """Returns when the kubelet has rewritten its checkpoint, after the list that it has by now (4.31)."""
         await self.ledger.checkpoint.rewritten(self.resend)
 
     async def _written(self) -> Held:
-        """A checkpoint that is not there says nothing about pods that are."""
+        """The devices in the checkpoint; a missing checkpoint proves nothing about existing pods."""
         try:
             return (await self.ledger.read_checkpoint()).held.get(self.resource, {})
         except FileNotFoundError as error:

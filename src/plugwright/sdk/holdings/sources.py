@@ -1,7 +1,7 @@
-"""Readers of the claims that are prepared on this node, and of the pods that the kubelet lists.
+"""Readers of the claims prepared on this node, and of the pods that the kubelet lists.
 
 The files of claims are read whatever the present configuration is: the checkpoints of our DRA drivers, the CDI specs of
-claims, and `dra_manager_state`, which only a daemon outside of a container can see. No module of `dra` is loaded.
+claims, and `dra_manager_state`, which only a daemon outside of a container can read. No module of `dra` is loaded.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import PeerRefused, PlugwrightError
 from plugwright.protocol import pod_resources
@@ -35,16 +36,16 @@ __all__ = [
 CDI_OWNER = "plugwright-dra"  # in the names of the CDI specs of claims
 _CHECKPOINT = "checkpoint.json"
 _STATE = "dra_manager_state"
-_MOST_GETS = 8  # the kubelet allows ten questions at once to all its clients (6.2)
+_MOST_GETS = 8  # the kubelet allows ten concurrent requests for all its clients (6.2)
 _KIND = "/claim"  # the end of the kind of a claim's CDI spec
 
 
 class ClaimFilesRead(msgspec.Struct, frozen=True):
-    """The claims in files.
+    """The claims found in files.
 
-    `drivers` are those whose checkpoint could be read. `are_complete` if no claim of the drivers asked for can be
-    missing. Not `may_exist` if neither a driver of ours nor pod-resources has ever been on this node. `problems` are
-    files that are there and cannot be read.
+    `drivers` are those with a readable checkpoint. `are_complete` if no claim of the requested drivers can be missing.
+    `may_exist` is False if neither a driver of ours nor pod-resources has ever been on this node. `problems` are
+    existing files that cannot be read.
     """
 
     claims: tuple[ClaimRecord, ...] = ()
@@ -55,7 +56,7 @@ class ClaimFilesRead(msgspec.Struct, frozen=True):
 
 
 def read_claim_files(paths: KubeletPaths, cdi: Iterable[Path], drivers: Collection[str]) -> ClaimFilesRead:
-    """Reads all files of claims; `drivers` are those whose claims matter. Blocks; never raises for a file."""
+    """Reads all files of claims; `drivers` are those whose claims matter. Blocks; never raises because of a file."""
     problems: dict[HoldingSource, str] = {}
     claims: list[ClaimRecord] = []
     readable = set()
@@ -66,7 +67,7 @@ def read_claim_files(paths: KubeletPaths, cdi: Iterable[Path], drivers: Collecti
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            if directory.name in drivers:  # others have files of their own
+            if directory.name in drivers:  # other drivers have their own files
                 problems[HoldingSource.PREPARED_CLAIMS] = f"{directory / _CHECKPOINT}: {error}"
     is_complete = bool(drivers) and readable.issuperset(drivers)
     try:
@@ -101,7 +102,7 @@ async def listed_pods(socket: Path, limit: float) -> list[PodResources]:
 async def followed_pods(
     socket: Path, pods: Collection[tuple[str, str]], limit: float
 ) -> dict[Name, tuple[str, str]] | None:
-    """By device, those of the pods that have not ended; None if the kubelet has no `Get`, or they are too many."""
+    """By device, those pods that have not ended; None if the kubelet has no `Get`, or there are too many pods."""
     if len(pods) > _MOST_GETS:
         return None
     found: dict[Name, tuple[str, str]] = {}
@@ -176,7 +177,7 @@ def _in_manager_state(path: Path) -> list[ClaimRecord]:
 
 
 def _in_cdi_specs(directory: Path) -> Iterator[ClaimRecord]:
-    """Each device in the spec of a claim is called `<uid of the claim>-<device>`."""
+    """The claims in CDI specs, in which each device is named `<uid of the claim>-<device>`."""
     for path in sorted(directory.glob(f"*_{CDI_OWNER}.*.json")):
         uid = path.name.removesuffix(".json").rpartition(".")[2]
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -185,14 +186,27 @@ def _in_cdi_specs(directory: Path) -> Iterator[ClaimRecord]:
             for device in spec["devices"]:
                 name = str(device["name"])
                 if name.startswith(f"{uid}-"):
-                    yield ClaimRecord(driver, name.removeprefix(f"{uid}-"), uid=uid, source=HoldingSource.CDI)
+                    key, names = name.removeprefix(f"{uid}-"), _names(device.get("containerEdits"))
+                    yield ClaimRecord(driver, key, uid=uid, source=HoldingSource.CDI, names=names)
+
+
+def _names(edits: Any) -> tuple[str, ...]:
+    """What may be a name of the hardware that a container gets."""
+    try:
+        nodes = [str(node.get("hostPath") or node["path"]) for node in edits.get("deviceNodes") or ()]
+        values = [str(variable).partition("=")[2] for variable in edits.get("env") or ()]
+    except (KeyError, TypeError, AttributeError):
+        return ()
+    return (*nodes, *(name for value in values for name in value.split(",") if name))
 
 
 def _distinct(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
-    """A claim with its devices once: as the first source has it, which knows the most."""
+    """Each claim with its devices once, from the first source, which contains the most fields, with its CDI names."""
     found: dict[tuple[str, str, str], ClaimRecord] = {}
     for claim in claims:
-        found.setdefault((claim.driver, claim.device, claim.uid), claim)
+        known = found.setdefault((claim.driver, claim.device, claim.uid), claim)
+        if claim.names and not known.names:
+            found[claim.driver, claim.device, claim.uid] = replace(known, names=claim.names)
     return tuple(found.values())
 
 

@@ -1,7 +1,7 @@
-"""What kube-apiserver refuses in a pod, with its field paths and words; one module for each part of a pod.
+"""Validation of pods, with kube-apiserver's field paths and messages; one module for each part of a pod.
 
-Here is what holds for the pod as a whole. Objects come here typed and with their defaults; the rules are those of 1.36
-with its default feature gates.
+This module contains the rules for the pod as a whole. Objects arrive here typed and with their defaults; the rules are
+those of 1.36 with its default feature gates.
 """
 
 import ipaddress

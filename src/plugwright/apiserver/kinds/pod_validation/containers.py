@@ -1,6 +1,6 @@
-"""Containers of a pod, of all three kinds: names, images, ports, policies, and what each kind may not have.
+"""Containers of a pod, of all three kinds: names, images, ports, policies, and fields forbidden for each kind.
 
-Their variables, mounts, probes, resources and security contexts have modules of their own.
+Separate modules validate their variables, mounts, probes, resources and security contexts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ _ONLY_SIDECARS = "may not be set for init containers without restartPolicy=Alway
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """What the rules for a container need to know of its pod; `volumes` are those that are valid, by name."""
+    """The pod's facts that the rules for a container need; `volumes` are the valid ones, by name."""
 
     spec: Object
     volumes: Mapping[str, Object]
@@ -82,7 +82,7 @@ def container_errors(context: PodContext) -> Iterator[FieldError]:
 
 
 def _name_errors(field: str, container: Object, names: set[str]) -> Iterator[FieldError]:
-    """`names` are those of the containers before it, to which its own is added."""
+    """`names` are those of the preceding containers, to which this name is added."""
     name = str(container.get("name") or "")
     if name and name in names:
         yield duplicate(f"{field}.name", name)

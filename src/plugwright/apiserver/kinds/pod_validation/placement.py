@@ -1,4 +1,4 @@
-"""Where a pod may run: tolerations, affinity, spread over domains, node selector, and scheduling gates."""
+"""Placement of a pod: tolerations, affinity, spread over domains, node selector, and scheduling gates."""
 
 from collections.abc import Callable, Iterator
 
@@ -62,7 +62,7 @@ def _operator_errors(field: str, operator: str, value: str) -> Iterator[FieldErr
         if value:
             yield invalid(f"{field}.operator", value, "value must be empty when `operator` is 'Exists'")
     else:
-        # The numeric operators are behind a gate that is off, and the message has them all the same.
+        # The numeric operators are behind a disabled gate, but the message lists them.
         numeric = ("Lt", "Gt") if operator in ("Lt", "Gt") else ()
         values = ", ".join(f'"{one}"' for one in ("Equal", "Exists", *numeric))
         text = f'Unsupported value: "{operator}": supported values: {values}'
@@ -100,7 +100,7 @@ def _term_errors(field: str, term: Object, *, checks_values: bool) -> Iterator[F
 
 
 def _requirement_errors(field: str, requirement: Object, *, compares: bool) -> Iterator[FieldError]:
-    """Of labels; the selectors of nodes compare numbers too."""
+    """Errors of requirements on labels; the selectors of nodes can also compare numbers."""
     operator, values = str(requirement.get("operator") or ""), requirement.get("values") or []
     if operator in ("In", "NotIn"):
         if not values:

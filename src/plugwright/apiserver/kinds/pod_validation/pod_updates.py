@@ -1,4 +1,4 @@
-"""Which fields of a pod may change, and how: images, deadlines, tolerations, gates, and a gated pod's placement."""
+"""The mutable fields of a pod: images, deadlines, tolerations, gates, and a gated pod's placement."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def validate_update(before: Object, after: Object) -> Iterator[FieldError]:
     yield from _toleration_errors(old.get("tolerations") or [], new.get("tolerations") or [])
     yield from _gate_errors(old.get("schedulingGates") or [], new.get("schedulingGates") or [])
     unchanged = _with_mutable_fields_of(old, new)
-    if old.get("schedulingGates"):  # the scheduler has not looked at it yet, so its placement may be narrowed
+    if old.get("schedulingGates"):  # the scheduler has not examined it yet, so its placement can be narrowed
         yield from _selector_errors(old.get("nodeSelector") or {}, new.get("nodeSelector") or {})
         yield from _affinity_errors(old, new)
         unchanged = _with_placement_of(old, unchanged)
@@ -107,7 +107,7 @@ def _node_terms(spec: Object) -> list[Object]:
 
 
 def _printed_term(term: Object) -> Object:
-    """As the API server prints it: with the names of its own structures."""
+    """The term as printed by the API server: with the names of its own structures."""
 
     def printed(part: str) -> list[Object] | None:
         rows = [
@@ -128,7 +128,7 @@ def _has_only_additions(old: Object, new: Object) -> bool:
 
 
 def _with_mutable_fields_of(old: Object, new: Object) -> Object:
-    """The new spec with the old values of all that may change."""
+    """The new spec with the old values of all mutable fields."""
     spec: dict[str, Any] = {**new}  # type: ignore[explicit-any,unused-ignore]
     for name in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
         _restore(spec, old, name)

@@ -80,7 +80,7 @@ def _sleep_errors(field: str, seconds: int, grace_period: int) -> Iterator[Field
 
 
 def port_errors(field: str, port: object) -> Iterator[FieldError]:
-    """Of a port by its number or by the name that a container gives to it."""
+    """Errors of a port given by its number or by the name in its container."""
     if isinstance(port, str):
         yield from invalid_for(field, port, port_name_errors(port))
     elif not isinstance(port, int) or not 1 <= port <= _LARGEST_PORT:

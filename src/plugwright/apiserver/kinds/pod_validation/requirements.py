@@ -33,7 +33,7 @@ _STANDARD_RESOURCES = frozenset(
 
 
 def requirement_errors(field: str, resources: Object, claims: Collection[str]) -> Iterator[FieldError]:
-    """Of a container; `claims` are the names of those that the pod has."""
+    """Errors of a container's resources; `claims` are the names of the pod's claims."""
     yield from _amount_errors(field, resources, _container_name_errors)
     yield from _claim_name_errors(f"{field}.claims", resources.get("claims") or [], claims)
 
@@ -43,7 +43,7 @@ def overhead_errors(field: str, overhead: Object) -> Iterator[FieldError]:
 
 
 def pod_requirement_errors(spec: Object) -> Iterator[FieldError]:
-    """Of the pod as a whole."""
+    """Errors of the resources of the pod as a whole."""
     resources, field = spec.get("resources"), "spec.resources"
     if resources is None:
         return
@@ -67,7 +67,7 @@ def pod_requirement_errors(spec: Object) -> Iterator[FieldError]:
 
 
 def _requested(spec: Object, resource: str) -> Decimal:
-    """Of all containers together; of those that start the others, the largest."""
+    """The request of all containers together; of those that start the others, the largest."""
 
     def amounts(part: str) -> list[Decimal]:
         parts = ((container.get("resources") or {}).get("requests") or {} for container in spec.get(part) or [])

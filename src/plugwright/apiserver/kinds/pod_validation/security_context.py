@@ -1,4 +1,4 @@
-"""Security contexts of pods and containers: users, groups, profiles, sysctls, and what an operating system lacks."""
+"""Security contexts of pods and containers: users, groups, profiles, sysctls, and limits of operating systems."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _NOT_WINDOWS_CONTAINERS = (
     "allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup",
 )  # fmt: skip
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
-# A context as the API server prints it: its fields in their order, absent ones as null.
+# A context as printed by the API server: its fields in their order, absent ones as null.
 _PRINTED = (
     "capabilities", "privileged", "seLinuxOptions", "windowsOptions", "runAsUser", "runAsGroup", "runAsNonRoot",
     "readOnlyRootFilesystem", "allowPrivilegeEscalation", "procMount", "seccompProfile", "appArmorProfile",

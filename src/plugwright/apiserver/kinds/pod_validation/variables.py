@@ -1,4 +1,4 @@
-"""Environment variables of containers: names, values, and the fields, resources and keys that they come from."""
+"""Environment variables of containers: names, values, and the fields, resources and keys from which they come."""
 
 import re
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ def _backstep_errors(path: str) -> Iterator[str]:
 
 
 def field_reference_errors(field: str, reference: Object, allowed: tuple[str, ...]) -> Iterator[FieldError]:
-    """`allowed` are the fields of the pod that may be referred to, besides single labels and annotations."""
+    """`allowed` are the permitted fields of the pod, besides single labels and annotations."""
     path = str(reference.get("fieldPath") or "")
     if not path:
         yield required(f"{field}.fieldPath")
@@ -130,7 +130,7 @@ def resource_reference_errors(field: str, reference: Object, *, needs_container:
 
 
 def _divisor_rule(resource: str, divisor: str) -> str:
-    """What is wrong with the divisor, or nothing."""
+    """The violated rule of the divisor, or empty."""
     if resource.endswith(".cpu"):
         return "" if divisor in ("1m", "1") else "only divisor's values 1m and 1 are supported with the cpu resource"
     name = {"memory": "memory", "ephemeral-storage": "local ephemeral storage"}.get(resource.partition(".")[2])
@@ -150,7 +150,7 @@ def env_from_errors(field: str, sources: list[Object]) -> Iterator[FieldError]:
             if not name:
                 yield required(f"{place}.{kind}.name")
             else:
-                # The rule for prefixes of names, which a last hyphen or dot does not break.
+                # The rule for prefixes of names, which can end in a hyphen or dot.
                 errors = dns_subdomain_errors(re.sub(r"[-.]$", "a", name))
                 yield from invalid_for(f"{place}.{kind}.name", name, errors)
         if not given:

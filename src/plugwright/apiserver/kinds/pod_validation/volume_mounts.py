@@ -1,4 +1,4 @@
-"""Where containers mount volumes and find block devices: each names a volume of the pod, and no path twice."""
+"""Volume mounts and block devices of containers: each names a volume of the pod, and no path is used twice."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ _BLOCK_SOURCES = ("ephemeral", "persistentVolumeClaim")
 
 
 def local_path_errors(field: str, path: str) -> Iterator[FieldError]:
-    """Of a path that must stay below where it begins."""
+    """Errors of a path that must stay below its start."""
     if path.startswith("/"):
         yield invalid(field, path, "must be a relative path")
     if ".." in path.split("/"):
@@ -43,7 +43,7 @@ def mount_errors(field: str, container: Object, volumes: Mapping[str, Object]) -
 
 
 def _sub_path_errors(path: str, place: str, mount: Object) -> Iterator[FieldError]:
-    """The API server names the list, not the mount, for most of these."""
+    """Errors of sub-paths; for most of these the API server names the list, not the mount."""
     sub_path, expression = str(mount.get("subPath") or ""), str(mount.get("subPathExpr") or "")
     yield from local_path_errors(f"{path}.subPath", sub_path)
     if expression and sub_path:

@@ -1,4 +1,4 @@
-"""Volumes of a pod: one source each, and the rules of the sources that pods are written with.
+"""Volumes of a pod: one source each, and the rules of the common sources.
 
 The retired in-tree sources of clouds and storage systems are only counted; those of CSI drivers are the driver's.
 """
@@ -30,7 +30,7 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MODE_RULE = "must be a number between 0 and 0777 (octal), both inclusive"
 _FILE_FIELDS = ("metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
 _SHORTEST_TOKEN, _LONGEST_TOKEN, _LONGEST_DRIVER = 600, 2**32, 63
-# Sources in the order in which the API server looks at them: the second of two is the one that is refused.
+# Sources in the order in which the API server examines them: the second of two is rejected.
 _SOURCES = (
     "emptyDir", "hostPath", "gitRepo", "gcePersistentDisk", "awsElasticBlockStore", "secret", "nfs", "iscsi",
     "glusterfs", "persistentVolumeClaim", "rbd", "cinder", "cephfs", "flocker", "downwardAPI", "fc", "flexVolume",
@@ -40,7 +40,7 @@ _SOURCES = (
 
 
 def valid_volumes(volumes: list[Object]) -> dict[str, Object]:
-    """Those that containers may mount, by name."""
+    """The volumes that containers can mount, by name."""
     return {
         str(volume["name"]): volume
         for number, volume in enumerate(volumes)
@@ -169,7 +169,7 @@ def _ephemeral_errors(field: str, source: Object) -> Iterator[FieldError]:
 
 
 def _downward_errors(field: str, source: Object) -> Iterator[FieldError]:
-    """The API server names the source, not the item."""
+    """Errors of a downward API source; the API server names the source, not the item."""
     yield from _mode_errors(f"{field}.defaultMode", source.get("defaultMode"))
     for item in source.get("items") or []:
         yield from _downward_item_errors(field, item)
@@ -210,7 +210,7 @@ def _projected_errors(field: str, source: Object) -> Iterator[FieldError]:
 
 
 def _path_conflicts(field: str, source: Object, paths: set[str], name: str) -> Iterator[FieldError]:
-    """`paths` are those of the sources before it, to which its own are added."""
+    """`paths` are those of the preceding sources, to which these are added."""
     for item in source.get("items") or []:
         path = str(item.get("path") or "")
         if path and path in paths:

@@ -1,1 +1,1 @@
-"""The rules for DRA drivers, one module for each group; `catalogue` has them in order."""
+"""The rules for DRA drivers, one module for each group; `catalogue` lists them in order."""

@@ -1,4 +1,4 @@
-"""Rules of registration: what a DRA driver announces in plugins_registry, and when."""
+"""Rules of registration: a DRA driver's announcements in plugins_registry, and their times."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from plugwright.system.sockets import PATH_LIMIT
 __all__ = ["RULES"]
 
 _KUBELET = Path("/var/lib/kubelet")
-_OTHERS_MAY = 0o022  # to connect to a socket takes the right to write
+_OTHERS_MAY = 0o022  # connecting to a socket needs the right to write
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_LIMIT = 63
 _LOOK = 0.01  # seconds
@@ -36,7 +36,7 @@ _GET_INFO = 1.0  # seconds of the kubelet (1.45)
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The first answer to GetInfo, before any kubelet has asked, with what was true then."""
+    """The first response to GetInfo, before any kubelet has called it, with the facts at that time."""
 
     path: Path
     info: PluginInfo
@@ -46,7 +46,7 @@ class Announcement:
 
 
 async def announcement(verifier: Verifier) -> Announcement:
-    """Of a driver that a kubelet does not register too, if it makes a socket."""
+    """The announcement, also of a driver that a kubelet does not register, if it creates a socket."""
     assert isinstance(verifier, DriverVerifier)
     if not verifier.resources and not _sockets((await verifier.start()).paths.plugins_registry):
         raise PluginNotRunning(f"the plugin is not registered: {verifier.failure}")
@@ -77,7 +77,7 @@ def _sockets(directory: Path) -> list[Path]:
 async def _announced(session: DriverSession, path: Path) -> Announcement:
     with suppress(TimeoutError):
         async with asyncio.timeout(session.limits.call):
-            while not sockets.is_listening(path):  # noqa: ASYNC110  its file is there before it listens
+            while not sockets.is_listening(path):  # noqa: ASYNC110  its file exists before it listens
                 await asyncio.sleep(_LOOK)
     began = time.monotonic()
     async with registration.connect_watched(path) as client:
@@ -222,7 +222,7 @@ class DriverIsFoundAgain(DriverRule):
             expect(False, "a registration", seen)
         finally:
             back = partial(self._are_back, session, devices)
-            await session.api.until(back, verifier.limits.republish)  # for the rules that come next
+            await session.api.until(back, verifier.limits.republish)  # for the following rules
 
     @staticmethod
     def _are_back(session: DriverSession, devices: Mapping[str, set[PublishedDevice]]) -> bool:

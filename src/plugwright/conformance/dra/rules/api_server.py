@@ -1,4 +1,4 @@
-"""Rules of the API server's bad days: it is away, slow, refuses, and forgets the version of a watch."""
+"""Rules of API server faults: it is unreachable, slow, refuses, or forgets the version of a watch."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ def _away_time(verifier: DriverVerifier) -> float:
 
 
 async def _runs_for(session: DriverSession, seconds: float) -> None:
-    """Lets time go by; raises RuleViolated if the program ends."""
+    """Waits; raises RuleViolated if the program ends."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await (session.program.ends() if session.programs else asyncio.sleep(seconds))
@@ -46,7 +46,7 @@ async def _runs_for(session: DriverSession, seconds: float) -> None:
 
 
 def _delete_slices(session: DriverSession, driver: RegisteredDriver) -> dict[str, list[str]]:
-    """Deletes the first slice; what there was before."""
+    """Deletes the first slice; returns the devices before."""
     before = {driver.name: sorted(f"{device.pool}/{device.name}" for device in session.devices(driver.name))}
     session.api.change_slice(session.slices(driver.name)[0]["metadata"]["name"], None)
     return before
@@ -155,7 +155,7 @@ class RetriesRefusedRequests(DriverRule):
                     await _runs_for(session, _REFUSING)
                     made = len(session.api.requests) - known
                 expect(made < _HOT, f"fewer than {_HOT} requests in {_REFUSING:g} s of answers {code}", f"{made}")
-                # Go's library up to 0.34 waits for its cache after a write that failed, and then once more.
+                # Go's library up to 0.34 waits for its cache after a failed write, and then again.
                 await until_slices_back(verifier, session, before, times=2)
 
 
@@ -174,7 +174,7 @@ class EnduresSlowApiServer(DriverRule):
             async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 with session.api.faults.slow(_SLOW) as delayed:
                     preparing = asyncio.ensure_future(prepared(session, driver, claim))
-                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                    with suppress(TimeoutError):  # a driver can know its claims already
                         async with asyncio.timeout(_SLOW / 2):
                             await delayed.wait()
                     try:
@@ -225,7 +225,7 @@ class PreparesAfterCut(DriverRule):
             async with allocated(session, driver, wanted, wanted) as [claim, other]:
                 with session.api.faults.slow(_SLOW) as delayed:
                     preparing = asyncio.ensure_future(prepare(session, driver, claim))
-                    with suppress(TimeoutError):  # a driver may know its claims beforehand
+                    with suppress(TimeoutError):  # a driver can know its claims already
                         async with asyncio.timeout(_SLOW / 2):
                             await delayed.wait()
                     preparing.cancel()

@@ -1,4 +1,4 @@
-"""Rules of a driver's long life: what calls leave behind, a kubelet that is away, and a rolling update."""
+"""Rules of a driver's long life: leaks of calls, an unreachable kubelet, and a rolling update."""
 
 import asyncio
 import signal
@@ -44,7 +44,7 @@ _AWAY, _THOROUGH_AWAY = 4.0, 180.0  # seconds
 
 
 async def call_growth(verifier: Verifier) -> Growth:
-    """What claims leave behind that are prepared, prepared again, unprepared and refused."""
+    """Leaks of claims that are prepared, prepared again, unprepared and refused."""
     assert isinstance(verifier, DriverVerifier)
     session, [driver, *_] = await verifier.drivers()
     if verifier.target.attached:
@@ -57,7 +57,7 @@ async def call_growth(verifier: Verifier) -> Growth:
                 await prepare(session, driver, claim)
                 await prepare(session, driver, claim)
                 await unprepare(session, driver, claim)
-            with suppress(PeerRefused):  # as for a pod whose claim is gone
+            with suppress(PeerRefused):  # as for a pod whose claim was deleted
                 await prepare(session, driver, Claim("default", "no-such-claim", str(uuid.uuid4())))
 
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Rules of the opaque parameters that a claim has for the driver itself."""
+"""Rules of the opaque parameters in a claim for the driver."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Rules of NodePrepareResources: which devices a claim gets, and which claims are refused."""
+"""Rules of NodePrepareResources: the devices that a claim gets, and the claims that are refused."""
 
 import time
 import uuid
@@ -36,7 +36,7 @@ __all__ = ["RULES", "refuses_held"]
 
 _NOBODY = "plugwright-verify-no-such-device"
 _OTHER = "other-driver.plugwright.dev"
-_SHORTEST = 12  # characters of an error that says something
+_SHORTEST = 12  # least characters of a meaningful error
 
 
 class Prepares(DriverRule):
@@ -133,7 +133,7 @@ class AnswersWithAllocated(DriverRule):
             async with allocated(session, driver, ClaimAllocation(devices[1:])) as [claim]:
                 answer = await prepared(session, driver, claim)
                 if not answer:
-                    continue  # a driver may work without devices in its answer, by NRI for example (11.20)
+                    continue  # a driver can work without devices in its response, for example by NRI (11.20)
                 seen = {f"{device.pool}/{device.name}" for device in answer}
                 wanted = {f"{device.pool}/{device.name}" for device in devices[1:]}
                 expect(seen == wanted, some(sorted(wanted)), some(sorted(seen)))
@@ -255,7 +255,7 @@ class IsExclusive(DriverRule):
 
 
 async def refuses_held(verifier: Verifier) -> bool:
-    """Whether the driver keeps devices from a second claim, as PRP-13 asks: others cannot forget who holds them."""
+    """Whether the driver refuses held devices to a second claim, as PRP-13 requires; others cannot forget holders."""
     assert isinstance(verifier, DriverVerifier)
     session, [driver, *_] = await verifier.drivers()
     wanted = ClaimAllocation(plain_devices(session, driver))
@@ -317,7 +317,7 @@ class FailsOneClaimAlone(DriverRule):
             wanted = some_devices(session, driver)
             nobody = PublishedDevice(wanted[0].pool, _NOBODY, {})
             async with allocated(session, driver, ClaimAllocation(wanted), ClaimAllocation([nobody])) as [claim, other]:
-                # Go's library fails the whole call for a claim that is not there, and nothing a driver does helps.
+                # Go's library fails the whole call for a missing claim, which a driver cannot change.
                 unknown = Claim("default", "no-such-claim", str(uuid.uuid4()))
                 try:
                     answer = await prepare(session, driver, unknown, claim)

@@ -1,4 +1,4 @@
-"""Rules of the health that a driver reports, and of what it asks of the API server."""
+"""Rules of a driver's health reports, and of its requests to the API server."""
 
 import asyncio
 import re
@@ -22,12 +22,12 @@ _NEEDED = re.compile(
     r"|/api/v1/namespaces/[^/]+/events.*|/apis/events\.k8s\.io/.*"
 )
 _OTHERS = re.compile(r"/api/v1/(?:secrets|pods|configmaps|nodes|namespaces|services|events)")
-_REPEATS = 3  # reports of every device, the first of a stream included
+_REPEATS = 3  # reports of every device, including the first of a stream
 _CLAIMS = re.compile(r"/apis/resource\.k8s\.io/[^/]+(?:/namespaces/[^/]+)?/resourceclaims")
 
 
 async def _with_health(verifier: DriverVerifier) -> tuple[DriverSession, list[tuple[RegisteredDriver, str]]]:
-    """Each driver with each of the health services that it lists."""
+    """Each driver with each of its listed health services."""
     session, drivers = await verifier.drivers()
     found = [(driver, service) for driver in drivers for service in driver.services if service in dra_health.VERSIONS]
     if not found:
@@ -36,7 +36,7 @@ async def _with_health(verifier: DriverVerifier) -> tuple[DriverSession, list[tu
 
 
 async def _messages(driver: RegisteredDriver, service: str, count: int, limit: float) -> list[list[ReportedHealth]]:
-    """The first messages of a stream, as many as come within the limit."""
+    """The first messages of a stream that arrive within the limit."""
     found: list[list[ReportedHealth]] = []
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(transport.connect(driver.endpoint, transport.MESSAGE_LIMIT))
@@ -120,7 +120,7 @@ class RepeatsHealth(DriverRule):
 async def _unrepeated(
     driver: RegisteredDriver, service: str, devices: set[tuple[str, str]], lease: float
 ) -> set[tuple[str, str]]:
-    """The devices that a stream does not report again within the lease, some times in a row."""
+    """The devices that a stream does not report again within the lease, several times in a row."""
     missing, rounds = set(devices), 0
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(transport.connect(driver.endpoint, transport.MESSAGE_LIMIT))

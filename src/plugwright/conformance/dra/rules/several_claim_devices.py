@@ -28,13 +28,13 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = ["PREPARE_RULES", "UNPREPARE_RULES"]
 
-_MOST = 32  # devices of a claim, as the API allows
+_MOST = 32  # devices of a claim, the limit of the API
 _NOBODY = "plugwright-verify-no-such-device"
 
 
 @dataclass(frozen=True, slots=True)
 class TwoRequests(ClaimAllocation):
-    """Every device is for a request of its own."""
+    """Each device belongs to a separate request."""
 
     def status(self, driver: str) -> dict[str, object]:
         status = ClaimAllocation.status(self, driver)

@@ -1,4 +1,4 @@
-"""Rules of claims side by side: calls at once, devices that several claims have, claims that several pods have."""
+"""Rules of concurrent claims: simultaneous calls, devices shared by several claims, claims shared by several pods."""
 
 import asyncio
 import uuid

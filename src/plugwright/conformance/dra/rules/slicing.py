@@ -1,4 +1,4 @@
-"""Rules of ResourceSlices: what a DRA driver publishes, and that it stays published."""
+"""Rules of ResourceSlices: a DRA driver's published devices, and that they stay published."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from plugwright.model import some
 
 __all__ = ["RULES", "pools", "until_back"]
 
-_LOOKS = 5  # for a pause without writes
+_LOOKS = 5  # attempts to find a pause without writes
 _SEMVER, _LIMITS = ("semver",), ("Too many", "Too long", "must not exceed", "may not be more than", "no more than")
 _NAMES = (".name: Invalid", "must not contain dots", "RFC 1123", "C identifier")
 
 
 async def _refused(verifier: DriverVerifier) -> list[ObservedRequest]:
-    """Slices that the API server did not take, the reason in their text."""
+    """Slices rejected by the API server, with the reason in their text."""
     session = await verifier.start()
     return [request for request in session.api.requests if request.writes_slice and request.code in (400, 403, 422)]
 
@@ -215,9 +215,9 @@ def _content(session: DriverSession, driver: str) -> list[str]:
 async def until_back(
     verifier: DriverVerifier, session: DriverSession, before: dict[str, list[str]], times: int = 1
 ) -> None:
-    """Waits for the devices of before, so many times as long as Go's library takes; raises RuleViolated then.
+    """Waits for the earlier devices, for `times` times the duration in Go's library; then raises RuleViolated.
 
-    They must stay: a driver that publishes too much has whole pools for a moment.
+    They must stay: a driver that publishes too much has complete pools only for a moment.
     """
     limit = verifier.limits.republish * times
 
@@ -322,7 +322,7 @@ class KeptOverRestart(DriverRule):
             await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
             await session.api.until(
                 lambda: not session.has_whole_pools(driver.name) or _content(session, driver.name) != before,
-                verifier.limits.prompt,  # the new process may publish late
+                verifier.limits.prompt,  # the new process can publish late
             )
             problems = [text for specs in session.pools(driver.name).values() if (text := pools.incompleteness(specs))]
             expect(not problems, "whole pools after a restart", some(problems))
@@ -338,7 +338,7 @@ class RestsWhenIdle(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, _ = await verifier.drivers()
         before, seconds = self._writes(session), verifier.limits.idle
-        for _ in range(_LOOKS):  # what other rules have caused may still be under way
+        for _ in range(_LOOKS):  # changes caused by other rules can still be in progress
             known = self._writes(session)
             if not await session.api.until(partial(self._has_written, session, known), seconds):
                 return

@@ -39,7 +39,7 @@ _SLOW = 3.0  # seconds that the API server takes for an answer
 
 
 async def _start_again(verifier: DriverVerifier, session: DriverSession) -> RegisteredDriver:
-    """Kills the program, if it runs, and starts it again; raises RuleViolated where it does not register."""
+    """Kills the program, if it runs, and restarts it; raises RuleViolated if it does not register."""
     await session.program.stop(verifier.limits.end, signal.SIGKILL)
     await session.program.end()
     mark = session.mark
@@ -126,7 +126,7 @@ class SurvivesReboot(DriverRule):
 
 
 async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) -> None:
-    """Changes every file that the driver keeps, and starts it again; it must serve, or end and name a file."""
+    """Changes every file of the driver, and restarts it; it must serve, or end and name a file."""
     async with verifier.fresh_running() as (session, driver):
         devices = some_devices(session, driver, 2)
         async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as [one, other]:
@@ -141,7 +141,7 @@ async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) ->
                 await prepared(session, await _start_again(verifier, session), other)
             except RuleViolated as error:
                 if not _NAMES_STATE.search(error.seen.splitlines()[-1]):
-                    raise  # a driver may refuse to serve, if it says which file is damaged
+                    raise  # a driver can refuse to serve if it names the damaged file
 
 
 class SurvivesDamage(DriverRule):
@@ -208,7 +208,7 @@ class AllowsSuccessor(DriverRule):
             old, mark = session.program, session.mark
             new = await session.start_program()
             await new.settles(verifier.limits.start)
-            with suppress(PeerGone):  # one that waits for the end of the first is as good
+            with suppress(PeerGone):  # waiting for the end of the first instance is equivalent
                 await session.kubelet.until(
                     lambda: session.registered(mark) >= verifier.resources or not new.running,
                     verifier.limits.prompt,

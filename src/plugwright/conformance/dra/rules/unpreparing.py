@@ -1,4 +1,4 @@
-"""Rules of NodeUnprepareResources, and of the CDI devices in the answers of NodePrepareResources."""
+"""Rules of NodeUnprepareResources, and of the CDI devices in the responses of NodePrepareResources."""
 
 import uuid
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ def spec_directories(verifier: DriverVerifier, session: DriverSession) -> list[P
 
 
 async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[str]:
-    """The CDI names of a claim; not applicable where it has none."""
+    """The CDI names of a claim; not applicable if it has none."""
     names = [name for device in await prepared(session, driver, claim) for name in device.cdi_devices]
     if not names:
         raise RuleNotApplicable("the devices have no CDI names")
@@ -205,13 +205,13 @@ class CdiNodesExist(DriverRule):
 
 
 def _each_device(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
-    """Every device that a claim has to itself, at most so many from each end; or one that several claims may have."""
+    """Every exclusive device, at most `_MOST` from each end; or else a shared one."""
     devices = [device for device in session.devices(driver.name) if not device.is_shared]
     return list(dict.fromkeys([*devices[:_MOST], *devices[-_MOST:]])) or some_devices(session, driver)
 
 
 def _nodes(verifier: DriverVerifier, session: DriverSession, names: Sequence[str]) -> list[str]:
-    """The paths on the host of the nodes that these CDI devices bring."""
+    """The host paths of the nodes in these CDI devices."""
     known = cdi_devices(spec_directories(verifier, session))
     return [
         str(node.get("hostPath") or node["path"])

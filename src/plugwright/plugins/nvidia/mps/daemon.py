@@ -1,10 +1,11 @@
 """One MPS control daemon: started, limited, probed and restarted, through NVIDIA's program `nvidia-cuda-mps-control`.
 
-When a control daemon ends, the CUDA programs of all its clients end too. One that does not answer is therefore reported
-at once and restarted only after several probes. `supervisor` runs the daemons of a resource and writes their states.
+When a control daemon ends, the CUDA programs of all its clients end too. So a daemon that does not respond is reported
+immediately, but restarted only after several probes. `supervisor` runs the daemons of a resource and writes their
+states.
 
-The program runs once for each command and finds its daemon by the pipe directory in its environment. The GPU is named
-by its position in the daemon's list, 0: by UUID, some drivers accept a limit and do not apply it.
+The program runs once for each command and finds its daemon by the pipe directory in its environment. The GPU is
+identified by its position in the daemon's list, 0: some drivers accept a limit by UUID without applying it.
 """
 
 import asyncio
@@ -40,29 +41,29 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_PROCESS_NAME = "nvidia-cuda-mps"  # of a server, cut off where the kernel cuts it off
-_LOG_LIMIT = 16 * 2**20  # bytes; each probe writes some lines
-_START_POLL = 0.05  # seconds between two attempts to reach a daemon that starts
+_PROCESS_NAME = "nvidia-cuda-mps"  # of a server, truncated as by the kernel
+_LOG_LIMIT = 16 * 2**20  # bytes; each probe logs some lines
+_START_POLL = 0.05  # seconds between two attempts to reach a starting daemon
 _NUMBER = re.compile(r"[\d.]+")
 _SIZE = re.compile(r"(\d+) ?([GM])B?")
 
 
 class ProbeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for running and probing daemons. `patience`: failed probes in a row before a daemon is restarted."""
+    """Settings for running and probing daemons. `patience`: consecutive failed probes before a daemon is restarted."""
 
     interval: float = 10.0  # seconds between probes
     timeout: float = 5.0  # for one command
     patience: int = 3
-    grace: float = 10.0  # for its first answer, and for its end
+    grace: float = 10.0  # for its first response, and for its end
     longest_wait: float = 30.0  # between attempts to start it
     program: str = "nvidia-cuda-mps-control"
     smi: str = "nvidia-smi"
     clients: MpsClients = MpsClients.ONE_USER
-    shm: Path = Path("/dev/shm")  # of this process, which containers have mounted as theirs
+    shm: Path = Path("/dev/shm")  # of this process, mounted by containers as theirs
 
 
 class MpsDaemon:
-    """Runs one control daemon; `report` gets its state at every probe, and whenever it changes."""
+    """Runs one control daemon; `report` gets its state after every probe and every change."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class MpsDaemon:
         self._state = DaemonState(plan=plan, since=time.time())
 
     async def run(self) -> None:
-        """Until it is cancelled, which ends the daemon."""
+        """Runs until cancelled, which ends the daemon."""
         await end_leftover(self._control, self._settings)
         while True:
             reason = await self._run_once()
@@ -84,7 +85,7 @@ class MpsDaemon:
             await asyncio.sleep(self._backoff.delay())
 
     async def _run_once(self) -> str:
-        """Returns why the daemon ended, or had to be ended."""
+        """Runs the daemon; returns why it ended or had to be ended."""
         self._set_state(Condition.STARTING, self._state.reason)
         try:
             process = await self._start()
@@ -112,7 +113,7 @@ class MpsDaemon:
                 stdout=console,
                 stderr=console,
                 env=self._control.environment_with(self._state.plan),
-                start_new_session=True,  # so that its servers can be ended with it
+                start_new_session=True,  # so that its servers can be ended together with it
             )
 
     async def _wait_for_first_answer(self, process: asyncio.subprocess.Process) -> None:
@@ -214,7 +215,7 @@ class MpsDaemon:
 
 
 class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
-    """The commands of one control daemon. A command that fails or gets no answer raises PeerGone."""
+    """The commands of one control daemon. A command that fails or gets no response raises PeerGone."""
 
     pipe: Path
     log: Path
@@ -231,7 +232,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def environment_with(self, plan: DaemonPlan) -> dict[str, str]:
-        """For the start of a daemon: a waiting client may connect before the limits are set by command."""
+        """The environment for starting a daemon: a waiting client can connect before a command sets the limits."""
         return self.environment | {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(plan.percent),
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={plan.mebibytes}M",
@@ -241,7 +242,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
         return await run_program([self.program], self.timeout, command + "\n", self.environment)
 
     async def set_limits(self, plan: DaemonPlan) -> None:
-        """For servers that start later, and in running servers for their future clients."""
+        """Sets limits for servers that start later, and in running servers for their future clients."""
         await self.send(f"set_default_active_thread_percentage {plan.percent}")
         servers = await self.servers()
         for server in servers:
@@ -249,7 +250,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
         await self.set_memory(plan, servers)
 
     async def set_memory(self, plan: DaemonPlan, servers: Sequence[int]) -> None:
-        """Set at every probe: drivers answer in whole GiB, so another program's change of less could not be seen."""
+        """Sets the limit at every probe: drivers report whole GiB, which hides smaller changes by other programs."""
         await self.send(f"set_default_device_pinned_mem_limit 0 {plan.mebibytes}M")
         for server in servers:
             await self._send_to_server(f"set_device_pinned_mem_limit {server} 0 {plan.mebibytes}M")
@@ -261,7 +262,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
         for server in servers:
             name = f" in server {server}"
             answer = await self._send_to_server(f"get_active_thread_percentage {server}")
-            percents[name] = answer if _NUMBER.fullmatch(answer) else ""  # an error may end in the server's number
+            percents[name] = answer if _NUMBER.fullmatch(answer) else ""  # an error can end in the server's number
             sizes[name] = await self._send_to_server(f"get_device_pinned_mem_limit {server} 0")
         wrong = [
             f"{answer} % instead of {plan.percent} %{where}"
@@ -276,7 +277,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(wrong), "")
 
     async def _send_to_server(self, command: str) -> str:
-        """Empty when the server has ended meanwhile, or the driver has no such command."""
+        """The response; empty if the server has ended meanwhile, or the driver does not know the command."""
         try:
             return await self.send(command)
         except PeerGone:
@@ -323,7 +324,7 @@ def _leftover_pid(pipe: Path) -> int | None:
 async def run_program(
     command: Sequence[str], timeout: float, standard_input: str = "", environment: Mapping[str, str] | None = None
 ) -> str:
-    """The output of one of NVIDIA's programs on both streams; PeerGone when it fails or does not end in time."""
+    """The output of one of NVIDIA's programs on both streams; PeerGone if it fails or does not end in time."""
     shown = repr(standard_input.strip() or " ".join(command[1:]))
     try:
         async with asyncio.timeout(timeout):
@@ -339,12 +340,12 @@ async def run_program(
 
 
 def without_cuda(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without the variables of CUDA and MPS, which could change a daemon's limits."""
+    """Removes the variables of CUDA and MPS, which could change a daemon's limits."""
     return {name: text for name, text in environment.items() if not name.startswith(("CUDA_", "NVIDIA_VISIBLE"))}
 
 
 def same_percent(answer: str, percent: int) -> bool:
-    """`25.0` is 25; an answer without a number counts as the same."""
+    """Whether a response means this percentage: `25.0` is 25; a response without a number counts as equal."""
     try:
         return abs(float(answer.rsplit(maxsplit=1)[-1]) - percent) < 0.5
     except (ValueError, IndexError):
@@ -352,7 +353,7 @@ def same_percent(answer: str, percent: int) -> bool:
 
 
 def same_memory(answer: str, mebibytes: int) -> bool:
-    """Drivers answer in whole GiB from 1 GiB on, rounded up or down; an answer without a size counts as the same."""
+    """Whether it is this size. Drivers round to whole GiB from 1 GiB on; an answer without a size counts as equal."""
     match = _SIZE.search(answer)
     if not match:
         return True

@@ -1,9 +1,9 @@
-"""The control daemons that a resource needs, the limits each one sets, and the paths of their files.
+"""The control daemons that a resource needs, their limits, and the paths of their files.
 
 Pure: the plugin and `plugwright mps` compute the plan from the same configuration, and so agree without communicating.
-Each GPU has daemons of its own: a fault and a restart stay on it, and its clients see it as their only GPU without any
-variable. A daemon has one limit for all its clients, so containers of different sizes need different daemons. A GPU in
-exclusive compute mode accepts one MPS server, so there a single daemon has the limit of the largest size.
+Each GPU has separate daemons: a fault or a restart affects only that GPU, and clients see it as their only GPU without
+any variable. A daemon has one limit for all its clients, so containers of different sizes need different daemons. A GPU
+in exclusive compute mode accepts one MPS server, so there a single daemon has the limit of the largest size.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ __all__ = ["DaemonPlan", "MpsPaths", "max_clients", "max_units", "plan_daemons",
 
 _MIB = 2**20
 _LONGEST_SOCKET = "control_privileged"
-_DIGITS = 12  # of a GPU's directory
+_DIGITS = 12  # of the name of a GPU's directory
 
 
 class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One control daemon of one GPU, and what one of its clients may use of it."""
+    """One control daemon of one GPU, and the limits of each of its clients."""
 
     gpu: str  # UUID
-    size: int  # how many units of the GPU its clients have
+    size: int  # number of the GPU's units that each client has
     percent: int
     mebibytes: int
 
@@ -60,17 +60,17 @@ class MpsPaths(msgspec.Struct, frozen=True):
         return self._daemon(gpu, size) / "log"
 
     def _daemon(self, gpu: str, size: int) -> Path:
-        """By a digest: with a whole UUID the path of a socket would be too long."""
+        """Named by a digest, because a whole UUID would make the path of a socket too long."""
         return self.directory / digest([gpu], _DIGITS) / str(size)
 
 
 def max_units(share: NvidiaShare) -> int:
-    """The most units of one GPU that a container may have: one, unless configured."""
+    """The maximum number of units of one GPU per container: one, unless configured."""
     return share.most or 1
 
 
 def plan_daemons(share: NvidiaShare, units: Sequence[GpuUnit]) -> list[DaemonPlan]:
-    """`units` are all those of the resource; devices that MPS does not support are left out."""
+    """The daemons for `units`, which are all those of the resource; omits devices that MPS does not support."""
     first_units = {unit.gpu.uuid: unit for unit in reversed(units) if not unsupported_reason(unit)}
     gpus = sorted(first_units.values(), key=lambda unit: unit.gpu.index)
     return [_plan(size, unit) for unit in gpus for size in _sizes(share, unit)]
@@ -89,7 +89,7 @@ def unsupported_reason(unit: GpuUnit) -> str:
 
 
 def max_clients(capability: tuple[int, int]) -> int:
-    """Of one MPS server: 16 before Volta (compute capability 7), 48 since; an unknown GPU counts as a new one."""
+    """Clients of one MPS server: 16 before Volta (compute capability 7), 48 since; an unknown GPU counts as newer."""
     return 16 if (0, 0) < capability < (7, 0) else 48
 
 

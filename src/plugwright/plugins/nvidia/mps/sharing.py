@@ -1,13 +1,13 @@
-"""The plugin's side of MPS: makes a container a client of the right control daemon, and follows that daemon's state.
+"""The plugin's side of MPS: makes a container a client of the right control daemon, and follows the daemon's state.
 
-The daemon enforces the limits; the container's environment repeats them for information, and lowers them where one
-daemon serves several sizes. A process that does not use the pipe has no limits, unless the compute mode is exclusive.
+The daemon enforces the limits; the container's environment repeats them for information, and lowers them if one daemon
+serves several sizes. A process that does not use the pipe has no limits, unless the compute mode is exclusive.
 
-A container is a client of one daemon, which has one GPU: its shares are of that GPU. So it needs no
+A container is a client of one daemon, which has one GPU: all its shares are from that GPU. So it needs no
 CUDA_VISIBLE_DEVICES, and programs that expect numbers in that variable find no UUID there.
 
-Claims ask for memory and processors in whole shares, because there is a daemon for each of these sizes: the limits of a
-claim are those of its daemon, and not of an environment that a tenant can change.
+Claims request memory and processors in whole shares, because there is a daemon for each of these sizes: a claim's
+limits are those of its daemon, not of an environment that a tenant can change.
 """
 
 import time
@@ -31,7 +31,7 @@ from plugwright.system.inotify import Directory
 __all__ = ["MpsSharing"]
 
 _MIB = 2**20
-_PIPE = "/tmp/nvidia-mps"  # CUDA's default: a program with an empty environment finds it too
+_PIPE = "/tmp/nvidia-mps"  # CUDA's default, which a program with an empty environment also finds
 _SHM = "/dev/shm"
 _READ_LIMIT = 5.0  # seconds
 _CAVEAT = "limits are for each process, and a tenant's GPU fault ends all of them"
@@ -106,7 +106,7 @@ class MpsSharing:
         return True
 
     def release(self, keys: Sequence[str]) -> None:
-        """A client has no files of its own."""
+        """Does nothing: a client has no files of its own."""
 
     def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
         return ()
@@ -135,20 +135,20 @@ class MpsSharing:
             self._state, self._unreadable = None, str(error)
 
     def _relevant_state(self) -> object:
-        """All that `fault` depends on, without the time of the last probe."""
+        """The state on which `fault` depends, without the time of the last probe."""
         current = self._state
         daemons = current and [(daemon.plan, daemon.condition, daemon.reason) for daemon in current.daemons]
         return self._unreadable, current and current.problem, daemons, self._valid_for() is None
 
     def _valid_for(self) -> float | None:
-        """Seconds until the state is outdated; None when it is, or when there is none."""
+        """Seconds until the state is outdated; None if it is outdated or missing."""
         if self._state is None:
             return None
         left = self._state.valid_until - self._clock()
         return left + 0.01 if left > 0 else None
 
     def _gpu(self, units: Sequence[GpuUnit]) -> str:
-        """The one GPU of the container's units. They are preferred on one, where it has as many left."""
+        """The single GPU of the container's units. They are preferred on one GPU, if it has enough left."""
         devices = sharing.units_by_device(units)
         if len(devices) != 1:
             counts = " and ".join(f"{len(shares)} of {uuid}" for uuid, shares in devices.items())
@@ -165,7 +165,7 @@ class MpsSharing:
         raise PluginError(f"{self._resource}: no MPS daemon is planned for containers with {size} shares of {gpu}")
 
     def _daemon_with(self, gpu: str, mebibytes: int, percent: int) -> DaemonPlan:
-        """The one with the lowest limits that give a claim what it was given."""
+        """The daemon with the lowest limits that are sufficient for a claim."""
         for daemon in sorted(self._plans, key=lambda daemon: daemon.size):
             if daemon.gpu == gpu and daemon.mebibytes >= mebibytes and daemon.percent >= percent:
                 return daemon

@@ -1,7 +1,7 @@
 """The state file of one resource's control daemons: written by the supervisor, read by the plugin.
 
-The two run in different pods. The supervisor replaces the file at every probe, so that an old file means that no
-supervisor runs. Times are of the machine's monotonic clock, which is the same in both pods and is never set.
+The two run in different pods. The supervisor replaces the file at every probe, so an old file means that no supervisor
+runs. Times are of the machine's monotonic clock, which is the same in both pods and is never set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from plugwright.text import clean
 __all__ = ["Condition", "DaemonState", "ResourceState", "read", "read_or_set_aside", "unusable_reason", "write"]
 
 _VERSION = 2
-# Replaced at every probe, and worth nothing after a reboot: not synced. The plugin's pod only reads it.
+# Not synced, because it is replaced at every probe and worthless after a reboot. The plugin's pod only reads it.
 _OPTIONS = StateFileOptions(mode=0o644, sync=False, set_aside=False)
 
 
 class Condition(StrEnum):
     STARTING = "starting"
     READY = "ready"
-    FAULT = "fault"  # it answers, but accepts no new clients
+    FAULT = "fault"  # responds, but accepts no new clients
     DOWN = "down"
     STOPPED = "stopped"
 
@@ -36,14 +36,14 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     since: float = 0.0  # wall clock, for display
     restarts: int = 0
-    corrections: int = 0  # how often its limits had been changed by another program, and were set again
+    corrections: int = 0  # how often its limits were reset after another program had changed them
     servers: tuple[int, ...] = ()
 
 
 class ResourceState(msgspec.Struct, frozen=True, kw_only=True):
     """`beat`: the time of the last probe; the state is outdated `lasting` seconds later.
 
-    `problem`: why there are no daemons at all.
+    `problem`: why there are no daemons.
     """
 
     resource: str
@@ -66,7 +66,7 @@ def write(path: Path, state: ResourceState) -> None:
 
 
 def read(path: Path, options: StateFileOptions = _OPTIONS) -> ResourceState | None:
-    """None if the file does not exist; PluginError if it cannot be used."""
+    """The state; None if the file does not exist, PluginError if it is unusable."""
     try:
         return StateFile(path, _FORM, options).read()
     except (OSError, StateFileDamaged) as error:
@@ -74,12 +74,12 @@ def read(path: Path, options: StateFileOptions = _OPTIONS) -> ResourceState | No
 
 
 def read_or_set_aside(path: Path) -> ResourceState | None:
-    """For the supervisor, which is about to write the file: what it could not read stays under another name."""
+    """For the supervisor, which is about to write the file: an unreadable one is kept under another name."""
     return read(path, msgspec.structs.replace(_OPTIONS, set_aside=True))
 
 
 def unusable_reason(state: ResourceState | None, plans: Sequence[DaemonPlan], gpu: str, now: float) -> str:
-    """Why a share of this GPU cannot be used by a container now; empty if it can."""
+    """Why a container cannot use a share of this GPU now; empty if it can."""
     if state is None:
         return "no MPS daemon: `plugwright mps run` has not started one here"
     if now > state.valid_until:

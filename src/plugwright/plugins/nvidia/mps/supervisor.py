@@ -1,8 +1,8 @@
-"""The supervisor of one resource's control daemons, as `plugwright mps run` starts it.
+"""The supervisor of one resource's control daemons, started by `plugwright mps run`.
 
-It runs outside the plugin's process and pod: a plugin may restart at any time, and the CUDA programs of containers must
-not notice. The daemons are planned once, when the driver is there: changing a daemon ends its clients' programs, which
-is the operator's decision, made by a restart. The supervisor also sets the compute mode of GPUs where configured,
+It runs outside the plugin's process and pod: a plugin can restart at any time, and the CUDA programs of containers must
+not be affected. The daemons are planned once, when the driver is available: changing a daemon ends its clients'
+programs, which the operator must decide by a restart. If configured, the supervisor also sets the compute mode of GPUs,
 through `nvidia-smi`; nothing else in plugwright changes a GPU's settings.
 """
 
@@ -47,7 +47,7 @@ _SMI_MODES = {
 
 
 class MpsResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource that is shared by MPS."""
+    """One resource shared by MPS."""
 
     resource: str
     share: NvidiaShare
@@ -78,7 +78,7 @@ async def _supervise_all(resources: Sequence[MpsResource], settings: ProbeSettin
     assert task is not None
 
     def stop() -> None:
-        """Once: a second signal must not prevent the compute modes from being restored."""
+        """Stops once: a second signal must not prevent the compute modes from being restored."""
         if not task.cancelling():
             task.cancel()
 
@@ -96,7 +96,7 @@ async def _supervise_all(resources: Sequence[MpsResource], settings: ProbeSettin
 
 
 async def supervise(resource: MpsResource, settings: ProbeSettings) -> None:
-    """Until it is cancelled; ConfigError when another process supervises this resource."""
+    """Runs until cancelled; ConfigError if another process supervises this resource."""
     backoff = Backoff(min(1.0, settings.interval), _LONGEST_WAIT)
     problems = LogOnce(logger)
     while True:
@@ -124,7 +124,7 @@ async def _plan_and_run(resource: MpsResource, settings: ProbeSettings) -> None:
 
 
 def _read_once(driver: GpuDriver) -> GpuSnapshot:
-    """Closes the driver, which cannot be replaced while a process has it open."""
+    """One snapshot; closes the driver, which cannot be replaced while a process has it open."""
     try:
         return driver.read()
     finally:
@@ -132,7 +132,7 @@ def _read_once(driver: GpuDriver) -> GpuSnapshot:
 
 
 def _write_problem(resource: MpsResource, problem: str, lasting: float) -> None:
-    """Keeps the compute modes that are still to be restored."""
+    """Writes the problem; keeps the compute modes that are yet to be restored."""
     path = resource.paths.state
     try:
         before = state.read(path)
@@ -158,10 +158,10 @@ class Supervisor:
         policy: ComputeModePolicy = ComputeModePolicy.LEAVE,
         modes: Mapping[str, ComputeMode] | None = None,
     ) -> None:
-        """Until it is cancelled; ConfigError when another process supervises this resource.
+        """Runs until cancelled; ConfigError if another process supervises this resource.
 
-        `modes` are the GPUs' present compute modes: changed only by ComputeModePolicy.EXCLUSIVE, and restored at the
-        end.
+        `modes` are the GPUs' present compute modes: only ComputeModePolicy.EXCLUSIVE changes them, and they are
+        restored at the end.
         """
         reason = ""
         with self._locked():
@@ -193,7 +193,7 @@ class Supervisor:
             yield
 
     def _open_shm(self) -> None:
-        """Kubernetes creates a directory for root alone; clients of other users create shared memory there."""
+        """Opens the directory, which Kubernetes creates for root only, to clients of other users."""
         shm = self._settings.shm
         try:
             if shm.stat().st_mode & 0o1777 != 0o1777:
@@ -203,7 +203,7 @@ class Supervisor:
             logger.warning("cannot open the shared memory directory to users other than root", extra=facts)
 
     async def _set_exclusive(self, modes: Mapping[str, ComputeMode]) -> None:
-        """Writes the modes to restore before the first change: the process may be killed at any time."""
+        """Sets the mode, after writing the modes to restore, because the process can be killed at any time."""
         self._modes = {**modes, **self._modes}
         self._publish()
         await set_exclusive(self._settings.smi, modes)
@@ -226,7 +226,7 @@ class Supervisor:
                 group.create_task(runner.run(), name=f"MPS daemon {self._paths.resource} {size} of {gpu}")
 
     async def _end_unplanned(self) -> None:
-        """Ends what a killed supervisor left of daemons that are no longer planned."""
+        """Ends daemons of a killed supervisor that are no longer planned."""
         planned = {self._paths.pipe(*key) for key in self._daemons}
         for pipe in sorted({*self._paths.directory.glob("*/pipe"), *self._paths.directory.glob("*/*/pipe")} - planned):
             await end_leftover(self._control(pipe), self._settings)
@@ -273,7 +273,7 @@ class Supervisor:
 
 
 async def set_exclusive(program: str, modes: Mapping[str, ComputeMode]) -> None:
-    """`modes`: the present mode of each GPU."""
+    """Sets exclusive mode; `modes` contains the present mode of each GPU."""
     for uuid, mode in sorted(modes.items()):
         if mode is not ComputeMode.EXCLUSIVE_PROCESS:
             await _set_mode(program, uuid, ComputeMode.EXCLUSIVE_PROCESS)

@@ -1,1 +1,1 @@
-"""Topology: from the links between GPUs to the GPUs that a container should get. Its modules are the interface."""
+"""Topology: from the links between GPUs to the GPUs for a container. Import its modules directly."""

@@ -1,9 +1,9 @@
-"""The best GPUs for a request out of the free ones, such that good sets are left for later requests.
+"""The best free GPUs for a request, such that good sets remain for later requests.
 
-In this order: a partition of all free GPUs into groups of the requested size keeps the highest possible score; the
-chosen group is the best one of such a partition; the GPUs that are left have the best partitions into pairs, then into
-fours, eights and so on; the GPUs have the lowest numbers, so that the same request always gets the same answer. Exact
-within a time limit, after which the best result so far counts, or `greedy_choice`. Pure.
+In order of priority: the best partition of all free GPUs into groups of the requested size keeps the highest possible
+score; the chosen group is the best one of such a partition; the remaining GPUs have the best partitions into pairs,
+then into fours, eights and so on; the GPUs have the lowest numbers, so that the same request always gets the same
+answer. Exact within a time limit, after which the best result so far counts, or `greedy_choice`. Pure.
 """
 
 import time
@@ -33,14 +33,14 @@ from plugwright.plugins.nvidia.topology.scores import (
 
 __all__ = ["TIME_LIMIT", "Candidate", "Chooser", "GpuRequest", "GpuTree", "greedy_choice"]
 
-TIME_LIMIT = 0.1  # seconds; the kubelet admits no other pod meanwhile
-_MAX_SHAPES = 20_000  # some MiB; a machine whose links have an order has hundreds
+TIME_LIMIT = 0.1  # seconds, during which the kubelet admits no other pod
+_MAX_SHAPES = 20_000  # some MiB; a machine with regular links has hundreds
 _MAX_ANSWERS = 256
 _MAX_GREEDY_STEPS = 100_000  # some hundredths of a second
 
 
 class GpuRequest(msgspec.Struct, frozen=True):
-    """`size` of `free`, which has more, with all of `required`, which are free and at most `size`."""
+    """`size` of `free`, which contains more, including all of `required`, which are free and at most `size`."""
 
     free: frozenset[int]
     required: frozenset[int]
@@ -56,7 +56,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Chooser:
-    """For one machine; remembers what it has computed."""
+    """Chooses GPUs of one machine; caches its results."""
 
     def __init__(self, scores: Scores, clock: Callable[[], float] = time.monotonic, limit: float = TIME_LIMIT) -> None:
         self._scores, self._clock, self._limit = scores, clock, limit
@@ -66,7 +66,7 @@ class Chooser:
         self._partitioner = self._new_partitioner()
 
     def choose(self, free: Iterable[int], required: Iterable[int], size: int) -> tuple[int, ...]:
-        """`size` of `free`, all of `required` among them, in order; fewer where there are not as many."""
+        """`size` of `free` including all of `required`, in order; fewer if there are not enough."""
         must = frozenset(required)
         request = GpuRequest(must | frozenset(free), must, size)
         if size <= len(must):
@@ -99,7 +99,7 @@ class Chooser:
         return self._tree.numbers(max(candidate.gpus for candidate in best))
 
     def _improving(self, request: GpuRequest) -> Iterator[list[Candidate]]:
-        """The best candidates so far, equally good ones, until they are the best of all."""
+        """The best candidates so far, equally good ones, until they are the best overall."""
         best: list[Candidate] = []
         for best in self._highest(request):
             yield best
@@ -111,7 +111,7 @@ class Chooser:
             size *= 2
 
     def _highest(self, request: GpuRequest) -> Iterator[list[Candidate]]:
-        """By the score of the partition, then by their own score. Scores count twice, as in `ScoreBounds`."""
+        """Candidates by the score of the partition, then by their own. Scores count twice, as in `ScoreBounds`."""
         highest = (0, 0)
         best: list[Candidate] = []
         for most, candidate in self._ranked(request):
@@ -126,7 +126,7 @@ class Chooser:
             yield best
 
     def _ranked(self, request: GpuRequest) -> list[tuple[int, Candidate]]:
-        """The candidates with the upper bounds of their partitions, the highest first."""
+        """The candidates with the upper bounds of their partitions, highest first."""
         size, left = request.size, len(request.free) - request.size
         candidates = self._tree.candidates(request, self._partitioner)
         bounds = self._partitioner.bounds = ScoreBounds(self._scores, sorted(request.free))
@@ -143,7 +143,7 @@ class Chooser:
 
 
 class GpuTree:
-    """The hierarchy of a machine's GPUs, and every candidate for a request: one for each shape that is left."""
+    """The hierarchy of a machine's GPUs, and every candidate for a request: one for each remaining shape."""
 
     def __init__(self, scores: Scores) -> None:
         self.count = len(scores)
@@ -152,7 +152,7 @@ class GpuTree:
             mesh: tuple(tuple(scores[one][other] for other in mesh.members) for one in mesh.members)
             for mesh in find_meshes(self._root)
         }
-        # Meshes with the same scores are one, so that results for one hold for the others.
+        # Meshes with the same scores are merged, so that results for one apply to the others.
         self._meshes = list(dict.fromkeys(self._inner.values()))
 
     def shapes(self) -> ShapeTable:
@@ -179,7 +179,7 @@ class GpuTree:
 class _TreeWalk(msgspec.Struct, frozen=True):
     """Collects subsets through the hierarchy. A value is a score, with the bits of the GPUs in its low bits.
 
-    Of subsets that leave the same shape the one with the highest value stays, which has the lowest numbers of equals.
+    Of subsets that leave the same shape only the one with the highest value is kept; ties have the lowest numbers.
     """
 
     request: GpuRequest
@@ -241,9 +241,9 @@ def _members(node: HierarchyNode) -> Iterator[int]:
 
 
 def greedy_choice(scores: Scores, request: GpuRequest) -> tuple[int, ...]:
-    """From the required GPUs, or from each GPU in turn, always adds the one with the highest score to those taken.
+    """From the required GPUs, or from each GPU in turn, always adds the GPU with the highest score to those taken.
 
-    For machines so large and unordered that not every set can be tried.
+    For machines so large and irregular that not every set can be tried.
     """
     starts = [sorted(request.required)] if request.required else [[gpu] for gpu in sorted(request.free)]
     most = max(1, _MAX_GREEDY_STEPS // (request.size * len(request.free)))

@@ -1,10 +1,10 @@
 """The best partition of a set of GPUs into groups of one size: the highest sum of pair scores within the groups.
 
-GPUs that do not fill a group make one smaller group, whose pairs count too. Exact, or `TimeLimitExceeded`.
+GPUs that do not fill a group form one smaller group, whose pairs count too. Exact, or `TimeLimitExceeded`.
 
-Sets are known by their shape, which leaves out the names of the GPUs: a machine with 65,536 sets of GPUs has a few
-hundred shapes, unless its links have no order at all. `Partitioner` computes each shape once, and `ScoreBounds` tells
-it which candidates cannot be better. Pure.
+Sets are identified by their shape, which omits the names of the GPUs: a machine with 65,536 sets of GPUs has a few
+hundred shapes, unless its links have no regularity. `Partitioner` computes each shape once, and `ScoreBounds` excludes
+candidates that cannot be better. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 MAX_SETS = 20_000  # tried one by one: all sets of 16 GPUs in a mesh; more would take too long
-_BATCH = 100  # sets between two looks at the clock
-_SMALL_MESH = 8  # GPUs; so many have 256 sets
+_BATCH = 100  # sets between two checks of the clock
+_SMALL_MESH = 8  # GPUs; a mesh of this size has 256 sets
 
 Shape = int  # its number in a `ShapeTable`
 Subsets = list[tuple[Shape, int]]  # the shape of the GPUs that are left, and the highest score of those taken
@@ -44,11 +44,11 @@ _Combinations = dict[tuple[int, int, tuple[Shape, ...]], int]  # the score by th
 
 
 class TimeLimitExceeded(Exception):
-    """There was no time for an exact result."""
+    """There was not enough time for an exact result."""
 
 
 class UniformShape(msgspec.Struct, frozen=True):
-    """Single GPUs and larger branches, the smallest first, any two of which have the same score between them."""
+    """Single GPUs and larger branches, smallest first, any two of which have the same score between them."""
 
     score: int
     singles: int
@@ -63,7 +63,7 @@ class MeshShape(msgspec.Struct, frozen=True):
 
 
 class Partitioner:
-    """Partitions shapes, and remembers the results. `bounds` are for the GPUs that the present shapes consist of."""
+    """Partitions shapes, and caches the results. `bounds` are for the GPUs of the present shapes."""
 
     def __init__(self, shapes: "ShapeTable", is_late: Callable[[], bool]) -> None:
         self.shapes, self._is_late = shapes, is_late
@@ -107,7 +107,7 @@ class Partitioner:
         return {(singles_left, left): total for (_, singles_left, left), total in results.items()}
 
     def _compute_best(self, shape: Shape, size: int) -> int:
-        """Starts with any GPU: it is in a full group or in the smaller one."""
+        """Starts with any GPU, which is in a full group or in the smaller one."""
         if self._is_late():
             raise TimeLimitExceeded
         count = self.shapes.sizes[shape]
@@ -128,7 +128,7 @@ class Partitioner:
         return best
 
     def _take(self, shape: Shape, count: int, first: bool) -> Subsets:
-        """Every way to take so many, one for each shape that is left; `first`: with one certain GPU."""
+        """Every way to take `count` GPUs, one for each remaining shape; `first`: with one specific GPU."""
         made = self.shapes.made[shape]
         if isinstance(made, MeshShape):
             return self._take_from_mesh(made, count, first)
@@ -152,7 +152,7 @@ class Partitioner:
         return best_by_shape(self.shapes, score, self.combined(starts, branches, count, score))
 
     def _branch(self, shape: Shape, count: int, first: bool = False) -> Branch:
-        """Every way to take up to so many."""
+        """Every way to take up to `count` GPUs."""
         key = (shape, min(count, self.shapes.sizes[shape]), first)
         branch = self._branches.get(key)
         if branch is None:
@@ -161,7 +161,7 @@ class Partitioner:
         return branch
 
     def _with_branch(self, branch: Branch, before: _Combinations, within: range, score: int) -> _Combinations:
-        """The combinations so far, with every way to take some of one more branch."""
+        """The combinations so far, extended by every way to take GPUs from one more branch."""
         results: _Combinations = {}
         for (taken, singles, left), total in before.items():
             if len(results) > MAX_SETS or self._is_late():
@@ -200,14 +200,14 @@ class ScoreBounds:
         return {gpu: partners[min(size, len(partners)) - 1] for gpu, partners in self._partners.items()}
 
     def lost(self, size: int, rest: int) -> int:
-        """The least that is lost because the last group has only `rest` GPUs, 0 for no such group."""
+        """The least loss because the last group has only `rest` GPUs, 0 without such a group."""
         if not rest:
             return 0
         full, less = self.per_gpu(size), self.per_gpu(rest)
         return sum(sorted(full[gpu] - less[gpu] for gpu in full)[:rest])
 
     def most(self, count: int, size: int) -> int:
-        """The bound of any set of so many GPUs: by GPU or by group, whichever is lower."""
+        """The bound of any set of `count` GPUs: by GPU or by group, whichever is lower."""
         key = (size, count % size)
         if key not in self._known:
             self._known[key] = self._compute(*key)
@@ -222,7 +222,7 @@ class ScoreBounds:
 
 
 class ShapeTable:
-    """Every shape seen so far, by number. The numbers are valid for this table only."""
+    """Every shape seen so far, by number. The numbers are valid only for this table."""
 
     def __init__(self, meshes: Iterable[Scores] = ()) -> None:
         self.sums = [_Sums(scores) for scores in meshes]
@@ -249,7 +249,7 @@ class ShapeTable:
         return number
 
     def add_part(self, mesh: int, mask: int) -> Shape:
-        """For a mask that `parts` does not have yet."""
+        """Adds a mask that is missing in `parts`."""
         size = mask.bit_count()
         return self._add(MeshShape(mesh, mask), size, self.sums[mesh][mask]) if size > 1 else self.uniform(0, size)
 
@@ -277,7 +277,7 @@ def best_by_shape(shapes: ShapeTable, score: int, results: dict[Remainder, int])
 
 
 def bits(mask: int) -> list[int]:
-    """Each bit of the mask as a mask of its own, the lowest first."""
+    """The bits of the mask as separate masks, lowest first."""
     single_bits = []
     while mask:
         low = mask & -mask
@@ -294,7 +294,7 @@ class _Sums(dict[int, int]):
         super().__init__({0: 0})
         self._scores = scores
         for mask in range(1 << len(scores) if len(scores) <= _SMALL_MESH else 0):
-            self[mask]  # now, rather than while a pod waits
+            self[mask]  # now, and not while a pod waits
 
     def __missing__(self, mask: int) -> int:
         low = mask & -mask

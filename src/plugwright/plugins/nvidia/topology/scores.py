@@ -1,8 +1,8 @@
-"""The scores of pairs of GPUs, and the hierarchy of a machine's GPUs that the scores imply.
+"""The scores of pairs of GPUs, and the hierarchy of a machine's GPUs that follows from the scores.
 
 A pair scores more points the nearer it is over PCIe, and far more for each NVLink. Two GPUs under one PCIe switch are
-interchangeable for all others, and so are two switches on one socket: `build_hierarchy` finds these groups in the
-scores alone, so that `partition` need not try sets that differ only in names. Pure; the choice itself is `chooser`.
+interchangeable for all others, and so are two switches on one socket: `build_hierarchy` finds these groups from the
+scores alone, so that `partition` need not try sets that differ only in names. Pure; `chooser` makes the choice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ class UniformNode(msgspec.Struct, frozen=True):
 
 
 class MeshNode(msgspec.Struct, frozen=True):
-    """GPUs without such an order, as in a cube mesh."""
+    """GPUs without a hierarchy, as in a cube mesh."""
 
     members: tuple[int, ...]
 
