@@ -68,10 +68,15 @@ def who(what: str, namespace: str, cluster: DaemonChoice, output: str) -> None:
     for count in fleet.unnamed:
         held = "an unknown number" if count.requested is None else count.requested
         click.echo(clean(f"{count.node}: pods request {held} of {count.capacity}; who holds the others is not known"))
-    if len(fleet.devices) == 1:
+    if len(fleet.devices) == 1 and _is_device(what, fleet.devices[0]):
         for line in _past(fleet.devices[0], cluster, now):
             click.echo(line)
     echo_unseen(fleet)
+
+
+def _is_device(what: str, found: FleetDevice) -> bool:
+    """Whether `what` names the device rather than its resource or its pod."""
+    return what != found.resource and what.rpartition("/")[2] not in {holder.pod for holder in found.holders}
 
 
 def _past(device: FleetDevice, cluster: DaemonChoice, now: float) -> Iterator[str]:

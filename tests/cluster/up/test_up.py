@@ -38,7 +38,8 @@ async def test_a_ready_cluster_suggests_commands(runtime: RuntimeDirectory) -> N
         await up.out.until("Ctrl-C ends it")
         kubeconfig = runtime.root / "plugwright-up" / "kubeconfig"
         assert f"    export KUBECONFIG={kubeconfig}" in up.out.all
-        assert len([line for line in up.out.all if line.startswith("    kubectl ")]) == 3
+        commands = [line.split()[1] for line in up.out.all if line.startswith("    kubectl ")]
+        assert commands == ["describe", "run", "wait", "logs"]
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
 
 
