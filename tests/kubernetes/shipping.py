@@ -117,6 +117,10 @@ class Release:
     def uninstall(self) -> None:
         self._call("uninstall", self.name)
 
+    def remove(self) -> None:
+        """Uninstalls it if it is installed."""
+        self._call("uninstall", self.name, "--ignore-not-found")
+
     def rolled_out(self) -> None:
         self._kubectl("rollout", "status", f"daemonset/{self.name}", "--timeout=120s")
 

@@ -21,8 +21,7 @@ GRACE = 5 * 60  # how long a kubelet keeps a resource whose plugin is gone
 def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
     release = Release(cluster, helm, "plugwright")
     yield release
-    if release.pods():
-        release.uninstall()
+    release.remove()
 
 
 @pytest.mark.full("the kubelet keeps a resource for five minutes after its plugin has gone")

@@ -27,8 +27,7 @@ WIPE = 30  # seconds after the end of a driver, then the kubelet removes its sli
 def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
     release = Release(cluster, helm, NAME)
     yield release
-    if cluster.kubectl.works("get", "daemonset", NAME, f"--namespace={NAME}"):
-        release.uninstall()
+    release.remove()
 
 
 def slices(cluster: Cluster) -> list[Object]:

@@ -21,8 +21,8 @@ def releases(cluster: Cluster, helm: Path, images: None) -> Iterator[tuple[Relea
     found = Release(cluster, helm, "plugwright-first"), Release(cluster, helm, "plugwright-second")
     yield found
     for release in found:
-        if release.pods():
-            release.uninstall()
+        release.remove()
+    until("their pods have ended", lambda: not any(release.pods() for release in found), 120)
 
 
 def values(resource: str, count: int) -> list[str]:

@@ -22,8 +22,7 @@ OVERLAPPING = tuple(map(int, VERSION.split(".")[:2])) >= (1, 37)
 def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
     release = Release(cluster, helm, "plugwright-upgraded")
     yield release
-    if release.pods():
-        release.uninstall()
+    release.remove()
 
 
 @pytest.fixture(scope="session")
