@@ -283,12 +283,12 @@ def cluster(root: Path, environment: dict[str, str]) -> Iterator[dict[str, Any]]
         log.open("w") as errors,
         subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, env=environment) as up,
     ):
-        assert up.stdout is not None
-        line = up.stdout.readline()
-        expect(bool(line), f"the cluster did not start: {log.read_text()}")
-        facts = json.loads(line)
-        step(f"A cluster, after {time.monotonic() - began:.1f} s: API server, scheduler, one node", facts["server"])
         try:
+            assert up.stdout is not None
+            line = up.stdout.readline()
+            expect(bool(line), f"the cluster did not start: {log.read_text()}")
+            facts = json.loads(line)
+            step(f"A cluster, after {time.monotonic() - began:.1f} s: API server, scheduler, one node", facts["server"])
             yield facts
         finally:
             up.terminate()

@@ -6,9 +6,11 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -80,15 +82,23 @@ def test_the_demo_ends_well() -> None:
     assert help_text.startswith("Usage: plugwright up")
 
 
-def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
+def is_served(host: str, port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0
+
+
+def test_ctrl_c_ends_the_demo_and_its_cluster_without_a_traceback() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "examples/demo.py"], cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as demo:
         assert demo.stdout is not None
         while "A cluster" not in demo.stdout.readline():
             assert demo.poll() is None
+        server = urlsplit(demo.stdout.readline().split()[-1])
         demo.send_signal(signal.SIGINT)
         _, errors = demo.communicate(timeout=60)
     assert (demo.returncode, errors) == (130, "")
+    while is_served(server.hostname or "", server.port or 0):
+        pass  # the cluster ends by itself
 
 
 def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: Path) -> None:

@@ -167,7 +167,10 @@ def dangling_state_directory(node: Patient) -> None:
 
 
 def removed_control_socket(node: Patient) -> None:
+    """A file in the place of its directory keeps the daemon from making the socket again."""
     node.control.unlink()
+    node.control.parent.rmdir()
+    node.control.parent.touch()
     node.write("proc/90/cmdline", "/usr/bin/python\0/usr/bin/plugwright\0run\0")
 
 

@@ -38,7 +38,7 @@ def daemon(view: ExaminedNode) -> DoctorCheck:
     start = "systemctl start plugwright; in a cluster: kubectl get pods -A -o wide -l app.kubernetes.io/name=plugwright"
     try:
         report = view.report.daemon
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if pid := next((pid for pid, program in view.programs.items() if program == DAEMON), None):
             text = f"plugwright (process {pid}) runs, and {socket} does not exist"
             fix = "restart the daemon; if its socket is elsewhere: plugwright doctor --control-socket PATH"
