@@ -20,7 +20,7 @@ from plugwright.conformance.rule import RuleStatus
 VERSIONS = [f"1.{minor}" for minor in range(34, 38)]
 KUBELET = os.environ.get("PLUGWRIGHT_VERIFY_KUBELET", "")
 # What cannot be asked of the devices of each: counters, exclusive devices, shares, devices that one claim has together.
-COUNTERS, EXCLUSIVE = {"SLC-08", "SLC-09"}, {"PRP-13", "PRP-14", "PRP-15", "PRP-19", "DST-01", "DST-07"}
+COUNTERS, EXCLUSIVE = {"SLC-08", "SLC-09"}, {"PRP-13", "PRP-14", "PRP-15", "PRP-19", "DST-01", "DST-07", "DST-08"}
 SHARES = {"PRP-20", "PRP-21", "CDI-06"}
 TOGETHER = {"PRP-23", "PRP-24", "PRP-25", "UNP-05", "UNP-06", "UNP-07"}
 PARAMETERS = {"PAR-04", "PAR-05"}  # they need --parameters

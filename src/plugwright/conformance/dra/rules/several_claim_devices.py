@@ -74,7 +74,7 @@ class PreparesSeveral(DriverRule):
                         if not answer:
                             raise RuleNotApplicable("the driver answers without devices")
                         self._check(wanted, answer, allocation)
-                        self._check_specs(verifier, session, answer, alone)
+                        self._check_specs(verifier, session, claim, answer, alone)
 
     @staticmethod
     def _check(wanted: Sequence[PublishedDevice], answer: Sequence[PreparedDevice], asked: ClaimAllocation) -> None:
@@ -94,27 +94,33 @@ class PreparesSeveral(DriverRule):
         found = {}
         for device in devices:
             async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
-                found[device.name] = _edits(verifier, session, await prepared(session, driver, claim))
+                found[device.name] = _edits(verifier, session, claim, await prepared(session, driver, claim))
         return found
 
     @staticmethod
     def _check_specs(
         verifier: DriverVerifier,
         session: DriverSession,
+        claim: Claim,
         answer: Sequence[PreparedDevice],
         alone: Mapping[str, set[str]],
     ) -> None:
         known = cdi_devices(spec_directories(verifier, session))
         missing = [name for device in answer for name in device.cdi_devices if name not in known]
         expect(not missing, "a CDI spec for each name", f"none for {some(missing)}")
-        edits = _edits(verifier, session, answer)
+        edits = _edits(verifier, session, claim, answer)
         common = set.intersection(*alone.values())
         lost = sorted({edit for device in answer for edit in alone.get(device.name, set())} - edits - common)
         expect(not lost, "the device nodes, mounts and variables that each device has by itself", f"no {some(lost)}")
 
 
-def _edits(verifier: DriverVerifier, session: DriverSession, answer: Sequence[PreparedDevice]) -> set[str]:
-    """What CDI devices bring: nodes by their paths on the host, mounts by those in the container, and variables."""
+def _edits(
+    verifier: DriverVerifier, session: DriverSession, claim: Claim, answer: Sequence[PreparedDevice]
+) -> set[str]:
+    """The edits of CDI devices: nodes by their paths on the host, mounts by those in the container, and variables.
+
+    The name and uid of the claim are left out, so that files of a claim, such as its metadata, are the same in each.
+    """
     known = cdi_devices(spec_directories(verifier, session))
     found = set()
     for name in (name for device in answer for name in device.cdi_devices):
@@ -122,7 +128,7 @@ def _edits(verifier: DriverVerifier, session: DriverSession, answer: Sequence[Pr
         found |= {str(node.get("hostPath") or node.get("path")) for node in edits.get("deviceNodes") or ()}
         found |= {f"mount {mount.get('containerPath')}" for mount in edits.get("mounts") or ()}
         found |= {f"variable {str(variable).partition('=')[0]}" for variable in edits.get("env") or ()}
-    return found
+    return {edit.replace(claim.uid, "UID").replace(claim.name, "NAME") for edit in found}
 
 
 class PartialFailureHoldsNothing(DriverRule):
