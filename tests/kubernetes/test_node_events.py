@@ -31,6 +31,10 @@ def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
     release.rolled_out()
     yield release
     release.uninstall()
+    until("its pods have ended", lambda: not release.pods(), 120)
+    # Other tests compare the whole description of the Node.
+    ours = "--field-selector=involvedObject.kind=Node,reportingComponent=plugwright"
+    cluster.kubectl("--namespace=default", "delete", "events", ours)
 
 
 def condition(cluster: Cluster) -> Object:
