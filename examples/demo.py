@@ -67,7 +67,7 @@ spec:
 ResourceClaim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
 ResourceSlice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
 # A real kubelet has ten seconds between status updates and keeps a resource for five minutes after its plugin has gone.
-SHORT_TIMES = ("--heartbeat", "1s", "--plugin-grace", "3s")
+SHORT_TIMES = ("--heartbeat", "0.5s", "--plugin-grace", "2s")
 LIMIT = 20  # seconds; only a demo that fails waits that long
 
 
@@ -169,10 +169,10 @@ def devices(demo: Demo) -> None:
     demo.until_node("10", "0")
     step("The plugin was stopped: none is allocatable, but the resource is still there", "plugwright node resources")
     say(
-        "    A real kubelet keeps it for five minutes; this one keeps it for 3 seconds (--plugin-grace), with a status "
-        "update every second (--heartbeat), so that the demo is short. Then it is 0 and stale:"
+        "    A real kubelet keeps it for five minutes; this one keeps it for 2 seconds (--plugin-grace), with a status "
+        "update every half second (--heartbeat), so that the demo is short. Then it is 0 and stale:"
     )
-    demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "1s")
+    demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "0.5s")
     demo.until_node(None, None)
     step("The stale resource is gone from Capacity and Allocatable, and stays away", "kubectl describe node node-1")
 
