@@ -36,6 +36,7 @@ async def statuses(variant: str, *rules: str, dra: bool = False) -> dict[str, Ru
         ("EndsWithTheKubelet", ["REG-16"]),
         ("NamesSocketByTheSecond", ["END-05"]),
         ("ComesBackAfterPause", ["REG-17"]),
+        ("ServesAgain", ["REG-25"]),
     ],
 )
 async def test_a_plugin_passes(variant: str, rules: list[str]) -> None:

@@ -55,6 +55,20 @@ class ComesBackAfterPause(SmallPlugin):
         await asyncio.sleep(1.2)
 
 
+class ServesAgain(SmallPlugin):
+    """It starts its server once more, for the late event of the socket with which it has just registered."""
+
+    async def serve_once(self) -> None:
+        if self.registrations and not self.registrations % 2:
+            await asyncio.sleep(1)
+        await super().serve_once()
+
+    async def until_removed(self, name: str) -> None:
+        if self.registrations % 2:
+            await super().until_removed(name)
+        await self.streams.until(bool)  # the kubelet has connected
+
+
 class OpenToReaders(SmallDriver):
     """Its sockets have the mode of the usual umask: others can read, and connecting takes the right to write."""
 
@@ -107,7 +121,7 @@ class TrustsScheduler(SmallDriver):
 
 PLUGINS: Mapping[str, Callable[[Path], SmallPlugin]] = {
     kind.__name__: kind
-    for kind in (EndsWithoutKubelet, EndsWithTheKubelet, NamesSocketByTheSecond, ComesBackAfterPause)
+    for kind in (EndsWithoutKubelet, EndsWithTheKubelet, NamesSocketByTheSecond, ComesBackAfterPause, ServesAgain)
 }
 DRIVERS: Mapping[str, Callable[[Path, Path, str], SmallDriver]] = {
     kind.__name__: kind

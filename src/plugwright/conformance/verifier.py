@@ -149,6 +149,10 @@ class Verifier:
                 return f"GetDevicePluginOptions of {plugin.resource} was answered {str(error)!r}"
         return ""
 
+    async def comes_back(self) -> bool:
+        """Whether the shared program is registered and listens within the time of a call."""
+        return await self._comes_back(await self.started(), self.limits.call)
+
     async def _comes_back(self, shared: Session, limit: float) -> bool:
         """Whether a running program is registered and listens within `limit` seconds."""
         with suppress(TimeoutError):

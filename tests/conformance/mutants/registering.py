@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import subprocess
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from tests.conformance.mutants.mutant import breaks
@@ -165,6 +166,16 @@ class ComesBackThreeTimes(SmallPlugin):
 class IgnoresItsSocket(SmallPlugin):
     async def until_removed(self, name: str) -> None:
         await asyncio.Event().wait()
+
+
+@breaks("REG-17")
+class RepeatsListWithoutItsSocket(IgnoresItsSocket):
+    """Its health checks send the list again over the stream that is still open."""
+
+    async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield pb.ListAndWatchResponse(devices=self.devices()).SerializeToString()
+            await asyncio.sleep(0.5)
 
 
 class RegistersTwice(SmallPlugin):

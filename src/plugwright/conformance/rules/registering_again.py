@@ -100,6 +100,10 @@ class NoticesRemovedSocket(Rule):
         except PluginNotRunning as error:
             await verifier.running()
             raise RuleViolated("another registration", str(error)) from None
+        if not await verifier.comes_back():  # the list can be one of the last registration
+            problem = await verifier.is_alive()
+            await verifier.running()
+            raise RuleViolated("another registration", problem)
 
 
 class RegistersOnce(Rule):
@@ -219,6 +223,7 @@ class OutlivesKubelet(Rule):
             await until_back(session, verifier.resources, mark)
         except PluginNotRunning as error:
             raise RuleViolated(f"a registration with a kubelet that was away for {seconds:g} s", str(error)) from None
+        await verifier.comes_back()  # a program may serve once more, when it sees the new socket
         await check_alive(verifier, f"a kubelet that was away for {seconds:g} s")
         for plugin in session.plugins():
             lost = sorted(before.get(plugin.resource, set()) - set(plugin.ids))
