@@ -48,6 +48,7 @@ async def test_a_plugin_passes(variant: str, rules: list[str]) -> None:
     [
         ("OpenToReaders", ["DRG-08"]),
         ("OneFileForAll", ["CDI-06"]),
+        ("CommonDevice", ["PRP-23", "PRP-26", "CDI-01", "UNP-05", "UNP-06"]),
         ("AnswersWithoutDevices", ["PRP-06", "PRP-08", "PRP-19"]),
         ("RefusesDamagedState", ["DST-04"]),
     ],

@@ -5,6 +5,7 @@
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a program of its own
 
+from msgspec.structs import replace
 from tests.conformance.driver import Document, Refused, SmallDriver
 from tests.conformance.plugin import SmallPlugin
 
@@ -91,6 +93,20 @@ class OneFileForAll(SmallDriver):
         pass
 
 
+class CommonDevice(SmallDriver):
+    """Every claim also gets the same CDI device, with what the containers of a node have in common."""
+
+    def prepared(self, claim: Claim, result: Document) -> PreparedDevice:
+        device = super().prepared(claim, result)
+        return replace(device, cdi_devices=(*device.cdi_devices, f"{self.name}/claim=common"))
+
+    def write_spec(self, claim: Claim, results: Sequence[Document]) -> None:
+        super().write_spec(claim, results)
+        common = {"name": "common", "containerEdits": {"env": ["NODE_DRIVER_VERSION=1"]}}
+        spec = {"cdiVersion": "0.6.0", "kind": f"{self.name}/claim", "devices": [common]}
+        (self.cdi / f"{self.name}-common.json").write_text(json.dumps(spec))
+
+
 class AnswersWithoutDevices(SmallDriver):
     """It does its work in the runtime, by NRI."""
 
@@ -125,7 +141,14 @@ PLUGINS: Mapping[str, Callable[[Path], SmallPlugin]] = {
 }
 DRIVERS: Mapping[str, Callable[[Path, Path, str], SmallDriver]] = {
     kind.__name__: kind
-    for kind in (OpenToReaders, OneFileForAll, AnswersWithoutDevices, RefusesDamagedState, TrustsScheduler)
+    for kind in (
+        OpenToReaders,
+        OneFileForAll,
+        CommonDevice,
+        AnswersWithoutDevices,
+        RefusesDamagedState,
+        TrustsScheduler,
+    )
 }
 
 
