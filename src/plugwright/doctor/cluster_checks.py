@@ -43,15 +43,17 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 def with_cluster_checks(report: DoctorReport, view: ClusterView) -> DoctorReport:
     """The report of the daemon's pod, with what the API server knows before it."""
-    seen = (_node(view), _kubelet_version(view), _daemon_pod(view), _allocatable(view))
-    return _with_checks(report, (*seen, _clock(view, report), *report.checks))
+    return _with_checks(report, (*_api_checks(view), _clock(view, report), *report.checks))
 
 
 def report_without_daemon(view: ClusterView) -> DoctorReport:
     """For a node on which no daemon can be reached."""
     metadata = DoctorMetadata(node_name=view.name, version=__version__, root="/", in_pod=True, generated_at=view.now)
-    checks = (_node(view), _kubelet_version(view), _daemon_pod(view), _allocatable(view))
-    return _with_checks(DoctorReport(metadata=metadata, result="unknown"), checks)
+    return _with_checks(DoctorReport(metadata=metadata, result="unknown"), _api_checks(view))
+
+
+def _api_checks(view: ClusterView) -> tuple[DoctorCheck, ...]:
+    return _node(view), _kubelet_version(view), _daemon_pod(view), _allocatable(view)
 
 
 def _with_checks(report: DoctorReport, checks: tuple[DoctorCheck, ...]) -> DoctorReport:

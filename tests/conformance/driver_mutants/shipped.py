@@ -232,9 +232,8 @@ class SecondNamesFirst(SmallDriver):
         ]
 
 
-@breaks("DST-01")
-class SavesAtEnd(SmallDriver):
-    """The state is written when the program is told to end."""
+class KeepsStateInMemory(SmallDriver):
+    """The state is read once, and not written."""
 
     state: dict[str, list[Document]]
 
@@ -245,8 +244,13 @@ class SavesAtEnd(SmallDriver):
     def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
         self.state = {uid: list(held) for uid, held in claims.items()}
 
+
+@breaks("DST-01")
+class SavesAtEnd(KeepsStateInMemory):
+    """The state is written when the program is told to end."""
+
     async def ending(self) -> None:
-        super().save(self.state if hasattr(self, "state") else {})
+        SmallDriver.save(self, self.state if hasattr(self, "state") else {})
 
 
 @breaks("SLC-05")
@@ -314,18 +318,12 @@ class StaysBegun(SmallDriver):
 
 
 @breaks("DST-01")
-class SavesFirstDevice(SmallDriver):
+class SavesFirstDevice(KeepsStateInMemory):
     """The other devices of a claim are only in memory."""
 
-    state: dict[str, list[Document]]
-
-    def load(self) -> dict[str, list[Document]]:
-        self.state = self.state if hasattr(self, "state") else super().load()
-        return dict(self.state)
-
     def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
-        self.state = {uid: list(held) for uid, held in claims.items()}
-        super().save({uid: held[:1] for uid, held in self.state.items()})
+        super().save(claims)
+        SmallDriver.save(self, {uid: held[:1] for uid, held in self.state.items()})
 
 
 @breaks("PRP-26")
