@@ -80,7 +80,7 @@ def find(config: NvidiaConfig, mounts: Path = Path("/proc/self/mountinfo")) -> H
 
 
 def _own_program(directory: Path, mounts: Path) -> HookProgram | None:
-    """Our program, copied to the host; None if its directory is not the host's, where no runtime could call it."""
+    """Our program, copied to the host; None if its directory is not the host's, because no runtime could call it."""
     from shutil import which  # with its compression libraries, which other strategies save
 
     source = which(OWN_PROGRAM, path=f"{os.environ.get('PATH', '')}:{_IN_THE_IMAGE}")
