@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.conformance import catalogue, namespace, program, runner
+from plugwright.conformance import catalogue, namespace, program, runner, session
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
@@ -71,6 +71,23 @@ async def test_a_failed_start_is_one_failure_and_no_pass(script: str, patterns: 
 async def test_a_program_that_goes_to_the_background_is_told_so() -> None:
     made = await verdict(shell("setsid sleep 600 & exit 0 # {dir}"), "REG-02")
     assert (made.status, "run on" in made.seen) == (RuleStatus.FAIL, True)
+
+
+async def test_a_session_that_is_cancelled_at_its_end_has_ended_every_program() -> None:
+    async def two_programs(started: asyncio.Event, programs: list[program.Program]) -> None:
+        async with session.session(shell("sleep 600 # {dir}"), "1.37", QUICK) as opened:
+            programs += [await opened.start_program(), await opened.start_program()]
+            started.set()
+
+    started, programs = asyncio.Event(), list[program.Program]()
+    running = asyncio.create_task(two_programs(started, programs))
+    await started.wait()
+    while any(one.processes() for one in programs[:1]):  # the end of the first has begun
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [one.running for one in programs] == [False, False]
 
 
 async def test_output_is_kept_up_to_a_limit(tmp_path: Path) -> None:

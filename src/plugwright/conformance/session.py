@@ -24,7 +24,7 @@ from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.system import directories, sockets
-from plugwright.system.concurrency import first
+from plugwright.system.concurrency import first, to_its_end
 
 __all__ = ["RegisterCall", "RegisteredPlugin", "Session", "TimeLimits", "session", "visible_parent"]
 
@@ -242,6 +242,10 @@ class Session:
             self.hold = None
 
     async def end(self) -> None:
+        """Ends every program, even if the caller is cancelled meanwhile: another rule's error cancels this one."""
+        await to_its_end(self._end_programs())
+
+    async def _end_programs(self) -> None:
         for started in self.programs:
             await started.end()
 

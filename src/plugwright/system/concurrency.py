@@ -31,6 +31,7 @@ __all__ = [
     "retrieve_exception",
     "single_error",
     "start",
+    "to_its_end",
     "unwrapped",
 ]
 
@@ -62,6 +63,21 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result. A cancelled caller is cancelled only afterwards, so the coroutine must end by itself."""
+    task = asyncio.create_task(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        retrieve_exception(task)
+        raise cancelled
+    return task.result()
 
 
 async def cancel_within(limit: float, *tasks: "asyncio.Task[Any]") -> "set[asyncio.Task[Any]]":
