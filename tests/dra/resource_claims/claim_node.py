@@ -23,7 +23,7 @@ from plugwright.protocol.dra import Claim, DRAPluginClient
 from plugwright.sdk import cdi
 
 DRIVER, POOL = "tape.example.com", "node-1"
-QUICK = PreparationSettings(limit=0.5, first_retry=0.01, longest_retry=0.05, lookup=60)
+QUICK = PreparationSettings(limit=2.0, first_retry=0.01, longest_retry=0.05, lookup=60)
 PATIENT = structs.replace(QUICK, limit=30.0)
 
 

@@ -32,7 +32,6 @@ from plugwright.protocol import dra
 from plugwright.protocol.dra import Claim, PreparedDevice
 
 ONE = f"{DRIVER}/claim={uid_of('one')}-st0"
-HURRIED = replace(QUICK, limit=2.0)
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def node(root: Path) -> ClaimNode:
 @pytest.fixture
 def hurried(root: Path) -> ClaimNode:
     """A claim that cannot be prepared is refused in seconds."""
-    return ClaimNode.on(root, settings=HURRIED)
+    return ClaimNode.on(root, settings=QUICK)
 
 
 async def test_a_claim_is_prepared_for_its_containers(node: ClaimNode) -> None:
@@ -340,7 +339,7 @@ async def test_an_attempt_that_hangs_ends_with_the_call(hurried: ClaimNode) -> N
 
     hurried.drives.arrived = arrived
     hurried.api.put(document())
-    assert await hurried.prepare(claim()) == f"not prepared within {HURRIED.limit:g} s"
+    assert await hurried.prepare(claim()) == f"not prepared within {QUICK.limit:g} s"
 
 
 async def test_a_device_node_that_is_not_there_is_no_success(root: Path) -> None:  # 2.8

@@ -55,6 +55,7 @@ class OfferMemory:
         self._disk = BlockingCalls("memory of offers", _LIMIT)
         self._problems, self._turn = LogOnce(logger), asyncio.Lock()
         self._on_disk: Memory | None = None
+        self._losses = 0  # number of times that our file was missing or damaged
         self._others: dict[str, tuple[tuple[int, ...], Memory]] = {}  # with the identity of each file
         self._seen: tuple[int, ...] = ()  # identity of our own file
         self._lock: int | None = None  # descriptor of the lock of our file
@@ -84,9 +85,10 @@ class OfferMemory:
     async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> None:
         if file is not None and memory != self._on_disk:
             self.is_written.publish_if_changed(value=False)
+            losses = self._losses
             try:
                 await self._disk.run(lambda: self._write(file, memory))
-                self._on_disk = memory
+                self._on_disk = memory if self._losses == losses else None  # lost meanwhile: it is written again
                 self._problems.recovered(_DIRECTORY)
             except (OSError, PlugwrightError) as error:
                 facts = {"path": str(file.path), "error": clean(error)}
@@ -104,8 +106,8 @@ class OfferMemory:
                 memory = self._other(path)
                 if memory is not None:
                     found[f"{SIBLING}{path.stem}" if self._is_of_release(path) else path.stem] = memory
-        if self._on_disk is not None and not self._is_there():
-            self._on_disk = None  # lost: it is written again
+        if not self._is_there():
+            self._losses, self._on_disk = self._losses + 1, None  # it is written again
         return found
 
     def _is_there(self) -> bool:
