@@ -3,8 +3,8 @@
 A driver of the SDK with `serve: dra` stands beside the emulated kubelet and an API server in memory, in one process.
 Counted are the distinct functions of plugwright that run from the admission of a pod with a claim until the pod is
 admitted and the claim's status is written: on the driver's side and on the kubelet's, in every thread. Not counted are
-the API server and the test kit around both, Python itself and other packages; a comprehension or a lambda counts for
-the function around it. The time is that of NodePrepareResources as a kubelet waits for it, over the socket, without the
+the API server, the allocator and the test kit around both, Python itself and other packages; a comprehension or a
+lambda counts for the function around it. The time is that of NodePrepareResources as a kubelet waits for it, over the socket, without the
 tracer.
 """
 
@@ -33,7 +33,7 @@ from plugwright.testing.harness import PluginKubelet
 __all__ = ["main"]
 
 _ROOT = str(Path(plugwright.__file__).parent) + "/"
-_AROUND = (f"{_ROOT}apiserver/", f"{_ROOT}testing/")
+_AROUND = tuple(f"{_ROOT}{package}/" for package in ("allocator", "apiserver", "testing"))
 _TAPE = "example.com/tape"
 _INNER = ("<lambda>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 
