@@ -220,7 +220,10 @@ class Inventory:
 
     def compare_holders(self) -> None:
         """Applies a change in which pods hold hardware under names that are no longer offered."""
-        self._change(self._sources)
+        if self.ledger is None or self.latest.value is None:
+            return
+        if self.ledger.closed(self.resource, self._sources.discovered) != self._sources.kept_back:
+            self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
         self.allocated |= dict.fromkeys(device_ids, self._elapsed())

@@ -74,7 +74,7 @@ class AllocatedDevice(msgspec.Struct, frozen=True):
 class AllocatedClaim(msgspec.Struct, frozen=True):
     """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for a pod.
 
-    `reserved_for` are the uids of the pods that use it or are about to, `pods` their names.
+    `reserved_for` are the uids of the users that use it or are about to, `pods` their names, empty for another kind.
     """
 
     namespace: str
@@ -109,6 +109,7 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
     configs = _objects(devices, "config")
     configurations = _configurations(configs, driver) if configs else []
     results = [result for result in _objects(devices, "results") if _text(result, "driver") == driver]
+    users = _objects(status, "reservedFor")
     pod_claim_name = _text(_object(metadata, "annotations"), _POD_CLAIM_NAME)
     return AllocatedClaim(
         namespace,
@@ -116,14 +117,9 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
         uid,
         tuple(_device(result, driver, configurations) for result in results),
         pod_claim_name if DNS_LABEL.fullmatch(pod_claim_name) else "",
-        tuple(sorted({_text(entry, "uid") for entry in _objects(status, "reservedFor")})),
-        tuple(sorted(set(map(_pod_name, _objects(status, "reservedFor"))))),
+        tuple(sorted({_text(user, "uid") for user in users})),
+        tuple(sorted({_text(user, "name") if user.get("resource") == "pods" else "" for user in users})),
     )
-
-
-def _pod_name(consumer: _Object) -> str:
-    """Empty if the consumer is not a pod."""
-    return _text(consumer, "name") if consumer.get("resource") == "pods" else ""
 
 
 def is_uid(text: str) -> bool:

@@ -54,8 +54,15 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         }
         if old is None or _without_generation(old) != content:
             generation = _generation(old) + 1 if old is not None else 1
-            _write_in_place(path, _encode({**content, "metadata": {**metadata, "generation": generation}}))
-        return cdi.Mount(str(path), self._path_in_container(claim, request), options=("ro", "nosuid", "nodev", "bind"))
+            content["metadata"] = {**metadata, "generation": generation}
+            objects = ({"kind": "DeviceMetadata", "apiVersion": f"{_GROUP}/{each}", **content} for each in _VERSIONS)
+            lines = (json.dumps(document, separators=(",", ":")).encode() + b"\n" for document in objects)
+            _write_in_place(path, b"".join(lines))
+        name = f"resourceclaims/{claim.name}"
+        if claim.pod_claim_name:
+            name = f"resourceclaimtemplates/{claim.pod_claim_name}"
+        inside = f"{_IN_CONTAINER}/{name}/{request}/{self.driver}-{_FILE}"
+        return cdi.Mount(str(path), inside, options=("ro", "nosuid", "nodev", "bind"))
 
     def remove(self, claim: PreparedClaim) -> None:
         """Removes the claim's files, but not those of a later claim with the same name."""
@@ -100,17 +107,6 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             digest = sha256(directory.encode())[:_DIGITS]
             directory = f"{directory[: _NAME_LIMIT - _DIGITS - 1]}-{digest}"
         return self.directory / _SUBDIRECTORY / directory
-
-    def _path_in_container(self, claim: AllocatedClaim, request: str) -> str:
-        kind, name = (
-            ("resourceclaimtemplates", claim.pod_claim_name) if claim.pod_claim_name else ("resourceclaims", claim.name)
-        )
-        return f"{_IN_CONTAINER}/{kind}/{name}/{request}/{self.driver}-{_FILE}"
-
-
-def _encode(content: Mapping[str, object]) -> bytes:
-    objects = ({"kind": "DeviceMetadata", "apiVersion": f"{_GROUP}/{version}", **content} for version in _VERSIONS)
-    return b"".join(json.dumps(document, separators=(",", ":")).encode() + b"\n" for document in objects)
 
 
 def _write_in_place(path: Path, content: bytes) -> None:

@@ -167,7 +167,7 @@ class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
             _check_once("network interface", [getattr(device, name) for device in self.net_devices])
 
     def __bool__(self) -> bool:
-        return self != ContainerEdits()
+        return self != _NO_EDITS
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -324,3 +324,6 @@ def _check_once(what: str, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidValue(f"{what} {twice[0]!r} must be there once, got it twice")
+
+
+_NO_EDITS = ContainerEdits()
