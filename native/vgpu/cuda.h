@@ -66,6 +66,22 @@ struct array3d { /* CUDA_ARRAY3D_DESCRIPTOR */
 };
 enum { SPARSE = 0x40, DEFERRED = 0x80 }; /* arrays without memory of their own */
 
+struct tile { /* CUarrayMapInfo: a part of a sparse array */
+    int array_type;
+    handle array;
+    int part_type;
+    union {
+        unsigned level[8]; /* level, layer, offset and extent */
+        struct { unsigned layer; unsigned long long offset, size; } tail;
+    } part;
+    int operation, handle_type;
+    handle allocation;
+    unsigned long long offset;
+    unsigned devices, flags, reserved[2];
+};
+enum { TAIL = 1 };              /* CUarraySparseSubresourceType */
+enum { MAP_TILE = 1 };          /* CUmemOperationType */
+
 struct ipc { char bytes[64]; }; /* CUipcMemHandle */
 
 struct external { /* CUDA_EXTERNAL_MEMORY_HANDLE_DESC */

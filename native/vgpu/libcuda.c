@@ -42,6 +42,7 @@ OLDEST(dladdr);
     X(cuMemAlloc_v2) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) \
     X(cuArrayCreate_v2) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuArrayDestroy) X(cuMipmappedArrayDestroy) \
     X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemRetainAllocationHandle) \
+    X(cuMemMapArrayAsync) X(cuMemMapArrayAsync_ptsz) \
     X(cuMemPoolCreate) X(cuMemPoolDestroy) X(cuMemPoolTrimTo) X(cuMemPoolImportFromShareableHandle) \
     X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz) \
     X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) \
@@ -151,7 +152,7 @@ static int current_gpu(void)
 
 /* --- what this process holds --- */
 
-enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, UNLOADED, WAITING, KINDS };
+enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, TILES, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, UNLOADED, WAITING, KINDS };
 enum { SMALL = 1, UNSEEN = 2, FOREIGN = 4 }; /* flags: a part of a page; not in NVML's count; of another process */
 static struct table tables[KINDS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, pool_mutex = PTHREAD_MUTEX_INITIALIZER; /* of POOLS */
@@ -395,16 +396,25 @@ HOOK(int, cuMipmappedArrayCreate, handle *array, const struct array3d *facts, un
     return COUNTED(ARRAYS, array_bytes(facts, levels), 0, array, REAL(cuMipmappedArrayCreate)(array, facts, levels));
 }
 
+static void unmap_tiles(handle array);
+
+static int destroyed(int result, handle array, struct entry facts)
+{
+    if (!result)
+        unmap_tiles(array);
+    return freed(result, ARRAYS, array, facts);
+}
+
 HOOK(int, cuArrayDestroy, handle array)
 {
     struct entry facts = forget(ARRAYS, array);
-    return CHANGING(freed(REAL(cuArrayDestroy)(array), ARRAYS, array, facts));
+    return CHANGING(destroyed(REAL(cuArrayDestroy)(array), array, facts));
 }
 
 HOOK(int, cuMipmappedArrayDestroy, handle array)
 {
     struct entry facts = forget(ARRAYS, array);
-    return CHANGING(freed(REAL(cuMipmappedArrayDestroy)(array), ARRAYS, array, facts));
+    return CHANGING(destroyed(REAL(cuMipmappedArrayDestroy)(array), array, facts));
 }
 
 /* --- physical memory that is mapped by the program: it lives until handle and mappings are gone --- */
@@ -493,6 +503,70 @@ HOOK(int, cuMemUnmap, ptr pointer, size_t bytes)
         }
         result;
     }));
+}
+
+/* Tiles of sparse arrays keep their allocation, too, until they are unmapped or their array is destroyed. An entry has the
+   array as its context, and the allocation in place of bytes. */
+static uint64_t tile_key(const struct tile *tile)
+{
+    uint64_t tail[] = {tile->part.tail.layer, tile->part.tail.offset, tile->part.tail.size};
+    uint64_t key = tile->array ^ (uint64_t)tile->part_type << 56;
+    for (int number = 0; number < (tile->part_type == TAIL ? 3 : 8); number++)
+        key = (key ^ (tile->part_type == TAIL ? tail[number] : tile->part.level[number])) * 0x100000001B3u;
+    return key | 2; /* 0 and 1 are no keys */
+}
+
+static void unmap_tile(uint64_t key)
+{
+    struct entry known = forget(TILES, key);
+    if (known.key)
+        refer(known.bytes, -1);
+}
+
+static void unmap_tiles(handle array)
+{
+    for (uint64_t index = 0, size = 1; index < size; index++) {
+        pthread_mutex_lock(&mutex);
+        size = tables[TILES].size;
+        const struct entry *entry = index < size ? &tables[TILES].entries[index] : NULL;
+        uint64_t key = entry && entry->context == array ? entry->key : 0;
+        pthread_mutex_unlock(&mutex);
+        unmap_tile(key);
+    }
+}
+
+/* Before the driver maps: another thread may release the allocation at once. */
+static void refer_all(const struct tile *tiles, unsigned count, int change)
+{
+    for (unsigned number = 0; number < count; number++)
+        if (tiles[number].operation == MAP_TILE)
+            refer(tiles[number].allocation, change);
+}
+
+static int mapped_tiles(int result, const struct tile *tiles, unsigned count)
+{
+    if (result)
+        refer_all(tiles, count, -1);
+    for (unsigned number = 0; number < count && !result; number++) {
+        const struct tile *tile = &tiles[number];
+        uint64_t key = tile_key(tile);
+        unmap_tile(key);
+        if (tile->operation == MAP_TILE)
+            remember(TILES, key, (struct entry){.bytes = tile->allocation, .context = tile->array});
+    }
+    return result;
+}
+
+HOOK(int, cuMemMapArrayAsync, struct tile *tiles, unsigned count, handle stream)
+{
+    refer_all(tiles, count, 1);
+    return CHANGING(mapped_tiles(REAL(cuMemMapArrayAsync)(tiles, count, stream), tiles, count));
+}
+
+HOOK(int, cuMemMapArrayAsync_ptsz, struct tile *tiles, unsigned count, handle stream)
+{
+    refer_all(tiles, count, 1);
+    return CHANGING(mapped_tiles(REAL(cuMemMapArrayAsync_ptsz)(tiles, count, stream), tiles, count));
 }
 
 HOOK(int, cuMemRetainAllocationHandle, handle *allocation, void *pointer)
@@ -1708,8 +1782,11 @@ static void drop_context(handle context)
     bytes[facts.gpu] = facts.bytes;
     for (int kind = POINTERS; kind <= ARRAYS; kind++) {
         struct entry gone;
-        while ((gone = first_of(kind, context)).key)
+        while ((gone = first_of(kind, context)).key) {
+            if (kind == ARRAYS)
+                unmap_tiles(gone.key);
             given_back(gone, gone.key);
+        }
     }
     bytes[facts.gpu] += __atomic_exchange_n(&uncounted[facts.gpu], 0, __ATOMIC_RELAXED);
     bytes[facts.gpu] += local_counted[facts.gpu] + heap_counted[facts.gpu];

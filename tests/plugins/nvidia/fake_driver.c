@@ -263,8 +263,13 @@ int cuMemFree_v2(u64 pointer) { return cuMemFreeAsync(pointer, 0); }
 struct array { size_t width, height; unsigned format, channels; };
 struct array3d { size_t width, height, depth; unsigned format, channels, flags; };
 int cuArrayCreate_v2(u64 *array, struct array *a) { return give(array, a->width * a->height * a->channels * 4, current); }
+enum { SPARSE = 0x40 };
 int cuArray3DCreate_v2(u64 *array, struct array3d *a)
 {
+    if (a->flags & SPARSE) { /* without memory: its tiles are mapped */
+        *array = next, next += PAGE;
+        return OK;
+    }
     return give(array, a->width * a->height * a->depth * a->channels * 4, current);
 }
 int cuMipmappedArrayCreate(u64 *array, struct array3d *a, unsigned levels)
@@ -274,7 +279,8 @@ int cuMipmappedArrayCreate(u64 *array, struct array3d *a, unsigned levels)
         bytes += (a->width >> level) * (a->height >> level) * a->channels * 4;
     return give(array, bytes, current);
 }
-int cuArrayDestroy(u64 array) { return take(array); }
+static void unmap_tiles(u64 array);
+int cuArrayDestroy(u64 array) { unmap_tiles(array); return find(array) ? take(array) : OK; }
 int cuMipmappedArrayDestroy(u64 array) { return take(array); }
 
 /* physical memory and its mappings; an address is mapped to one allocation */
@@ -310,6 +316,33 @@ int cuMemUnmap(u64 pointer, size_t bytes)
         }
     return OK;
 }
+/* tiles of sparse arrays: its first row stands for its place */
+struct tile { int array_type; u64 array; int part_type; _Alignas(8) unsigned part[8]; int operation, handle_type; u64 allocation, offset; unsigned more[4]; };
+static struct { u64 array, allocation; unsigned at; } tiles[64];
+static void unmap_tile(int i) { u64 allocation = tiles[i].allocation; tiles[i].array = 0; unrefer(allocation); }
+static void unmap_tiles(u64 array)
+{
+    for (int i = 0; i < 64; i++)
+        if (tiles[i].array == array)
+            unmap_tile(i);
+}
+int cuMemMapArrayAsync(struct tile *list, unsigned count, u64 stream)
+{
+    for (unsigned n = 0; n < count; n++) {
+        int room = 0;
+        for (int i = 0; i < 64; i++)
+            if (tiles[i].array == list[n].array && tiles[i].at == list[n].part[3])
+                unmap_tile(i);
+        while (tiles[room].array)
+            room++;
+        if (list[n].operation == 1) {
+            find(list[n].allocation)->references++;
+            tiles[room].array = list[n].array, tiles[room].allocation = list[n].allocation, tiles[room].at = list[n].part[3];
+        }
+    }
+    return OK;
+}
+int cuMemMapArrayAsync_ptsz(struct tile *list, unsigned count, u64 stream) { return cuMemMapArrayAsync(list, count, stream); }
 int cuMemRetainAllocationHandle(u64 *allocation, u64 pointer)
 {
     for (int i = 0; i < 64; i++)

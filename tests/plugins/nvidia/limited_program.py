@@ -67,6 +67,23 @@ class FlatArray(ctypes.Structure):
     )
 
 
+class Tile(ctypes.Structure):
+    """CUarrayMapInfo, of a part of one level."""
+
+    _fields_ = (
+        ("array_type", ctypes.c_int),
+        ("array", u64),
+        ("part_type", u64),  # and padding
+        ("part", ctypes.c_uint * 8),  # level, layer, offset and extent
+        ("operation", ctypes.c_int),
+        ("handle_type", ctypes.c_int),
+        ("allocation", u64),
+        ("offset", u64),
+        ("devices", ctypes.c_uint),
+        ("rest", ctypes.c_uint * 3),
+    )
+
+
 class Ipc(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_char * 64),)
 
@@ -74,6 +91,7 @@ class Ipc(ctypes.Structure):
 FLOAT = 0x20
 PINNED, MANAGED, ON_DEVICE, DESCRIPTOR = 1, 2, 1, 1
 STACK, HEAP = 0, 2
+SPARSE, FOR_TILES, MAP, UNMAP = 0x40, 1, 1, 2
 STREAM = u64(2)  # the default one of each thread, which can be captured
 PTX = """.version 7.0
 .target sm_70
@@ -153,6 +171,43 @@ def physical(size: int) -> tuple[int, Free]:
         cuda.cuMemMap(address, size_t(size), size_t(0), handle, u64(0))
         cuda.cuMemRelease(handle)
     return code, lambda: int(cuda.cuMemUnmap(address, size_t(size)))
+
+
+def sparse(size: int) -> tuple[int, Free]:
+    """An array whose halves are mapped to one allocation each, with the handles released."""
+    rows = size // (16384 * 16)
+    array, facts = u64(), Array(16384, rows, 0, FLOAT, 4, SPARSE)
+    if code := cuda.cuArray3DCreate_v2(byref(array), byref(facts)):
+        return code, lambda: 0
+    code = mapped_half(array, 0, rows // 2) or mapped_half(array, rows // 2, rows // 2)
+
+    def free() -> int:
+        """Unmaps the first half; the second one goes with the array."""
+        cuda.cuMemMapArrayAsync(byref(tile_of(array, 0, rows // 2, UNMAP)), 1, u64(0))
+        cuda.cuCtxSynchronize()
+        return int(cuda.cuArrayDestroy(array))
+
+    if code:
+        free()
+    return code, free
+
+
+def mapped_half(array: u64, first: int, rows: int) -> int:
+    handle, facts = u64(), on_device(0)
+    facts.rest = bytes(10) + bytes([FOR_TILES])
+    if code := cuda.cuMemCreate(byref(handle), size_t(rows * 16384 * 16), byref(facts), u64(0)):
+        return int(code)
+    tile = tile_of(array, first, rows, MAP)
+    tile.allocation = handle.value
+    for _ in range(2):  # the second time in place of the first
+        if code := cuda.cuMemMapArrayAsync(byref(tile), 1, u64(0)):
+            return int(code)
+    return int(cuda.cuMemRelease(handle))
+
+
+def tile_of(array: u64, first: int, rows: int, operation: int) -> Tile:
+    part = (ctypes.c_uint * 8)(0, 0, 0, first, 0, 16384, rows, 1)
+    return Tile(array=array.value, part=part, operation=operation, devices=1)
 
 
 def asynchronous(size: int) -> tuple[int, Free]:
@@ -252,6 +307,7 @@ KINDS = (
     array3d,
     mipmapped,
     physical,
+    sparse,
     asynchronous,
     per_thread,
     pooled,

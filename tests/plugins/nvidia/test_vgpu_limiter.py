@@ -32,6 +32,7 @@ KINDS = [
     "array3d",
     "mipmapped",
     "physical",
+    "sparse",
     "asynchronous",
     "per_thread",
     "pooled",
