@@ -4,8 +4,8 @@ A driver of the SDK with `serve: dra` stands beside the emulated kubelet and an 
 Counted are the distinct functions of plugwright that run from the admission of a pod with a claim until the pod is
 admitted and the claim's status is written: on the driver's side and on the kubelet's, in every thread. Not counted are
 the API server, the allocator and the test kit around both, Python itself and other packages; a comprehension or a
-lambda counts for the function around it. The time is that of NodePrepareResources as a kubelet waits for it, over the socket, without the
-tracer.
+lambda counts for the function around it. The time is that of NodePrepareResources as a kubelet waits for it, over the
+socket, without the tracer.
 """
 
 import argparse

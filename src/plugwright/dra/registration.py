@@ -236,7 +236,7 @@ class DriverRegistration:
 
     async def _gone(self, served: SocketFile) -> str:
         directory = self._registry if served.path == self.sockets.registration else self._service_directory
-        await directory.changed.until(lambda: not served.exists())
+        await served.removed(directory.changed)
         return f"{served.path.name} was removed"
 
     async def _follow(self, connected: Latest[int]) -> str:

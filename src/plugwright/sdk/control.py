@@ -87,17 +87,13 @@ async def _keep_socket(path: Path, handle: json_lines.Handler, blocked: Blocked 
                     logger.info("control socket served", extra={"path": str(path)})
                 backoff.reset()
                 tried.set()
-                await directory.changed.until(partial(_is_gone, file))
+                await file.removed(directory.changed)
             reason = "its file was removed or replaced"
         except (OSError, PlugwrightError) as error:
             reason = str(error)
         problems.warning("no control socket", reason, extra={"path": str(path), "error": reason})
         tried.set()
         await asyncio.sleep(backoff.delay())
-
-
-def _is_gone(file: SocketFile) -> bool:
-    return not file.exists()
 
 
 def _blocked(daemon: Daemon) -> Blocked:
@@ -317,8 +313,7 @@ async def _history(daemon: Daemon, since: float) -> object:
 
 
 def _driver(daemon: Daemon, resource: str) -> ResourceDriver:
-    driver = daemon.resource(resource).driver
-    if driver is None:
+    if (driver := daemon.resource(resource).driver) is None:
         raise ConfigError(f"{resource} is served by the device plugin API alone")
     return driver
 

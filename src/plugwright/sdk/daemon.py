@@ -91,8 +91,7 @@ class ResourceRuntime:
         self.driver = drivers(self) if drivers is not None else None
         self.inventory.served = served_by(plugin, is_arbitrated=self.driver is not None)
         if self.driver is not None and self.serve.api is ServeMode.DEVICE_PLUGIN:
-            # Earlier claims can hold devices: the driver unprepares them, and returns each device when no claim holds
-            # it.
+            # Earlier claims can hold devices: the driver unprepares them, and returns each device afterwards.
             self.serve = self.serve.without_new_claims()
         if drivers is None and self.serve.api is not ServeMode.DEVICE_PLUGIN:
             raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
@@ -106,12 +105,6 @@ class ResourceRuntime:
     def stuck(self) -> dict[str, int]:
         """Threads that hang in the plugin, by method."""
         return self.calls.threads.stuck
-
-    @property
-    def listed(self) -> int:
-        """Number of devices sent to the kubelet."""
-        snapshot = self.inventory.latest.value
-        return len(snapshot.devices) if snapshot is not None else 0
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever something that `status` shows has changed."""
@@ -160,9 +153,8 @@ class ResourceRuntime:
             self.registration.register_again()
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        return await self.calls.call(
-            "command", self.service.plugin.command, name, arguments, limit=self.settings.limits.command
-        )
+        limit = self.settings.limits.command
+        return await self.calls.call("command", self.service.plugin.command, name, arguments, limit=limit)
 
     def _apply_blocked(self) -> None:
         """Marks devices Unhealthy whose containers could not start."""
@@ -187,7 +179,9 @@ class ResourceRuntime:
             try:
                 await asyncio.wait((discovering, restarted), return_when=asyncio.FIRST_COMPLETED)
                 if not restarted.done():
-                    _check_ended(discovering)
+                    if discovering.cancelled():
+                        raise PluginError(f"{name} cancelled its own task")
+                    discovering.result()  # raises the error that ended it
                     await restarted  # discover() has ended; its last list stays
             finally:
                 self.discovery.forget_current()
@@ -230,18 +224,18 @@ class Daemon:
         self.serving = False  # from the first configuration on, until it stops
         self.changed = Signal()  # notified when something that `status` shows has changed
         self.config = Latest[ConfigState | None](None)  # published by the follower of the operator's file
-        self.config.subscribe(self._publish_change)
+        self.config.subscribe(self.changed.notify)
         self.history: DeviceHistory | None = None  # None: not kept
         self.log_level = LogLevel()
         self.cordons = CordonController(settings)
-        self.cordons.changed.subscribe(self._publish_change)
+        self.cordons.changed.subscribe(self.changed.notify)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self.ledger = Ledger(settings, self._resend_one)
         self.ledger.changed.subscribe(self._compare_holders)
         self._audit = AllocationAudit(self.ledger, settings.timeouts.audit)
         self.rivals = Rivals(self.ledger.checkpoint, paths.device_plugins, self._listed, settings.timeouts.holders)
-        self.rivals.found.subscribe(self._publish_change)
+        self.rivals.found.subscribe(self.changed.notify)
         self.hung = Latest[tuple[HungCall, ...]](())  # blocking calls of every kind, on this event loop
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -254,18 +248,18 @@ class Daemon:
         """
         plugins = check_plugins(plugins)
         self.hung = hung_calls()
-        unsubscribe = self.hung.subscribe(self._publish_change)
+        unsubscribe = self.hung.subscribe(self.changed.notify)
         for plugin in plugins:
             sockets.check_path(self._directory.path / registration.unique_socket_name(plugin.resource))
         self._remove_stale_sockets()
         error: BaseException | None = None
         try:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
-                looking = group.create_task(watch_for_replacement(self._directory))
-                removing = group.create_task(self._remove_recent_sockets())
-                cordoning = group.create_task(self.cordons.run())
-                comparing = group.create_task(self.ledger.run())
-                watching = group.create_task(self.rivals.run())
+                tasks = [
+                    group.create_task(watch_for_replacement(self._directory)),
+                    group.create_task(self._remove_recent_sockets()),
+                    *(group.create_task(part.run()) for part in (self.cordons, self.ledger, self.rivals)),
+                ]
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -274,11 +268,8 @@ class Daemon:
                     error = raised
                 self.serving = False
                 await self._stop(list(self.resources))
-                looking.cancel()
-                removing.cancel()
-                cordoning.cancel()
-                comparing.cancel()
-                watching.cancel()
+                for task in tasks:
+                    task.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
@@ -314,7 +305,9 @@ class Daemon:
         await self.ledger.start(served, {plugin.serve.cdi for plugin in new.values()})
         removed = [resource for resource in self.resources if resource not in new]
         for resource in removed:
-            logger.info("resource removed", extra={"resource": resource, "devices": self.resources[resource].listed})
+            snapshot = self.resources[resource].inventory.latest.value
+            devices = len(snapshot.devices) if snapshot is not None else 0
+            logger.info("resource removed", extra={"resource": resource, "devices": devices})
         await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
@@ -329,7 +322,7 @@ class Daemon:
             elif runtime.service.plugin is not plugin:
                 logger.info("resource changed", extra={"resource": resource})
                 runtime.replace_plugin(plugin)
-        self._publish_change()
+        self.changed.notify()
 
     @property
     def plugins(self) -> dict[str, Plugin]:
@@ -355,7 +348,7 @@ class Daemon:
         runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls, self.ledger, self._drivers)
         self.cordons.attach(runtime.inventory)
         runtime.service.on_allocated = self._audit.add
-        runtime.subscribe(self._publish_change)
+        runtime.subscribe(self.changed.notify)
         self.resources[plugin.resource] = runtime
         # In no TaskGroup: isolates unexpected failures of one resource from the others.
         task = self._tasks[plugin.resource] = asyncio.create_task(runtime.run(), name=f"resource {plugin.resource}")
@@ -402,16 +395,6 @@ class Daemon:
         return listed
 
     def _compare_holders(self) -> None:
-        self._publish_change()
+        self.changed.notify()
         for runtime in self.resources.values():
             runtime.inventory.compare_holders()
-
-    def _publish_change(self) -> None:
-        self.changed.notify()
-
-
-def _check_ended(discovering: "asyncio.Task[None]") -> None:
-    """Raises the error that ended discover(); returns if it ended without one."""
-    if discovering.cancelled():
-        raise PluginError(f"{discovering.get_name()} cancelled its own task")
-    discovering.result()

@@ -236,7 +236,7 @@ class ResourceRegistration:
         return f"{_KUBELET} was created again"
 
     async def _socket_removed(self, served: SocketFile) -> str:
-        await self._directory.changed.until(lambda: not served.exists())
+        await served.removed(self._directory.changed)
         return _REMOVED
 
     async def _stream_lost(self, before: int) -> str:

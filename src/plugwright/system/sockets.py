@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from plugwright.errors import PathTooLong
+from plugwright.system.latest import Signal
 
 __all__ = ["PATH_LIMIT", "SocketFile", "check_path", "fits", "is_listening", "listen", "listen_in_place"]
 
@@ -87,6 +88,10 @@ class SocketFile(msgspec.Struct, frozen=True):
             return self.path.lstat().st_ino == self.inode
         except OSError:
             return False
+
+    async def removed(self, changed: Signal) -> None:
+        """Returns when the file was removed or replaced; `changed` reports changes of its directory."""
+        await changed.until(lambda: not self.exists())
 
     def unlink(self) -> None:
         """Removes the file, unless another process has replaced it."""

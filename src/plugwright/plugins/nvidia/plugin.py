@@ -20,7 +20,7 @@ from plugwright.plugins.nvidia import config as nvidia_config
 from plugwright.plugins.nvidia import gpu_attributes, health, selection, sharing, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
-from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, NvidiaMps, SharingStrategy
+from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, SharingStrategy
 from plugwright.plugins.nvidia.driver import GpuHealth
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
@@ -310,7 +310,8 @@ class Nvidia(Plugin):
         if self.config.health.checks and self._is_empty_in_mig_mode(unit):
             return device.unhealthy("in MIG mode: CUDA finds no device in the whole GPU", "mig-mode")
         if fault := self._sharing.fault(unit):
-            return device.unhealthy(fault, _sharing_code(self.config))
+            by = self.config.share.by if self.config.share is not None else None
+            return device.unhealthy(fault, "mps-down" if by is SharingStrategy.MPS else "sharing")
         return device.unhealthy(self._missing[unit.uuid], "files") if unit.uuid in self._missing else device
 
     def _attributes(self, unit: GpuUnit) -> Mapping[str, object]:
@@ -362,11 +363,8 @@ class Nvidia(Plugin):
                 self._specs.keep_limits(names, recreation.names_in(current.cdi, current.annotations))
             except (PluginError, InvalidValue, OSError) as error:
                 return clean(error)
-            used = {mount.host_path for mount in current.mounts}
-            unused = [
-                path for path in allocation.mounts if path not in used and path.startswith(_mps_root(self.config))
-            ]
-            if unused:  # CUDA programs that find no daemon there run without limits
+            # CUDA programs that find no MPS daemon run without limits.
+            if unused := stored.lost_mps_directories(self.config, allocation, current):
                 return f"no MPS daemon is planned for {some(unused)}"
         unresolved = self._specs.unresolved(names)
         return f"no CDI device {some(unresolved)}" if unresolved else ""
@@ -398,12 +396,3 @@ class ClaimedNvidia(Nvidia):
         keys = [sharing.unit_key(device.id, device.share_id) for device in devices if device.share_id]
         if keys:
             await self._allocating.run(partial(self._sharing.release, keys))
-
-
-def _mps_root(config: NvidiaConfig) -> str:
-    """The prefix of the paths of pipe directories."""
-    return f"{(config.share.mps if config.share and config.share.mps else NvidiaMps()).root.rstrip('/')}/"
-
-
-def _sharing_code(config: NvidiaConfig) -> str:
-    return "mps-down" if config.share is not None and config.share.by is SharingStrategy.MPS else "sharing"

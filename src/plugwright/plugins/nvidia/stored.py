@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from plugwright.model import Allocation
+from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaMps
 from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.sdk.cdi import recreation
 from plugwright.sdk.node_state import StoredAllocation
 
-__all__ = ["MovedGpu", "cdi_names", "classes", "moved_gpus"]
+__all__ = ["MovedGpu", "cdi_names", "classes", "lost_mps_directories", "moved_gpus"]
 
 _NODE = re.compile(r".*/nvidia(?P<minor>[0-9]+)")
 _INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
@@ -45,6 +47,14 @@ def classes(vendor: str, allocations: Iterable[StoredAllocation]) -> set[str]:
     names = (name for stored in allocations for name in cdi_names(stored))
     kinds = {name.partition("=")[0] for name in names}
     return {kind.removeprefix(f"{vendor}/") for kind in kinds if kind.startswith(f"{vendor}/")}
+
+
+def lost_mps_directories(config: NvidiaConfig, stored: StoredAllocation, current: Allocation) -> list[str]:
+    """The pipe directories of MPS daemons in a stored answer that the current answer does not contain."""
+    mps = config.share.mps if config.share is not None else None
+    root = f"{(mps or NvidiaMps()).root.rstrip('/')}/"
+    used = {mount.host_path for mount in current.mounts}
+    return [path for path in stored.mounts if path not in used and path.startswith(root)]
 
 
 def moved_gpus(vendor: str, allocations: Iterable[StoredAllocation], gpus: Sequence[Gpu]) -> list[MovedGpu]:
