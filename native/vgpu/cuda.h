@@ -37,7 +37,7 @@ struct pool_properties { /* CUmemPoolProps */
 
 enum { POOL_RESERVED = 5, POOL_USED = 7 }; /* CUmemPool_attribute */
 enum { GRAPH_RESERVED = 2 };               /* CUgraphMem_attribute */
-enum { STACK_SIZE = 0, HEAP_SIZE = 2 };    /* CUlimit */
+enum { STACK_SIZE = 0, FIFO_SIZE = 1, HEAP_SIZE = 2 }; /* CUlimit */
 enum { LOCAL_BYTES = 3 };                  /* CUfunction_attribute */
 enum { MULTIPROCESSORS = 16, THREADS_OF_ONE = 39 }; /* CUdevice_attribute */
 enum { DESCRIPTOR = 1 };                   /* CUmemAllocationHandleType: a POSIX file descriptor */

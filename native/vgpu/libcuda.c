@@ -1302,20 +1302,22 @@ static uint64_t measured(int device)
 }
 
 static uint64_t uncounted[GPUS];       /* what the driver was found to have taken, and is counted since */
-enum { HEAP, LOCAL, PROMISES };
+enum { HEAP, FIFO, LOCAL, PROMISES };
 static uint64_t promised[PROMISES][GPUS]; /* counted, and to be taken by the driver at a launch */
 static int is_mine[GPUS];              /* NVML listed this process only when it had a context: it is no namesake */
 
 /* What was found fits to a promise, so the driver has kept it. */
 static uint64_t kept(int gpu, uint64_t found)
 {
-    for (int choice = 3; choice > 0; choice--) {
-        uint64_t heap = choice & 1 ? promised[HEAP][gpu] : 0, local = choice & 2 ? promised[LOCAL][gpu] : 0;
-        if (heap + local && found >= (heap + local) / 4 * 3) {
-            promised[HEAP][gpu] -= heap;
-            promised[LOCAL][gpu] -= local;
-            return heap + local;
-        }
+    for (int choice = (1 << PROMISES) - 1; choice > 0; choice--) {
+        uint64_t chosen = 0;
+        for (int which = 0; which < PROMISES; which++)
+            chosen += choice >> which & 1 ? promised[which][gpu] : 0;
+        if (!chosen || found < chosen / 4 * 3)
+            continue;
+        for (int which = 0; which < PROMISES; which++)
+            promised[which][gpu] = choice >> which & 1 ? 0 : promised[which][gpu];
+        return chosen;
     }
     return 0;
 }
@@ -1329,7 +1331,7 @@ static int recount(int gpu, uint64_t pending)
     uint64_t before = __atomic_load_n(&generation, __ATOMIC_SEQ_CST);
     int others = __atomic_load_n(&changing, __ATOMIC_SEQ_CST) - depth;
     uint64_t real = measured(device_of[gpu]), counted = share_held(gpu) - pending - unseen[gpu];
-    counted -= promised[HEAP][gpu] + promised[LOCAL][gpu];
+    counted -= promised[HEAP][gpu] + promised[FIFO][gpu] + promised[LOCAL][gpu];
     if (!real || (int64_t)counted < 0)
         return 0;
     int is_quiet = !others && before == __atomic_load_n(&generation, __ATOMIC_SEQ_CST);
@@ -1426,33 +1428,37 @@ static int kernel_fits(uint64_t local)
     return count_stacks(gpu, stack_limit[gpu], local, 1);
 }
 
-static uint64_t heap_counted[GPUS];
+static uint64_t heap_counted[LOCAL][GPUS]; /* and that of the FIFO */
 
-/* The heap of kernels is taken with the first launch that needs it, and cannot be changed after that. */
-static int set_heap(int gpu, uint64_t bytes)
+/* The heap of kernels, and the FIFO of their printf, are taken with the first launch that needs them, and cannot be changed
+   after that. */
+static int set_heap(int gpu, int which, uint64_t bytes)
 {
-    uint64_t now = heap_counted[gpu], need = bytes > UINT64_MAX / 2 ? bytes : rounded(bytes) + 2 * PAGE;
+    int limit = which == HEAP ? HEAP_SIZE : FIFO_SIZE;
+    uint64_t now = heap_counted[which][gpu], need = bytes > UINT64_MAX / 2 ? bytes : rounded(bytes) + 2 * PAGE;
+    if (which == FIFO && bytes <= MIB) /* the default, which is part of what NVML shows */
+        need = 0;
     if (need > now && !take(gpu, need - now))
         return OUT_OF_MEMORY;
-    int result = REAL(cuCtxSetLimit)(HEAP_SIZE, bytes);
+    int result = REAL(cuCtxSetLimit)(limit, bytes);
     if (result) {
         give(gpu, need > now ? need - now : 0);
         return result;
     }
-    if (need < now)
-        give(gpu, now - need);
-    promised[HEAP][gpu] += need - now;
-    heap_counted[gpu] = need;
+    uint64_t less = need < now ? now - need : 0, *promise = &promised[which][gpu];
+    give(gpu, less);
+    *promise = need > now ? *promise + need - now : *promise - (less < *promise ? less : *promise);
+    heap_counted[which][gpu] = need;
     return result;
 }
 
 HOOK(int, cuCtxSetLimit, int limit, size_t value)
 {
     int gpu = current_gpu();
-    if (gpu < 0 || (limit != STACK_SIZE && limit != HEAP_SIZE))
+    if (gpu < 0 || (limit != STACK_SIZE && limit != HEAP_SIZE && limit != FIFO_SIZE))
         return REAL(cuCtxSetLimit)(limit, value);
-    if (limit == HEAP_SIZE)
-        return set_heap(gpu, value);
+    if (limit != STACK_SIZE)
+        return set_heap(gpu, limit == HEAP_SIZE ? HEAP : FIFO, value);
     uint64_t before = stack_limit[gpu];
     return CHANGING(({
         int result = OUT_OF_MEMORY;
@@ -1789,9 +1795,10 @@ static void drop_context(handle context)
         }
     }
     bytes[facts.gpu] += __atomic_exchange_n(&uncounted[facts.gpu], 0, __ATOMIC_RELAXED);
-    bytes[facts.gpu] += local_counted[facts.gpu] + heap_counted[facts.gpu];
-    local_counted[facts.gpu] = heap_counted[facts.gpu] = stack_limit[facts.gpu] = 0;
-    promised[HEAP][facts.gpu] = promised[LOCAL][facts.gpu] = 0;
+    bytes[facts.gpu] += local_counted[facts.gpu] + heap_counted[HEAP][facts.gpu] + heap_counted[FIFO][facts.gpu];
+    local_counted[facts.gpu] = heap_counted[HEAP][facts.gpu] = heap_counted[FIFO][facts.gpu] = stack_limit[facts.gpu] = 0;
+    for (int which = 0; which < PROMISES; which++)
+        promised[which][facts.gpu] = 0;
     for (int gpu = 0; gpu < GPUS; gpu++)
         give(gpu, bytes[gpu]);
     settle_pools();

@@ -2,7 +2,7 @@
    The file FAKE_GPU is the GPUs' memory: it knows what every process holds, forgets processes that have died, and
    remembers the most that was ever held at once. It behaves as an H200 with driver 580 was seen to behave: a context takes
    CONTEXT; small pieces share pages of 2 MiB; stacks are as large as the limit or the largest kernel that was launched
-   needs; the heap is taken by the first launch that uses it, variables when their module is loaded, the memory of graphs
+   needs; heap and printf FIFO are taken by the first launch that uses them, variables when their module is loaded, the memory of graphs
    when they are launched; exported memory lives while a process or a descriptor has it; NVML counts neither managed memory
    nor what is exported for the process. */
 #define _GNU_SOURCE
@@ -31,8 +31,8 @@ static struct gpus {
 static struct piece { u64 key, bytes, pool; int gpu, references, context, managed, exported; } pieces[PIECES];
 static struct { u64 reserved, used; int gpu, managed; } pools[64] = {{0, 0, 0}, {0, 0, 1}};
 static struct { u64 now, peak; int gpu; } graphs[256];
-static u64 graph_reserved[GPUS], graph_used[GPUS], next = 0x10000000, stack = 1024, stacks = 1024, heap = 8 << 20;
-static int has_heap;
+static u64 graph_reserved[GPUS], graph_used[GPUS], next = 0x10000000, stack = 1024, stacks = 1024, heap = 8 << 20, fifo = 1 << 20;
+static int has_heap, has_fifo;
 static u64 namespace;
 static int file = -1, owner, pool_count = GPUS, graph_count, primary[GPUS], contexts[GPUS], current = -1, capturing;
 
@@ -465,7 +465,7 @@ int cuDeviceGraphMemTrim(int device)
 int cuDeviceGetGraphMemAttribute(int device, int attribute, u64 *value) { *value = graph_reserved[device]; return OK; }
 
 /* modules: text in PTX, of which the sizes of variables and of local memory are read; a handle is its number and one */
-static struct { u64 variables, local; int uses_heap, is_loaded; } modules[16];
+static struct { u64 variables, local; int uses_heap, prints, is_loaded; } modules[16];
 static int module_count;
 enum { THREADS = 1024, PROCESSORS = 8 };
 static u64 size_after(const char *text, const char *space)
@@ -485,6 +485,7 @@ int cuLibraryLoadData(u64 *library, const char *image)
     modules[module_count].variables = whole(size_after(image, ".global"));
     modules[module_count].local = size_after(image, ".local");
     modules[module_count].uses_heap = strstr(image, "malloc") != NULL;
+    modules[module_count].prints = strstr(image, "vprintf") != NULL;
     *library = ++module_count;
     return OK;
 }
@@ -516,12 +517,16 @@ int cuCtxSetLimit(int limit, size_t value)
 {
     if (limit == 2)
         return has_heap ? INVALID : (heap = value, OK);
+    if (limit == 1)
+        return has_fifo ? INVALID : (fifo = value, OK);
     return limit ? OK : resize(stack = value);
 }
 int cuLaunchKernel(u64 kernel, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned shared, u64 stream, void **arguments, void **more)
 {
     u64 module;
     if (cuLibraryGetModule(&module, kernel) || (modules[kernel - 1].uses_heap && !has_heap && !(has_heap = reserve(current, heap))))
+        return OUT_OF_MEMORY;
+    if (modules[kernel - 1].prints && !has_fifo && !(has_fifo = reserve(current, fifo)))
         return OUT_OF_MEMORY;
     return modules[kernel - 1].local > stacks ? resize(modules[kernel - 1].local) : OK;
 }

@@ -90,7 +90,7 @@ class Ipc(ctypes.Structure):
 
 FLOAT = 0x20
 PINNED, MANAGED, ON_DEVICE, DESCRIPTOR = 1, 2, 1, 1
-STACK, HEAP = 0, 2
+STACK, FIFO, HEAP = 0, 1, 2
 SPARSE, FOR_TILES, MAP, UNMAP = 0x40, 1, 1, 2
 STREAM = u64(2)  # the default one of each thread, which can be captured
 PTX = """.version 7.0
@@ -120,6 +120,18 @@ MALLOC = """.extern .func (.param .b64 result) malloc (.param .b64 bytes);
   mov.u64 %d1, 1024; st.param.b64 [bytes], %d1;
   call.uni (result), malloc, (bytes);
   ld.param.b64 %d2, [result]; ld.param.u64 %d3, [to]; st.global.u64 [%d3], %d2;
+  ret;
+}
+"""
+
+
+PRINTF = """.extern .func (.param .b32 written) vprintf (.param .b64 text, .param .b64 values);
+.visible .entry kernel(.param .u64 to)
+{
+  .reg .b64 %d<3>;
+  .param .b64 text; .param .b64 values; .param .b32 written;
+  ld.param.u64 %d1, [to]; st.param.b64 [text], %d1; mov.u64 %d2, 0; st.param.b64 [values], %d2;
+  call.uni (written), vprintf, (text, values);
   ret;
 }
 """
@@ -358,7 +370,7 @@ class Program:
         return [len(held), full, half, self.memory()[0]]
 
     def limit(self, which: str, size: str) -> int:
-        return int(cuda.cuCtxSetLimit({"stack": STACK, "heap": HEAP}[which], size_t(int(size))))
+        return int(cuda.cuCtxSetLimit({"stack": STACK, "fifo": FIFO, "heap": HEAP}[which], size_t(int(size))))
 
     def module(self, text: str) -> u64:
         module = u64()
@@ -367,8 +379,8 @@ class Program:
         return module
 
     def launch(self, kind: str, size: str = "0") -> int:
-        """Of a kernel that does nothing, needs so much local memory, or allocates from the heap."""
-        texts = {"empty": EMPTY, "deep": DEEP.format(bytes=size), "heap": MALLOC}
+        """Of a kernel that does nothing, needs so much local memory, allocates from the heap, or prints."""
+        texts = {"empty": EMPTY, "deep": DEEP.format(bytes=size), "heap": MALLOC, "print": PRINTF}
         kernel, target, module = u64(), u64(), self.module(texts[kind])
         cuda.cuMemAlloc_v2(byref(target), size_t(8))
         at = ctypes.c_uint(0)

@@ -209,13 +209,16 @@ def test_the_code_of_kernels_is_counted_for_others_when_a_program_waits_for_its_
 DEEP = 200_000  # bytes of local memory, 1.6 GiB for the 8192 threads of the driver made for the test
 
 
-def test_a_heap_that_does_not_fit_is_refused_and_a_smaller_one_is_counted(container: Container) -> None:
+@pytest.mark.parametrize(("limit", "kernel"), [("heap", "heap"), ("fifo", "print")])
+def test_a_heap_that_does_not_fit_is_refused_and_a_smaller_one_is_counted(
+    container: Container, limit: str, kernel: str
+) -> None:
     with container.program() as program:
         free = program.ready()("memory")[0]
-        assert program("limit", "heap", 8 * 2**30) == OUT_OF_MEMORY
-        assert program("limit", "heap", 256 * 2**20) == 0
+        assert program("limit", limit, 8 * 2**30) == OUT_OF_MEMORY
+        assert program("limit", limit, 256 * 2**20) == 0
         assert free - 270 <= program("memory")[0] <= free - 256
-        assert program("launch", "heap") == 0
+        assert program("launch", kernel) == 0
         assert program("allocate", "plain", 480)[0] == OUT_OF_MEMORY
         assert program("allocate", "plain", 400)[0] == 0
     assert container.peak() <= LIMIT
