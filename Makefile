@@ -118,7 +118,7 @@ ifeq ($(VERSION)$(ARGS),)
 	@$(MAKE) --no-print-directory verify-mutants ARGS=--full
 endif
 
-test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU; skipped with the reason where there is none
+test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU (about ten minutes); skipped with the reason where there is none
 	@$(BIN)/python -m pytest --timeout 1200 tests/gpu $(ARGS)
 
 check: check-format check-lint check-types check-layers check-proto ## format, lint, types, layers, generated code
