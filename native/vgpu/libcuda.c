@@ -538,7 +538,7 @@ static void unmap_tiles(handle array)
 /* Before the driver maps: another thread may release the allocation at once. */
 static void refer_all(const struct tile *tiles, unsigned count, int change)
 {
-    for (unsigned number = 0; number < count; number++)
+    for (unsigned number = 0; tiles && number < count; number++)
         if (tiles[number].operation == MAP_TILE)
             refer(tiles[number].allocation, change);
 }
