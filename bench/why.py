@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from plugwright.explain import World
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.oracle import Oracle
 from plugwright.explain.search import Search
-from plugwright.explain.world import claim_entries
+from plugwright.explain.world import World, claim_entries
 
 _DRIVER = "gpu.example.com"
 _MODELS = ("a", "b", "c")

@@ -153,6 +153,16 @@ async def test_a_plain_call_of_run_loads_no_click(tmp_path: Path) -> None:
     assert not packages(set(done.out.split())) & {"click", "rich", "difflib", "argparse"}
 
 
+@pytest.mark.parametrize("command", ["status", "devices", "cordon", "history"])
+async def test_a_command_about_devices_loads_neither_scheduler_nor_allocator(command: str) -> None:
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
+    program += "from plugwright.__main__ import main; main()"
+    modules = set((await ended(python("-c", program, command, "--help"))).out.split())
+    assert f"plugwright.cli.{command}" in modules
+    heavy = tuple(f"plugwright.{name}" for name in ("apiserver", "allocator", "cluster.scheduling", "explain.oracle"))
+    assert not [module for module in modules if module.startswith(heavy)]
+
+
 async def test_a_test_of_a_device_plugin_needs_no_extra_but_that_of_tests() -> None:
     modules = await loaded_by("import plugwright.testing.harness, plugwright.testing.conformance")
     assert "plugwright.apiserver.one_node" in modules

@@ -15,6 +15,7 @@ __all__ = [
     "CDI_DEVICE",
     "CDI_KIND",
     "CDI_NAME",
+    "CLASS_PREFIX",
     "DNS_LABEL",
     "DNS_SUBDOMAIN",
     "PERMISSIONS",
@@ -33,6 +34,8 @@ PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 CDI_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 CDI_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
+# The extended resource that every DeviceClass stands for is this prefix and the name of the class.
+CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _WILDCARDS = "*?["

@@ -9,6 +9,8 @@ from tests.allocator.selector_cases import DEVICES, EXPRESSIONS, RECORDED, asked
 from plugwright.allocator.cel import CelDevice, SelectorError, SelectorTooCostly, compile_selector, version
 
 GPU = device_of(DEVICES[0])
+# Stored, they run for seconds until they reach the limit of cost; `make test-allocator` asks them too.
+LONG = ("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(a, [1, 2", "lists.range(1000).all(a, lists.range")
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["new", "stored"])
@@ -17,6 +19,8 @@ def test_every_selector_is_answered_as_kubernetes_answered_it(stored: bool) -> N
     assert len(recorded) == len(EXPRESSIONS) >= 300
     differences = {}
     for expression, answers in recorded.items():
+        if stored and expression.startswith(LONG):
+            continue
         found = compared(asked(expression, stored=stored), answers["stored" if stored else "new"], stored=stored)
         if found:
             differences[expression] = found

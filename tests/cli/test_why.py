@@ -13,8 +13,8 @@ from tests.cluster.up.clusters import RuntimeDirectory, pod
 from tests.kube.exec_server import daemon_pod, exec_server
 
 from plugwright.cli.why import explanation_lines, waiting_lines
-from plugwright.explain import Explanation, WaitingList
-from plugwright.explain.explanation import NodeEvidence
+from plugwright.explain.explanation import Explanation, NodeEvidence
+from plugwright.explain.waiting import WaitingList
 
 POD = "\n".join(
     (

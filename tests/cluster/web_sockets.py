@@ -36,7 +36,8 @@ def frame(payload: bytes, opcode: int = 2, final: bool = True, masked: bool = Tr
     if not masked:
         return head + payload
     mask = os.urandom(4)
-    return head + mask + bytes(octet ^ mask[number % 4] for number, octet in enumerate(payload))
+    masks = (mask * (length // 4 + 1))[:length]
+    return head + mask + (int.from_bytes(payload) ^ int.from_bytes(masks)).to_bytes(length)
 
 
 @dataclass

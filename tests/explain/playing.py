@@ -15,9 +15,10 @@ import yaml
 from msgspec import Struct
 
 from plugwright.errors import PeerRefused
-from plugwright.explain import Explanation, explain_pod, read_world
 from plugwright.explain.counterfactual import REMOVED, edited
 from plugwright.explain.cure_report import CureReport, CureStep
+from plugwright.explain.explanation import Explanation, explain_pod
+from plugwright.explain.reading import read_world
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient, BlockingClient
 
@@ -40,7 +41,11 @@ _PROBE = {"metadata": {"name": "probe"}, "spec": {"tolerations": [{"operator": "
 class Case(Struct, frozen=True):
     name: str
     facts: tuple[tuple[str, str], ...]
-    objects: tuple[Object, ...]
+    text: str
+
+    @property
+    def objects(self) -> tuple[Object, ...]:
+        return tuple(yaml.safe_load_all(self.text))
 
     def all(self, key: str) -> list[str]:
         return [value for name, value in self.facts if name == key]
@@ -58,7 +63,7 @@ def named_case(name: str) -> Case:
     text = (_DIRECTORY / f"{name}.yaml").read_text()
     comments = [line[1:].partition(":") for line in text.splitlines() if line.startswith("#")]
     facts = tuple((key.strip(), value.strip()) for key, _, value in comments)
-    return Case(name, facts, tuple(yaml.safe_load_all(text)))
+    return Case(name, facts, text)
 
 
 _ALL = sorted(path.stem for path in _DIRECTORY.glob("*.yaml"))
@@ -74,19 +79,20 @@ class Player:
         self.case, self._kubeconfig, self._is_running = case, kubeconfig, is_running
         self.reports: Callable[[], Awaitable[Mapping[str, Object]]] | None = None  # NodeReports by node
         self._api = ApiClient.of_kubeconfig(kubeconfig)
-        self.waiting: str = case.objects[-1]["metadata"]["name"]
+        self._entries = case.objects
+        self.waiting: str = self._entries[-1]["metadata"]["name"]
 
     def close(self) -> None:
         self._api.close()
 
     async def apply(self) -> None:
         """Creates the objects; each other pod runs before the next object is created."""
-        for entry in self.case.objects[:-1]:
+        for entry in self._entries[:-1]:
             await self._create(entry)
         for setup in self.case.all("setup"):
             if setup.startswith("allocate "):
                 await self._allocate(*setup.split()[1:])
-        await self._create(self.case.objects[-1])
+        await self._create(self._entries[-1])
         await self.settled()
 
     async def _is_refused(self) -> bool:
@@ -177,7 +183,7 @@ class Player:
     async def _removed(self, kind: str, name: str) -> Object:
         """The object as it was created, which is deleted."""
         await self._end(kind, name)
-        found = next(entry for entry in self.case.objects if (entry["kind"], entry["metadata"]["name"]) == (kind, name))
+        found = next(entry for entry in self._entries if (entry["kind"], entry["metadata"]["name"]) == (kind, name))
         return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
     async def _end(self, kind: str, name: str) -> None:

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 from tests.explain.worlds import CLASS, claim, device, node, pod, published
 
 from plugwright.errors import PeerRefused
-from plugwright.explain import World, explain_claim, explain_pod, first_line, read_world
-from plugwright.explain.world import ApiObject
+from plugwright.explain.claim_answers import explain_claim
+from plugwright.explain.explanation import explain_pod, first_line
+from plugwright.explain.reading import read_world
+from plugwright.explain.world import ApiObject, World
 
 UNAVAILABLE = "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1"
 ONE = (published(device("a")),)

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from tests.explain.worlds import node, pod
 
-from plugwright.explain import Explanation, WaitingList, World, explain_pod
 from plugwright.explain.claim_lint import LintReport
+from plugwright.explain.explanation import Explanation, explain_pod
 from plugwright.explain.fitting import FitReport, fit_pod
+from plugwright.explain.waiting import WaitingList
+from plugwright.explain.world import World
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "why.md"

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, published, selected
 
-from plugwright.explain import World, explain_pod
 from plugwright.explain.counterfactual import Situation
+from plugwright.explain.explanation import explain_pod
 from plugwright.explain.oracle import Oracle
 from plugwright.explain.search import Search
-from plugwright.explain.world import claim_entries
+from plugwright.explain.world import World, claim_entries
 
 A, B = device("a", numa=0), device("b", numa=1)
 MATCH = [{"requests": ["gpu"], "matchAttribute": f"{DRIVER}/numa"}]

@@ -4,8 +4,8 @@ import pytest
 from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, published
 
 from plugwright.errors import ConfigError
-from plugwright.explain import World
 from plugwright.explain.fitting import fit_pod, in_namespace, with_objects, workloads
+from plugwright.explain.world import World
 
 TEMPLATE = {"kind": "ResourceClaimTemplate", "metadata": {"name": "one"}, "spec": {"spec": claim("x")["spec"]}}
 DEVICES = (published(device("a"), device("b")), published(device("a"), on="n2"))

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.explain.worlds import CLASS, DRIVER, claim, device, node, published, selected
 
-from plugwright.explain import World
 from plugwright.explain.claim_lint import lint_objects
+from plugwright.explain.world import World
 
 SLICES = (published(device("a", numa=0), device("b", numa=1)), published(device("c"), on="n2"))
 WORLD = World((node("n1"), node("n2")), (), SLICES, (CLASS,))

@@ -8,10 +8,10 @@ import pytest
 from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, published, selected
 
 from plugwright.allocator import AllocatedState, ClaimAllocator, features_of
-from plugwright.explain import World, explain_pod
 from plugwright.explain.counterfactual import REMOVED, edited
 from plugwright.explain.cure_report import CureReport
-from plugwright.explain.world import ApiObject, identity
+from plugwright.explain.explanation import explain_pod
+from plugwright.explain.world import ApiObject, World, identity
 
 WORLDS = 150
 NODES = ("n1", "n2")

@@ -15,9 +15,9 @@ from tests.allocator.random_worlds import FEATURES
 from tests.explain.test_random_worlds import NODES, changed, world
 from tests.explain.worlds import CLASS
 
-from plugwright.explain import World, explain_pod
 from plugwright.explain.counterfactual import REMOVED, edited
-from plugwright.explain.world import ApiObject
+from plugwright.explain.explanation import explain_pod
+from plugwright.explain.world import ApiObject, World
 
 WORLDS = int(os.environ.get("PLUGWRIGHT_WORLDS", "0"))
 EXACTLY = ("spec", "devices", "requests", 0, "exactly")

@@ -8,10 +8,10 @@ from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, publis
 
 from plugwright.allocator import largest_request
 from plugwright.allocator.consumable_capacity import capacities
-from plugwright.explain import World, explain_pod, waiting_pods
-from plugwright.explain.explanation import Explanation
+from plugwright.explain.explanation import Explanation, explain_pod
 from plugwright.explain.fitting import fit_pod
-from plugwright.explain.world import ApiObject
+from plugwright.explain.waiting import waiting_pods
+from plugwright.explain.world import ApiObject, World
 from plugwright.quantity import parse
 
 A, B = device("a", numa=0), device("b", numa=1)

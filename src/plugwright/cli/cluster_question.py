@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from plugwright.cli.completing import complete_namespace
 from plugwright.cli.output import output_option
 from plugwright.errors import ConfigError
-from plugwright.explain import World, read_world
-from plugwright.explain.world import ApiObject
+from plugwright.explain.reading import read_world
+from plugwright.explain.world import ApiObject, World
 from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.fleet.world_reports import with_node_reports
 from plugwright.kube import kubeconfig as kubeconfigs

@@ -172,7 +172,7 @@ def _run(program: ModuleType, options: JoinFlags, output: str, *, has_page: bool
 
 def explained(options: JoinFlags, pods: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
     """The reasons why pods wait, by uid, for their events; loaded for the first waiting pod."""
-    from plugwright.explain import read_world
+    from plugwright.explain.reading import read_world
     from plugwright.explain.waiting import first_lines
     from plugwright.kube.access import ClusterAccess
     from plugwright.kube.api_client import BlockingClient

@@ -160,7 +160,8 @@ def _start(options: UpOptions, directory: StateDirectory, output: str, *, has_pa
 
 def first_line_of(objects: Mapping[str, Sequence[Any]], pod: Mapping[str, Any]) -> str:
     """Why a pod waits, for its event; loaded for the first waiting pod."""
-    from plugwright.explain import World, first_line
+    from plugwright.explain.explanation import first_line
+    from plugwright.explain.world import World
 
     of = {name.partition(".")[0]: tuple(found) for name, found in objects.items()}
     world = World(

@@ -15,7 +15,10 @@ from plugwright.cli.cluster_question import (
 from plugwright.cli.completing import complete_why
 from plugwright.cli.output import Cell, document_printed, table_lines
 from plugwright.errors import ConfigError, PeerRefused
-from plugwright.explain import Explanation, WaitingList, explain_claim, explain_pod, read_world, waiting_pods
+from plugwright.explain.claim_answers import explain_claim
+from plugwright.explain.explanation import Explanation, explain_pod
+from plugwright.explain.reading import read_world
+from plugwright.explain.waiting import WaitingList, waiting_pods
 from plugwright.kube.api_client import BlockingClient, segment
 from plugwright.model import some
 from plugwright.text import clean

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from plugwright.cluster.scheduling.extended_claims import CLASS_PREFIX
+from plugwright.grammars import CLASS_PREFIX
 
 __all__ = [
     "FINISHED",

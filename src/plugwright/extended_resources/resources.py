@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from plugwright import quantity
+from plugwright.grammars import CLASS_PREFIX
 from plugwright.model import natural_order
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
 GRACE_PERIOD = 300.0
 GRACE_MINUTES = f"{GRACE_PERIOD / 60:g} minutes"
 
-_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 _KUBELET = "kubelet"
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -182,7 +182,7 @@ class ContainerRequests(NamedTuple):
 
 
 def is_extended(name: str) -> bool:
-    return "/" in name and ("kubernetes.io/" not in name or name.startswith(_CLASS_PREFIX))
+    return "/" in name and ("kubernetes.io/" not in name or name.startswith(CLASS_PREFIX))
 
 
 def pod_requests(init: Iterable[ContainerRequests], main: Iterable[ContainerRequests]) -> dict[str, int]:

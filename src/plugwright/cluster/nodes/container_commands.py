@@ -48,7 +48,7 @@ async def attach_to(output: AsyncIterator[bytes], given: ContainerInput | None, 
     if given is None:
         await _show_log(output, streams)
         return
-    helpers = [asyncio.ensure_future(_give(given, streams)), asyncio.ensure_future(_resize(given, streams))]
+    helpers = [asyncio.ensure_future(_resize(given, streams)), asyncio.ensure_future(_give(given, streams))]
     try:
         await _show_log(output, streams)
     finally:
@@ -132,7 +132,8 @@ async def _in_terminal(words: Sequence[str], environment: dict[str, str], stream
         terminal.close_theirs()
         try:
             async with asyncio.TaskGroup() as tasks:
-                helpers = [tasks.create_task(_type(terminal, streams)), tasks.create_task(_resize(terminal, streams))]
+                # The size first: input that was sent after it must find it in force.
+                helpers = [tasks.create_task(_resize(terminal, streams)), tasks.create_task(_type(terminal, streams))]
                 await _show(terminal, streams)
                 for helper in helpers:
                     helper.cancel()

@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from plugwright.apiserver.store import Object
 from plugwright.cluster.scheduling.pod_request import amounts, is_sidecar
+from plugwright.grammars import CLASS_PREFIX
 
-__all__ = ["CLAIM_ANNOTATION", "CLASS_PREFIX", "ExtendedRequests", "classes_of_resources", "new_claim", "requests_of"]
+__all__ = ["CLAIM_ANNOTATION", "ExtendedRequests", "classes_of_resources", "new_claim", "requests_of"]
 
 CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 
-CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 _IN_MEMORY = "<extended-resources>"  # kube-scheduler's name for a claim that does not exist yet
 
 
