@@ -44,6 +44,8 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     in_pod: bool = False  # only the node's mounted directories are visible
     node_name: str = ""
     response_limit: float = 15.0  # seconds for the daemon's report
+    plugin_limit: float = 5.0  # seconds for a third-party plugin's answer
+    rollout_limit: float = 10.0  # seconds for the older of two daemons to end
     least_free: int = 16 * 2**20  # bytes that each file system must have available
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.doctor.node_processes import processes
-from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PlugwrightError
+from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PeerSilent, PlugwrightError
 from plugwright.model import some
-from plugwright.protocol import pod_resources
+from plugwright.protocol import pod_resources, transport
 from plugwright.system import sockets
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "kubelet_directory",
     "kubelet_root",
     "kubelet_socket",
+    "plugin_answers",
     "plugin_sockets",
     "pod_resources_socket",
     "registry_sockets",
@@ -27,6 +28,8 @@ __all__ = [
 
 _ANSWER = 5.0  # seconds
 _UNMAPPED = 65534  # an owner outside of this user namespace
+_OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"  # changes nothing; the kubelet calls it at registration
+_OWN = "plugwright-"  # sockets of daemons, which have a check of their own
 _RESTART = "systemctl restart kubelet"
 
 
@@ -113,6 +116,41 @@ def plugin_sockets(view: ExaminedNode) -> DoctorCheck:
     directory = view.kubelet.device_plugins
     apart = {view.kubelet.kubelet_socket.name}
     return _stale(view, "plugin-sockets", directory, apart)
+
+
+def plugin_answers(view: ExaminedNode) -> DoctorCheck:
+    """Third-party plugins that accept connections and answer nothing."""
+    name, directory = "plugin-answers", view.kubelet.device_plugins
+    others = [entry for entry in view.names(directory) if not entry.startswith(_OWN)]
+    paths = [view.path(directory / entry) for entry in others if entry != view.kubelet.kubelet_socket.name]
+    asked = [path for path in paths if path.is_socket() and sockets.is_listening(path)]
+    silent = [str(directory / path.name) for path in asyncio.run(_silent(asked, view.target.plugin_limit))]
+    if silent:
+        return found(
+            name,
+            f"the plugin behind {some(silent)} does not answer",
+            "pods that request its devices stay in admission, and its devices are not updated",
+            f"find and restart that plugin: ss -xlp | grep {shlex.quote(silent[0])}; kubectl get ds -A",
+        )
+    return healthy(name, f"{len(asked)} third-party plugins answer")
+
+
+async def _silent(paths: list[Path], limit: float) -> list[Path]:
+    async with asyncio.TaskGroup() as group:
+        answers = [group.create_task(_is_silent(path, limit)) for path in paths]
+    return [path for path, answer in zip(paths, answers, strict=True) if answer.result()]
+
+
+async def _is_silent(socket: Path, limit: float) -> bool:
+    """Whether no answer comes in time; any error is an answer."""
+    try:
+        async with transport.connect(socket) as plugin:
+            await plugin.call_encoded(_OPTIONS, b"", limit)
+    except (PeerSilent, TimeoutError):
+        return True
+    except (OSError, PlugwrightError):
+        return False
+    return False
 
 
 def registry_sockets(view: ExaminedNode) -> DoctorCheck:

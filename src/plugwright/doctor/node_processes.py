@@ -83,6 +83,8 @@ def kubelet_configuration(view: ExaminedNode) -> KubeletConfiguration:
         for flag, key in (
             ("topology-manager-policy", "topologyManagerPolicy"),
             ("container-runtime-endpoint", "containerRuntimeEndpoint"),
+            ("cpu-manager-policy", "cpuManagerPolicy"),
+            ("memory-manager-policy", "memoryManagerPolicy"),
         ):
             if value := running[0].flag(flag):
                 settings[key] = value
