@@ -313,8 +313,8 @@ class Broken(Plugin):
 
 def own_settings(root: Path) -> Settings:
     """For a daemon of this process, as `served_here` has it."""
-    directories = {"kubelet_dir": root / "var/lib/kubelet", "state_dir": root / "var/lib/plugwright"}
-    return Settings(**directories, control_socket=root / "run/plugwright/control.sock")
+    lib, control = root / "var/lib", root / "run/plugwright/control.sock"
+    return Settings(kubelet_dir=lib / "kubelet", state_dir=lib / "plugwright", control_socket=control)
 
 
 @pytest.mark.parametrize(

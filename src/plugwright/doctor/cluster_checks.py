@@ -139,8 +139,8 @@ def _pod_problem(pod: Json, now: datetime) -> str:
             return f"waits: {waiting.get('reason')}: {waiting.get('message') or ''}{ended}"
     for container in containers:
         last, restarts = (container.get("lastState") or {}).get("terminated") or {}, container.get("restartCount") or 0
-        ended = _moment(last.get("finishedAt"))
-        if restarts >= _MANY_RESTARTS and ended and now - ended < _RECENTLY:
+        finished = _moment(last.get("finishedAt"))
+        if restarts >= _MANY_RESTARTS and finished and now - finished < _RECENTLY:
             return f"was restarted {restarts} times, last with code {last.get('exitCode')}: {last.get('reason')}"
     if status.get("phase") == "Running":
         return ""
