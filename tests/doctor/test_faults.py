@@ -186,6 +186,17 @@ def silent_plugin(node: Patient) -> None:
     node.kept.append(listening)
 
 
+def plugin_without_its_socket(node: Patient) -> None:
+    """What /proc shows of a plugin that still listens on the socket that the kubelet has removed."""
+    table = "Num RefCount Protocol Flags Type St Inode Path\n"
+    for inode, name in (("777", "third.sock"), ("778", "kubelet.sock")):
+        table += f"0000: 00000002 00000000 00010000 0001 01 {inode} /var/lib/kubelet/device-plugins/{name}\n"
+    node.write("proc/80/net/unix", table)
+    for link, goal in (("ns/net", "net:[4026531840]"), ("fd/3", "socket:[777]"), ("root", str(node.root))):
+        (node.root / "proc/80" / link).parent.mkdir(exist_ok=True)
+        (node.root / "proc/80" / link).symlink_to(goal)
+
+
 def other_cpu_policy(node: Patient) -> None:
     node.write("var/lib/kubelet/config.yaml", "cpuManagerPolicy: static\n")
     node.write("var/lib/kubelet/cpu_manager_state", {"policyName": "none", "defaultCpuSet": "", "checksum": 1})
@@ -388,6 +399,10 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     ),
     "silent-plugin": (
         silent_plugin, "plugin-answers", "device-plugins/third.sock does not answer", "restart that plugin",
+    ),
+    "lost-plugin": (
+        plugin_without_its_socket,
+        "lost-plugins", "process 80 listens on /var/lib/kubelet/device-plugins/third.sock", "systemctl status 80",
     ),
     "dra-state": (
         lambda node: node.write("var/lib/kubelet/dra_manager_state", {"Data": "{}", "Checksum": 1}),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -22,7 +23,7 @@ from tests.sdk.test_rivals import rival
 from plugwright import Allocation, Device, Plugin, Settings, serving
 from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
 from plugwright.doctor.host_checks import selinux, state_directory
-from plugwright.doctor.kubelet_checks import kubelet_directory
+from plugwright.doctor.kubelet_checks import kubelet_directory, lost_plugins
 from plugwright.errors import KubeletError
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin_calls import StallDetector
@@ -286,6 +287,20 @@ async def test_a_confined_daemon_is_a_finding_unless_the_policy_lets_it_register
             assert findings(await node.examine()) == []
     assert (confined.state, "runs as container_t" in confined.found) == ("finding", True)
     assert "security.seLinuxType=container_device_plugin_t" in confined.fix
+
+
+def test_a_listening_process_whose_socket_was_removed_is_a_finding(root: Path) -> None:
+    directory = root / "device-plugins"
+    directory.mkdir()
+    view = DoctorTarget(kubelet=KubeletPaths(root, directory))
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(str(directory / "third.sock"))
+        plugin.listen()
+        before = lost_plugins(ExaminedNode(view))
+        (directory / "third.sock").unlink()
+        after = lost_plugins(ExaminedNode(view))
+    assert (before.state, after.state) == ("ok", "finding")
+    assert f"process {os.getpid()} listens on {directory}/third.sock" in after.found
 
 
 class Broken(Plugin):

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.examined_node import DAEMON, ExaminedNode
+from plugwright.doctor.examined_node import DAEMON, KUBELET, ExaminedNode
+from plugwright.doctor.node_processes import processes
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
 from plugwright.sdk.cordons import CORDONS_FILE, cordons_problem
@@ -133,7 +134,9 @@ def node_name(view: ExaminedNode) -> DoctorCheck:
 
 
 def _kubelets_node(view: ExaminedNode) -> str:
-    """The name in the certificate with which the kubelet identifies itself to the API server."""
+    """The name in the certificate with which the kubelet identifies itself to the API server, or in its flags."""
+    if override := next((each.flag("hostname-override") for each in processes(view, KUBELET)), None):
+        return override
     certificate = view.kubelet.root / _CERTIFICATE
     block = re.search(f"{_BEGIN}(.+?){_END}", view.read(certificate), re.DOTALL)
     content = base64.b64decode(block[1]) if block else b""
@@ -208,13 +211,12 @@ def rivals(view: ExaminedNode) -> DoctorCheck:
     registered = (view.checkpoint.registered or {}) if view.checkpoint is not None else {}
     for resource in view.report.resources:
         foreign = set(registered.get(resource.name) or ()) - {device.id for device in resource.devices}
-        others = _other_daemons(view, resource)
-        if others:
-            seen.append(f"{resource.name}: another daemon of plugwright listens on {some(others)}")
-        elif resource.rival:
+        if resource.rival:
             seen.append(f"{resource.name}: {resource.rival}")
         elif foreign and resource.devices and not resource.owner:
             seen.append(f"{resource.name}: the kubelet has devices that are not listed here: {some(sorted(foreign))}")
+        elif others := _other_daemons(view, resource):
+            seen.append(f"{resource.name}: another daemon of plugwright listens on {some(others)}")
     if seen:
         return found(
             name,

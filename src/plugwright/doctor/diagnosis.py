@@ -49,6 +49,7 @@ CHECKS: Mapping[str, Examination] = {
     "kubelet-socket": Examination(kubelet_checks.kubelet_socket, ("kubelet-directory",)),
     "plugin-sockets": Examination(kubelet_checks.plugin_sockets, ("kubelet-directory",)),
     "plugin-answers": Examination(kubelet_checks.plugin_answers, ("kubelet-directory",)),
+    "lost-plugins": Examination(kubelet_checks.lost_plugins, ("kubelet-directory",)),
     "deprecation-file": Examination(kubelet_checks.deprecation_file, ("kubelet-directory",)),
     "plugins-registry": Examination(kubelet_checks.registry_sockets, ("kubelet-root",)),
     "pod-resources": Examination(kubelet_checks.pod_resources_socket, ("kubelet-root", *_SOCKET)),

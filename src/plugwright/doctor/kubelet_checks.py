@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ExaminedNode
-from plugwright.doctor.node_processes import processes
+from plugwright.doctor.node_processes import processes, unix_listeners
 from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PeerSilent, PlugwrightError
 from plugwright.model import some
 from plugwright.protocol import pod_resources, transport
@@ -20,6 +20,7 @@ __all__ = [
     "kubelet_directory",
     "kubelet_root",
     "kubelet_socket",
+    "lost_plugins",
     "plugin_answers",
     "plugin_sockets",
     "pod_resources_socket",
@@ -151,6 +152,36 @@ async def _is_silent(socket: Path, limit: float) -> bool:
     except (OSError, PlugwrightError):
         return False
     return False
+
+
+def lost_plugins(view: ExaminedNode) -> DoctorCheck:
+    """Running plugins whose socket was removed: they have not registered again since the kubelet's start (1.16)."""
+    name, directory = "lost-plugins", view.kubelet.device_plugins
+    view.need_node()
+    lost = []
+    for pid, listening in unix_listeners(view).items():
+        removed = [path for path in listening if Path(path).parent == directory and not view.exists(path)]
+        if removed and _has_directory(view, pid, directory):
+            lost.append((pid, removed[0]))
+    if lost:
+        pid, _ = lost[0]
+        return found(
+            name,
+            some([f"process {pid} listens on {path}, which was removed" for pid, path in lost]),
+            "the kubelet removes all sockets when it starts, and this plugin did not register again: its resource is 0",
+            f"restart that plugin; its unit or container: systemctl status {pid}",
+        )
+    return healthy(name, "no plugin has lost its socket")
+
+
+def _has_directory(view: ExaminedNode, pid: int, directory: Path) -> bool:
+    """Whether this process sees the same directory, not that of another node in a container."""
+    try:
+        other = (view.path("/proc") / str(pid) / "root" / directory.relative_to("/")).stat()
+        own = view.path(directory).stat()
+    except OSError:
+        return False
+    return (other.st_dev, other.st_ino) == (own.st_dev, own.st_ino)
 
 
 def registry_sockets(view: ExaminedNode) -> DoctorCheck:
