@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.doctor.patient import Patient, findings, patient
+from tests.doctor.patient import Patient, check_only, findings, patient
 
 from plugwright.doctor.diagnosis import CHECKS, diagnose
 from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
@@ -44,6 +44,18 @@ async def test_a_daemon_in_a_container_is_reached_from_the_node_through_its_proc
             report = await node.examine()
     assert findings(report) == []
     assert {check.name: check.state for check in report.checks}["daemon"] == "ok"
+
+
+async def test_a_daemon_in_a_container_with_a_directory_of_its_own_is_one_finding(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("proc/90/cmdline", "/usr/bin/python\0/usr/bin/plugwright\0run\0")
+        node.control = root / "proc/90/root/run/plugwright/control.sock"
+        (root / "proc/90/root/var/run/cdi").mkdir(parents=True)
+        node.control.parent.mkdir(parents=True)
+        async with node.served():
+            await node.settled()
+            report = await node.examine()
+    check_only(report, "daemon-mounts", "other directories than the node's at /var/run/cdi", "delete the daemon's pod")
 
 
 async def test_closed_device_nodes_of_a_driver_that_makes_them_so_are_healthy(root: Path) -> None:

@@ -81,11 +81,14 @@ CHECKS: Mapping[str, Examination] = {
     "disk-space": Examination(host_checks.disk_space),
     "clock": Examination(host_checks.clock),
     "daemon": Examination(daemon_checks.daemon),
+    "daemon-mounts": Examination(kubelet_checks.daemon_mounts, (*_DAEMON, "kubelet-directory")),
     "daemon-version": Examination(daemon_checks.daemon_version, _DAEMON),
     "configuration": Examination(daemon_checks.configuration, _DAEMON),
     "node-name": Examination(daemon_checks.node_name, _DAEMON),
     "owner": Examination(daemon_checks.owner, _DAEMON),
-    "registration": Examination(daemon_checks.registration, (*_DAEMON, "kubelet-root", *_SOCKET, "selinux")),
+    "registration": Examination(
+        daemon_checks.registration, (*_DAEMON, "daemon-mounts", "kubelet-root", *_SOCKET, "selinux")
+    ),
     "rivals": Examination(daemon_checks.rivals, (*_DAEMON, "kubelet-checkpoint", "registration")),
     "cordons": Examination(daemon_checks.cordons, (*_DAEMON, "state-directory")),
     "holdings": Examination(

@@ -12,9 +12,11 @@ from plugwright.doctor.node_processes import processes, unix_listeners
 from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PeerSilent, PlugwrightError
 from plugwright.model import some
 from plugwright.protocol import pod_resources, transport
+from plugwright.sdk import cdi
 from plugwright.system import sockets
 
 __all__ = [
+    "daemon_mounts",
     "deprecation_file",
     "device_checkpoint",
     "kubelet_directory",
@@ -172,6 +174,31 @@ def lost_plugins(view: ExaminedNode) -> DoctorCheck:
             f"restart that plugin; its unit or container: systemctl status {pid}",
         )
     return healthy(name, "no plugin has lost its socket")
+
+
+def daemon_mounts(view: ExaminedNode) -> DoctorCheck:
+    """Whether a daemon in a container sees the node's directories: a mount keeps the directory of its time."""
+    name, pid = "daemon-mounts", view.containerised_daemon
+    view.need_node()
+    if pid is None:
+        return healthy(name, "the daemon runs outside of a container")
+    paths = view.kubelet
+    places = (paths.device_plugins, paths.plugins_registry, paths.pod_resources_socket.parent, cdi.DYNAMIC)
+    other = [str(place) for place in places if _sees_another(view, pid, place)]
+    if other:
+        return found(
+            name,
+            f"the daemon (process {pid}) sees other directories than the node's at {some(other)}",
+            "its sockets and CDI specs are where neither the kubelet nor the container runtime looks",
+            "correct kubelet.dir, kubelet.devicePluginsDir or config.host.cdi of the chart; if the directory is newer "
+            "than the daemon's pod: kubectl delete pod -n NAMESPACE POD",
+        )
+    return healthy(name, f"the daemon (process {pid}) sees the node's directories")
+
+
+def _sees_another(view: ExaminedNode, pid: int, directory: Path) -> bool:
+    inside = view.path("/proc") / str(pid) / "root" / directory.relative_to("/")
+    return inside.is_dir() and view.path(directory).is_dir() and not _has_directory(view, pid, directory)
 
 
 def _has_directory(view: ExaminedNode, pid: int, directory: Path) -> bool:
