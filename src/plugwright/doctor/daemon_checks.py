@@ -135,10 +135,13 @@ def node_name(view: ExaminedNode) -> DoctorCheck:
 
 def _kubelets_node(view: ExaminedNode) -> str:
     """The name in the certificate with which the kubelet identifies itself to the API server, or in its flags."""
-    if override := next((each.flag("hostname-override") for each in processes(view, KUBELET)), None):
-        return override
     certificate = view.kubelet.root / _CERTIFICATE
-    block = re.search(f"{_BEGIN}(.+?){_END}", view.read(certificate), re.DOTALL)
+    if (text := view.read_if_there(certificate)) is None:
+        names = [each.flag("hostname-override") for each in processes(view, KUBELET)]
+        if len(names) != 1 or not names[0]:  # those of other nodes are visible too, if nodes are containers
+            raise NotVisible(f"neither {certificate} nor --hostname-override of one kubelet is visible")
+        return names[0]
+    block = re.search(f"{_BEGIN}(.+?){_END}", text, re.DOTALL)
     content = base64.b64decode(block[1]) if block else b""
     _, prefix, rest = content.partition(_NODE)
     before = content[: len(content) - len(rest) - len(prefix)]
