@@ -55,7 +55,7 @@ async def test_a_daemon_in_a_container_with_a_directory_of_its_own_is_one_findin
         async with node.served():
             await node.settled()
             report = await node.examine()
-    check_only(report, "daemon-mounts", "other directories than the node's at /var/run/cdi", "delete the daemon's pod")
+    check_only(report, "daemon-mounts", "other directories than the node's at /var/run/cdi", "kubectl delete pod")
 
 
 async def test_closed_device_nodes_of_a_driver_that_makes_them_so_are_healthy(root: Path) -> None:

@@ -158,11 +158,12 @@ async def _is_silent(socket: Path, limit: float) -> bool:
 
 def lost_plugins(view: ExaminedNode) -> DoctorCheck:
     """Running plugins whose socket was removed: they have not registered again since the kubelet's start (1.16)."""
-    name, directory = "lost-plugins", view.kubelet.device_plugins
+    name, paths, directory = "lost-plugins", view.kubelet, view.kubelet.device_plugins
     view.need_node()
     lost = []
     for pid, listening in unix_listeners(view).items():
-        removed = [path for path in listening if Path(path).parent == directory and not view.exists(path)]
+        others = [path for path in map(Path, listening) if path.parent == directory and path != paths.kubelet_socket]
+        removed = [path for path in others if not view.exists(path)]
         if removed and _has_directory(view, pid, directory):
             lost.append((pid, removed[0]))
     if lost:
