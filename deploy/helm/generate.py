@@ -217,6 +217,8 @@ class Values(_Strict):
     security: Security
     host_paths: list[HostPath]
     extra_env: list[Free]
+    extra_volumes: list[Free]
+    extra_volume_mounts: list[Free]
     runtime_class_name: str
     mps: Mps
     service_account: Account

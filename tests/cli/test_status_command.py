@@ -116,7 +116,7 @@ async def test_json_is_a_node_report(kubelet: ObservedKubelet, controlled: Setti
         "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint, "owner": "", "rival": "",
         "waiting": "",
         "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
-        "fault": "", "restarts": 0, "stuck": {}, "serve": "device-plugin", "driver": None,
+        "fault": "", "restarts": 0, "stuck": {}, "failures": {}, "serve": "device-plugin", "driver": None,
         "expected": "", "shortfall": "", "shortfallCode": "", "simulates": ["fail", "recover", "add", "remove"],
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -30,6 +31,9 @@ FILES: Mapping[str, str] = {
     "proc/70/comm": "kubelet\n",
     "proc/70/cmdline": "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0",
     "proc/modules": "nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 nvidia_uvm, Live 0x0\n",
+    "proc/loadavg": "0.10 0.20 0.30 1/900 4242\n",
+    "proc/sys/kernel/pid_max": "4194304\n",
+    "proc/sys/kernel/threads-max": "100000\n",
     "proc/devices": "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n",
     "proc/sys/fs/inotify/max_user_instances": "128\n",
     "proc/sys/fs/file-nr": "4000\t0\t100000\n",
@@ -42,7 +46,6 @@ FILES: Mapping[str, str] = {
     "sys/module/apparmor/parameters/enabled": "Y\n",
     "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.86.15": "",
     "usr/bin/hook": "",
-    "dev/fuse": "",
     "var/log/kern.log": 'kernel: audit(1.5:1): apparmor="DENIED" name="/dev/nvidia0"\n',  # long ago
     "var/log/audit/audit.log": "",
     "var/lib/kubelet/config.yaml": "kind: KubeletConfiguration\nfeatureGates: {KubeletPodResources: true}\n",
@@ -58,6 +61,7 @@ FILES: Mapping[str, str] = {
     ),
 }
 NODES = {"dev/nvidiactl": (195, 255), "dev/nvidia0": (195, 0), "dev/nvidia-uvm": (511, 0)}
+PIPES = ("dev/fuse", "dev/null")  # which any user may make, and CDI accepts as device nodes
 DIRECTORIES = ("var/lib/kubelet/plugins_registry", "var/lib/kubelet/pods", "var/lib/plugwright", "etc/cdi")
 
 
@@ -66,6 +70,7 @@ class Patient:
         self.root, self.kubelet = root, kubelet
         self.control = root / "run/plugwright/control.sock"
         self.daemon: Running | None = None
+        self.kept: list[socket.socket] = []  # closed with the patient
         self.has_devices = True  # whether this user may make device nodes
 
     @property
@@ -91,6 +96,10 @@ class Patient:
         for name, content in FILES.items():
             self.write(name, content)
         (self.root / "proc/70/fd").mkdir()
+        (self.root / "usr/bin/hook").chmod(0o755)
+        for device in PIPES:
+            (self.root / device).parent.mkdir(exist_ok=True)
+            os.mkfifo(self.root / device)
         try:
             for name, numbers in NODES.items():
                 self.make_device(name, numbers)
@@ -151,7 +160,13 @@ class Patient:
         return json_lines.ask(self.control, request)
 
     async def examine(self, **changes: Any) -> DoctorReport:
-        target: dict[str, Any] = {"root": self.root, "kubelet": KubeletPaths(), **changes}
+        target: dict[str, Any] = {
+            "root": self.root,
+            "kubelet": KubeletPaths(),
+            "rollout_limit": 0.0,
+            "plugin_limit": 0.5,
+            **changes,
+        }
         return await asyncio.to_thread(diagnose, DoctorTarget(**target))
 
 
@@ -175,4 +190,8 @@ async def patient(root: Path) -> AsyncIterator[Patient]:
     made.populate()
     async with observed_kubelet(root / "var/lib/kubelet") as kubelet:
         made.kubelet = kubelet
-        yield made
+        try:
+            yield made
+        finally:
+            for kept in made.kept:
+                kept.close()

@@ -70,6 +70,9 @@ def test_a_healthy_node_has_no_finding_in_the_api_server() -> None:
 NOT_READY = {**node(), "status": {**node()["status"], "conditions": [condition("Ready", "Unknown")]}}
 CRASH = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
 ENDED = {"terminated": {"exitCode": 1, "message": "starting\nunknown key 'cuont'"}}
+KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-19T11:58:00Z"}}
+LONG_AGO = {"terminated": {**KILLED["terminated"], "finishedAt": "2026-11-18T11:58:00Z"}}
+LEFT = {**pod(), "metadata": {**pod()["metadata"], "deletionTimestamp": "2026-11-19T11:50:00Z"}}
 PULL = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
 
 
@@ -83,6 +86,13 @@ PULL = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
         ({"pods": [pod(state=CRASH, lastState=ENDED)]}, "daemon-pod", "code 1: unknown key 'cuont'", "--previous"),
         ({"pods": [pod("Pending", state=PULL)]}, "daemon-pod", "ImagePullBackOff", "-n devices plugwright-x7"),
         ({"pods": [pod("Failed")]}, "daemon-pod", "devices/plugwright-x7 is Failed", "kubectl describe pod"),
+        (
+            {"pods": [pod(restartCount=7, lastState=KILLED)]},
+            "daemon-pod",
+            "7 times, last with code 137: OOMKilled",
+            "logs",
+        ),
+        ({"pods": [LEFT]}, "daemon-pod", "should have ended at 2026-11-19T11:50:00Z", "kubectl describe pod"),
         ({"node": node(allocatable="1")}, "allocatable", "allocatable is 1, 2 devices are Healthy", "restart kubelet"),
         ({"node": node(allocatable="9")}, "allocatable", "allocatable is 9, 2 devices are Healthy", "restart kubelet"),
         ({"ahead": -300.0}, "node-clock", "is 300 s behind this machine's", "timedatectl"),
@@ -101,6 +111,8 @@ def test_a_fault_of_a_node_in_the_api_server_is_one_finding(
         {"node": node(allocatable="0"), "served": served(changed=NOW)},  # the kubelet has not posted it yet
         {"node": node(allocatable="0"), "served": served(serve="both")},
         {"node": node(allocatable="0"), "served": served(state="idle")},
+        {"pods": [pod(restartCount=7, lastState=LONG_AGO)]},
+        {"pods": [pod(restartCount=1, lastState=KILLED)]},
         {"node": node(unschedulable=True, taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])},
     ],
 )

@@ -95,7 +95,6 @@ def directory_in_place_of_checkpoint(node: Patient) -> None:
 
 
 def hidden_spec(node: Patient) -> None:
-    node.write("dev/null", "")
     node.write("etc/cdi/old.json", spec("/dev/null"))
 
 
@@ -172,6 +171,58 @@ def removed_control_socket(node: Patient) -> None:
     node.control.parent.rmdir()
     node.control.parent.touch()
     node.write("proc/90/cmdline", "/usr/bin/python\0/usr/bin/plugwright\0run\0")
+
+
+def file_in_a_spec(node: Patient) -> None:
+    node.write("dev/plain", "")
+    node.write("run/cdi/plain.json", spec("/dev/plain", "1"))
+
+
+def silent_plugin(node: Patient) -> None:
+    """A plugin that has stopped accepting connections: the kernel queues them."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(node.plugins / "third.sock"))
+    listening.listen()
+    node.kept.append(listening)
+
+
+def plugin_without_its_socket(node: Patient) -> None:
+    """What /proc shows of a plugin that still listens on the socket that the kubelet has removed."""
+    table = "Num RefCount Protocol Flags Type St Inode Path\n"
+    for inode, name in (("777", "third.sock"), ("778", "kubelet.sock")):
+        table += f"0000: 00000002 00000000 00010000 0001 01 {inode} /var/lib/kubelet/device-plugins/{name}\n"
+    node.write("proc/80/net/unix", table)
+    for link, goal in (("ns/net", "net:[4026531840]"), ("fd/3", "socket:[777]"), ("root", str(node.root))):
+        (node.root / "proc/80" / link).parent.mkdir(exist_ok=True)
+        (node.root / "proc/80" / link).symlink_to(goal)
+
+
+def other_cpu_policy(node: Patient) -> None:
+    node.write("var/lib/kubelet/config.yaml", "cpuManagerPolicy: static\n")
+    node.write("var/lib/kubelet/cpu_manager_state", {"policyName": "none", "defaultCpuSet": "", "checksum": 1})
+
+
+def handler_without_program(node: Patient) -> None:
+    handler = 'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options'
+    node.write("etc/containerd/conf.d/nvidia.toml", f'[{handler}]\nBinaryName = "/usr/bin/nvidia-container-runtime"\n')
+
+
+def crio_handler_without_program(node: Patient) -> None:
+    (node.root / "etc/containerd/config.toml").unlink()
+    node.write("etc/crio/crio.conf.d/nvidia.conf", '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/none"\n')
+
+
+def no_fabric_manager(node: Patient) -> None:
+    second_gpu(node)
+    node.write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Device Minor: \t 0\n")
+    node.write("sys/bus/pci/devices/0000:05:00.0/vendor", "0x10de\n")
+    node.write("sys/bus/pci/devices/0000:05:00.0/class", "0x068000\n")
+
+
+def denied_without_an_audit_daemon(node: Patient) -> None:
+    node.write("sys/fs/selinux/enforce", "1")
+    (node.root / "var/log/audit/audit.log").unlink()
+    node.write("var/log/messages", f"kernel: {AUDIT}")
 
 
 Fault = Callable[[Patient], object]
@@ -338,6 +389,57 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     ),
     "apparmor": (
         lambda node: node.write("var/log/kern.log", DENIED), "apparmor", "/dev/nvidia0", "appArmorProfile",
+    ),
+    "hook-mode": (
+        lambda node: (node.root / "usr/bin/hook").chmod(0o644),
+        "cdi-paths", "/usr/bin/hook is not an executable program", "chmod 0755 /usr/bin/hook",
+    ),
+    "spec-plain-file": (
+        file_in_a_spec, "cdi-paths", "/dev/plain is not a device node", "rm -r /dev/plain",
+    ),
+    "silent-plugin": (
+        silent_plugin, "plugin-answers", "device-plugins/third.sock does not answer", "restart that plugin",
+    ),
+    "lost-plugin": (
+        plugin_without_its_socket,
+        "lost-plugins", "process 80 listens on /var/lib/kubelet/device-plugins/third.sock", "systemctl status 80",
+    ),
+    "dra-state": (
+        lambda node: node.write("var/lib/kubelet/dra_manager_state", {"Data": "{}", "Checksum": 1}),
+        "kubelet-state", "does not match its checksum", "rm /var/lib/kubelet/dra_manager_state",
+    ),
+    "cpu-state": (
+        lambda node: node.write("var/lib/kubelet/cpu_manager_state", ""),
+        "kubelet-state", "cpu_manager_state is damaged", "rm /var/lib/kubelet/cpu_manager_state",
+    ),
+    "cpu-policy": (
+        other_cpu_policy,
+        "kubelet-state", "is of policy none, the kubelet has cpuManagerPolicy static", "drain the node",
+    ),
+    "kubelet-yaml": (
+        lambda node: node.write("var/lib/kubelet/config.yaml", "{: ["),
+        "kubelet-configuration", "/var/lib/kubelet/config.yaml must be YAML", "correct the file",
+    ),
+    "kubelet-file": (
+        lambda node: (node.root / "var/lib/kubelet/config.yaml").unlink(),
+        "kubelet-configuration", "/var/lib/kubelet/config.yaml does not exist", "kubelet-config",
+    ),
+    "containerd-file": (
+        lambda node: node.write("etc/containerd/config.toml", "= ["),
+        "container-runtime", "config.toml is not TOML", "systemctl restart containerd",
+    ),
+    "handler": (
+        handler_without_program,
+        "runtime-programs", "nvidia is /usr/bin/nvidia-container-runtime, which does not", "nvidia-container-toolkit",
+    ),
+    "crio-handler": (crio_handler_without_program, "runtime-programs", "nvidia is /usr/bin/none", "install it"),
+    "no-fabric-manager": (
+        no_fabric_manager, "nvidia-fabric", "2 GPUs behind 1 NVSwitches", "systemctl enable --now nvidia-fabricmanager",
+    ),
+    "selinux-messages": (denied_without_an_audit_daemon, "selinux", "denied", "restorecon"),
+    "threads": (
+        lambda node: node.write("proc/sys/kernel/pid_max", "900\n"),
+        "processes", "900 of 900 threads (kernel.pid_max)", "sysctl -w kernel.pid_max=1800",
     ),
 }  # fmt: skip
 

@@ -3,20 +3,28 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from tests.cli.test_dra import write_kubeconfig
 from tests.doctor.patient import Patient, check_only, findings, patient
 from tests.sdk.test_rivals import rival
 
-from plugwright import Device, Plugin, Settings, serving
+from plugwright import Allocation, Device, Plugin, Settings, serving
 from plugwright.doctor.examined_node import DoctorTarget, ExaminedNode
-from plugwright.doctor.host_checks import state_directory
-from plugwright.doctor.kubelet_checks import kubelet_directory
+from plugwright.doctor.host_checks import selinux, state_directory
+from plugwright.doctor.kubelet_checks import kubelet_directory, lost_plugins
+from plugwright.errors import KubeletError
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.testing import pod_requesting
@@ -265,3 +273,127 @@ async def test_a_device_held_under_the_id_of_an_earlier_plugin_is_one_finding(ro
         async with node.served_here():
             await node.settled()
             check_only(await node.examine(), "held-devices", "old-7", f"delete the pods with uid {pod.uid}")
+
+
+async def test_a_confined_daemon_is_a_finding_unless_the_policy_lets_it_register(root: Path) -> None:
+    async with patient(root) as node:
+        node.write("sys/fs/selinux/enforce", "1")
+        node.write("proc/90/cmdline", "/usr/bin/python\0/usr/bin/plugwright\0run\0")
+        node.write("proc/90/attr/current", "system_u:system_r:container_t:s0:c1,c2\0")
+        target = DoctorTarget(root=root, kubelet=KubeletPaths())
+        confined = await asyncio.to_thread(selinux, ExaminedNode(target))
+        async with node.served():
+            await node.settled()
+            assert findings(await node.examine()) == []
+    assert (confined.state, "runs as container_t" in confined.found) == ("finding", True)
+    assert "security.seLinuxType=container_device_plugin_t" in confined.fix
+
+
+def test_a_listening_process_whose_socket_was_removed_is_a_finding(root: Path) -> None:
+    directory = root / "device-plugins"
+    directory.mkdir()
+    view = DoctorTarget(kubelet=KubeletPaths(root, directory))
+    found = []
+    with socket.socket(socket.AF_UNIX) as kubelet, socket.socket(socket.AF_UNIX) as plugin:
+        for listening, name in ((kubelet, "kubelet.sock"), (plugin, "third.sock")):
+            listening.bind(str(directory / name))
+            listening.listen()
+        for name in ("kubelet.sock", "third.sock"):  # the kubelet's own is the finding of another check
+            (directory / name).unlink()
+            found.append(lost_plugins(ExaminedNode(view)))
+    assert [check.state for check in found] == ["ok", "finding"]
+    assert found[1].found == f"process {os.getpid()} listens on {directory}/third.sock, which was removed"
+
+
+class Broken(Plugin):
+    """A plugin with one defect."""
+
+    resource = "mock/gpu"
+
+    def __init__(self, defect: str) -> None:
+        super().__init__()
+        self.defect = defect
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("card-0"), Device("card-1")]
+        if self.defect == "lists a device twice":
+            yield [Device("card-0"), Device("card-0")]
+        if self.defect == "stops discovering":
+            raise OSError("bus reset")
+        await asyncio.Event().wait()
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        if self.defect == "refuses":
+            raise OSError("firmware rejected")
+        return Allocation()
+
+
+def own_settings(root: Path) -> Settings:
+    """For a daemon of this process, as `served_here` has it."""
+    lib, control = root / "var/lib", root / "run/plugwright/control.sock"
+    return Settings(kubelet_dir=lib / "kubelet", state_dir=lib / "plugwright", control_socket=control)
+
+
+@pytest.mark.parametrize(
+    ("defect", "key", "seen"),
+    [
+        ("lists a device twice", "refused", "lists 'card-0' twice"),
+        ("stops discovering", "discovery", "OSError: bus reset"),
+    ],
+)
+async def test_a_plugin_without_a_valid_list_is_one_finding(root: Path, defect: str, key: str, seen: str) -> None:
+    async with patient(root) as node, serving(Broken(defect), settings=own_settings(root)):
+        await node.settled()
+        await node.until(lambda report: report["resources"][0][key])
+        check_only(await node.examine(), "discovery", seen, "journalctl -u plugwright")
+
+
+async def test_a_refused_pod_is_one_finding_until_another_one_is_admitted(root: Path) -> None:
+    plugin = Broken("refuses")
+    async with patient(root) as node, serving(plugin, settings=own_settings(root)):
+        await node.settled()
+        assert node.kubelet is not None
+        with pytest.raises(KubeletError, match="firmware rejected"):
+            await node.kubelet.kubelet.admit(pod_requesting({"mock/gpu": 1}))
+        check_only(await node.examine(), "calls", "firmware rejected", "create the pod again")
+        plugin.defect = ""
+        await node.kubelet.kubelet.admit(pod_requesting({"mock/gpu": 1}))
+        assert findings(await node.examine()) == []
+
+
+async def test_a_second_daemon_for_the_resource_is_one_finding_of_both(root: Path) -> None:
+    async with patient(root) as node, node.served():
+        await node.settled()
+        second = Patient(root, node.kubelet)
+        second.control = root / "run/second.sock"
+        async with second.served("--state-dir", root / "var/lib/second"):
+            await second.settled()
+            of_first = await node.examine()
+            of_second = await node.examine(control_socket=Path("/run/second.sock"))
+    for report in (of_first, of_second):
+        check_only(report, "rivals", "another daemon of plugwright listens on plugwright-mock_gpu", "kubectl get ds -A")
+
+
+def identity(root: Path, node: str) -> None:
+    """Makes the certificate with which the kubelet of this node identifies itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node}")]
+    subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in name])
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubernetes")])
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+    valid = builder.not_valid_before(datetime(2026, 1, 1)).not_valid_after(datetime(2027, 1, 1))
+    file = root / "var/lib/kubelet/pki/kubelet-client-current.pem"
+    file.parent.mkdir()
+    file.write_bytes(valid.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
+@pytest.mark.parametrize("kubelet", ["worker-1", "worker-12.example.com"])
+async def test_a_daemon_of_another_nodes_name_is_one_finding(root: Path, kubelet: str) -> None:
+    async with patient(root) as node, node.served("--node-name=worker-1"):
+        identity(root, kubelet)
+        await node.settled()
+        report = await node.examine()
+    if kubelet == "worker-1":
+        assert findings(report) == []
+    else:
+        check_only(report, "node-name", f"the kubelet's Node is {kubelet}", f"--node-name {kubelet}")

@@ -171,6 +171,16 @@ async def test_a_driver_that_stops_takes_no_more_calls() -> None:
         await calls.prepare([])
 
 
+async def test_the_reason_of_a_failed_prepare_is_kept_until_one_succeeds() -> None:
+    driver, metrics = ScriptedDriver(answer="the drive is jammed"), ResourceMetrics()
+    calls, claim = RunningCalls(driver, metrics), Claim("default", "drive", "uid-1")
+    await calls.prepare([claim])
+    assert metrics.failures["NodePrepareResources"][1] == "the drive is jammed"
+    driver.answer = ()
+    await calls.prepare([claim])
+    assert metrics.failures == {}
+
+
 async def test_health_is_served_beside_claims(root: Path) -> None:
     driver = ScriptedDriver()
     driver.health.publish([HEALTHY])

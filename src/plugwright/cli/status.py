@@ -196,6 +196,8 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
         yield f"  waits for: ResourceClaim {clean(claim)}; driver {clean(resource['driver']['reason'])}"  # type: ignore[index]
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
+    for method, (_, reason) in sorted(resource.get("failures", {}).items()):
+        yield f"  {click.style('failed', fg='red')}: latest {method}: {clean(reason)}"
     for title, text in sorted({note for device in devices for note in _notes(device)}):
         yield f"  {clean(title)}: {clean(text)}"
     if devices:

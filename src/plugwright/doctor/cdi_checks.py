@@ -3,7 +3,7 @@
 import os
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ __all__ = ["cdi_conflicts", "cdi_overrides", "cdi_paths", "cdi_specs"]
 _LARGEST = 16 * 2**20  # bytes of a spec
 _MOST = 1024  # specs of a directory
 _SHOWN = 3
+_NO_PROGRAM = "is not an executable program"
 _AGAIN = "nvidia-ctk cdi generate --output=FILE for NVIDIA's, a restart of the plugin for its own"
 
 
@@ -58,6 +59,10 @@ def cdi_specs(view: ExaminedNode) -> DoctorCheck:
             why = "the container runtime finds no spec there, and plugins cannot write theirs"
             fix = f"rm {directory} && mkdir -m 0755 {directory}; restart the plugins"
             return found(name, f"{directory} is not a directory", why, fix)
+        if not view.target.in_pod and _is_read_only(view, directory):
+            why = "plugins cannot write their specs: containers with their devices do not start"
+            fix = f"mount -o remount,rw $(findmnt -no TARGET -T {directory}); restart the plugins"
+            return found(name, f"{directory} is on a read-only file system", why, fix)
     if misnamed := [f"{place}/{each}" for place in view.spec_directories for each in _misnamed(view, place)]:
         return found(
             name,
@@ -72,6 +77,11 @@ def cdi_specs(view: ExaminedNode) -> DoctorCheck:
         why = "the container runtime ignores the file: containers with its devices do not start"
         return found(name, "; ".join(broken[:_SHOWN]), why, f"generate again ({_AGAIN}) or rm {shlex.join(paths[:8])}")
     return healthy(name, f"{len(files)} specs in {' and '.join(map(str, view.spec_directories))}")
+
+
+def _is_read_only(view: ExaminedNode, directory: Path) -> bool:
+    path = view.path(directory)
+    return directory == cdi.DYNAMIC and path.is_dir() and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _misnamed(view: ExaminedNode, directory: Path) -> list[str]:
@@ -126,13 +136,14 @@ def _is_same(earlier: tuple[SpecFile, cdi.Device], file: SpecFile, device: cdi.D
 
 def cdi_paths(view: ExaminedNode) -> DoctorCheck:
     """The node's files named in specs."""
-    name, missing, checked = "cdi-paths", dict[str, Path](), 0
+    name, missing, unusable, checked = "cdi-paths", dict[str, Path](), dict[str, str](), 0
     view.need_node()
     for file in _files(view):
         for path in _host_paths(file.spec) if file.spec is not None else ():
             checked += 1
             if not view.exists(path):
                 missing[path] = file.path
+        unusable |= dict(_unusable_paths(view, file.spec)) if file.spec is not None else {}
     if missing:
         files = sorted({str(path) for path in missing.values()})
         return found(
@@ -141,7 +152,38 @@ def cdi_paths(view: ExaminedNode) -> DoctorCheck:
             "containers with these devices do not start; usual after an update of a driver",
             f"generate the specs again: {_AGAIN}",
         )
+    if unusable:
+        text = some([f"{path} {problem}" for path, problem in sorted(unusable.items())], _SHOWN)
+        why, fix = "containers with these devices do not start", _repair(unusable)
+        return found(name, f"paths in specs cannot be used: {text}", why, fix)
     return healthy(name, f"{checked} paths in specs exist")
+
+
+def _unusable_paths(view: ExaminedNode, spec: cdi.Spec) -> Iterator[tuple[str, str]]:
+    """Existing paths with their defects: hooks that cannot be executed, and files in place of device nodes."""
+    for edits in (spec.edits, *(device.edits for device in spec.devices)):
+        for hook in edits.hooks:
+            program = view.path(hook.path)
+            if program.exists() and not (program.is_file() and os.access(program, os.X_OK)):
+                yield hook.path, _NO_PROGRAM
+        for node in edits.device_nodes:
+            path = view.path(node.host_path or node.path)
+            is_described = bool(node.type) and node.major is not None  # the runtime does not look at the file then
+            if path.exists() and not is_described and not _is_device(path):
+                yield node.host_path or node.path, "is not a device node"
+
+
+def _is_device(path: Path) -> bool:
+    return path.is_char_device() or path.is_block_device() or path.is_fifo()
+
+
+def _repair(unusable: Mapping[str, str]) -> str:
+    programs = sorted(path for path, problem in unusable.items() if problem == _NO_PROGRAM)
+    nodes = sorted(set(unusable) - set(programs))
+    commands = [shlex.join(["chmod", "0755", *programs[:8]])] if programs else []
+    if nodes:
+        commands.append(f"{shlex.join(['rm', '-r', *nodes[:8]])}, and let the driver make its device nodes again")
+    return "; ".join(commands)
 
 
 def _names(file: SpecFile) -> list[str]:

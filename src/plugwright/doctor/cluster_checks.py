@@ -27,6 +27,7 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 _OLDEST = (1, 28)  # kubelet that gives containers the CDI devices of a plugin
 _SETTLED = timedelta(minutes=2)  # after which a Node object must show a change
 _SKEW = 60.0  # seconds
+_MANY_RESTARTS, _RECENTLY = 3, timedelta(minutes=15)
 Json = Mapping[str, Any]
 
 
@@ -100,7 +101,7 @@ def _kubelet_version(view: ClusterView) -> DoctorCheck:
 def _daemon_pod(view: ClusterView) -> DoctorCheck:
     name, why = "daemon-pod", "no resource of plugwright is served on this node"
     for pod in view.pods:
-        if problem := _pod_problem(pod):
+        if problem := _pod_problem(pod, view.now):
             metadata = pod.get("metadata") or {}
             place = f"-n {shlex.quote(str(metadata.get('namespace')))} {shlex.quote(str(metadata.get('name')))}"
             fix = f"kubectl describe pod {place}; kubectl logs {place} -c {DAEMON_CONTAINER} --previous"
@@ -121,9 +122,11 @@ def _pod_name(pod: Json) -> str:
     return f"{metadata.get('namespace')}/{metadata.get('name')}"
 
 
-def _pod_problem(pod: Json) -> str:
+def _pod_problem(pod: Json, now: datetime) -> str:
     """Why a daemon's pod does not run; empty if it does."""
-    status = _status(pod)
+    status, metadata = _status(pod), pod.get("metadata") or {}
+    if (deleted := _moment(metadata.get("deletionTimestamp"))) and now - deleted > _SETTLED:
+        return f"should have ended at {metadata['deletionTimestamp']}: its container or its node hangs"
     containers = [each for each in status.get("containerStatuses") or () if each.get("name") == DAEMON_CONTAINER]
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting")
@@ -134,11 +137,24 @@ def _pod_problem(pod: Json) -> str:
                 f"; its last run ended with code {last.get('exitCode')}: {lines[-1] if lines else ''}" if last else ""
             )
             return f"waits: {waiting.get('reason')}: {waiting.get('message') or ''}{ended}"
+    for container in containers:
+        last, restarts = (container.get("lastState") or {}).get("terminated") or {}, container.get("restartCount") or 0
+        finished = _moment(last.get("finishedAt"))
+        if restarts >= _MANY_RESTARTS and finished and now - finished < _RECENTLY:
+            return f"was restarted {restarts} times, last with code {last.get('exitCode')}: {last.get('reason')}"
     if status.get("phase") == "Running":
         return ""
     causes = [each for each in status.get("conditions") or () if each.get("status") == "False" and each.get("message")]
     reason = status.get("message") or (causes[0].get("message") if causes else status.get("reason") or "")
     return f"is {status.get('phase')}: {reason}"
+
+
+def _moment(text: Any) -> datetime | None:
+    """A time of an object; None if there is none."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (TypeError, ValueError):
+        return None
 
 
 def _allocatable(view: ClusterView) -> DoctorCheck:

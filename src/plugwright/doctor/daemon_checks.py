@@ -1,26 +1,36 @@
 """The node's daemon according to its own report: registrations, devices, cordons, configuration, DRA drivers."""
 
+import base64
+import re
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
-from plugwright.doctor.examined_node import DAEMON, ExaminedNode
-from plugwright.errors import PlugwrightError
+from plugwright.doctor.examined_node import DAEMON, KUBELET, ExaminedNode
+from plugwright.doctor.node_processes import processes
+from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
 from plugwright.sdk.cordons import CORDONS_FILE, cordons_problem
 from plugwright.sdk.node_report import DeviceReport, ResourceReport
+from plugwright.sdk.registration import other_sockets
 from plugwright.sdk.status import PLANNED_CODES
+from plugwright.system.sockets import is_listening
 from plugwright.version import __version__
 
 __all__ = [
+    "calls",
     "configuration",
     "cordons",
     "daemon",
     "daemon_version",
     "devices",
+    "discovery",
     "dra_driver",
     "expected_devices",
     "holdings",
+    "node_name",
     "owner",
     "registration",
     "rivals",
@@ -28,6 +38,11 @@ __all__ = [
 
 _SERVED = ("registered", "idle")
 _SHOWN = 4
+_RECENT = timedelta(hours=1)
+_PAUSE = 0.5  # seconds
+_CERTIFICATE = "pki/kubelet-client-current.pem"
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_NODE = b"system:node:"
 _GONE = "gone"  # no fault to alert of, since devices may be unplugged, but the answer to where one is
 
 
@@ -101,6 +116,85 @@ def cordons(view: ExaminedNode) -> DoctorCheck:
     return healthy(name, f"{len(cordoned)} cordons: {names}" if cordoned else "no device is cordoned")
 
 
+def node_name(view: ExaminedNode) -> DoctorCheck:
+    """Whether the daemon publishes its devices under the name of the kubelet's Node."""
+    name, own = "node-name", view.report.metadata.node_name
+    if not own:
+        return healthy(name, "the daemon needs none: it publishes no devices in the API server")
+    view.need_node()
+    actual = _kubelets_node(view)
+    if own != actual:
+        return found(
+            name,
+            f"the daemon runs for the node {own}, and the kubelet's Node is {actual}",
+            "its ResourceSlices offer these devices on another node: pods with claims are never prepared here",
+            f"plugwright run --node-name {actual}; in a pod: NODE_NAME from fieldRef spec.nodeName",
+        )
+    return healthy(name, own)
+
+
+def _kubelets_node(view: ExaminedNode) -> str:
+    """The name in the certificate with which the kubelet identifies itself to the API server, or in its flags."""
+    certificate = view.kubelet.root / _CERTIFICATE
+    if (text := view.read_if_there(certificate)) is None:
+        names = [each.flag("hostname-override") for each in processes(view, KUBELET)]
+        if len(names) != 1 or not names[0]:  # those of other nodes are visible too, if nodes are containers
+            raise NotVisible(f"neither {certificate} nor --hostname-override of one kubelet is visible")
+        return names[0]
+    block = re.search(f"{_BEGIN}(.+?){_END}", text, re.DOTALL)
+    content = base64.b64decode(block[1]) if block else b""
+    _, prefix, rest = content.partition(_NODE)
+    before = content[: len(content) - len(rest) - len(prefix)]
+    if not prefix or not before:
+        raise NotVisible(f"{certificate} has no certificate of a node")
+    return rest[: before[-1] - len(_NODE)].decode()  # the byte before a name in DER is its length
+
+
+def discovery(view: ExaminedNode) -> DoctorCheck:
+    """Plugins whose latest list of devices is missing or rejected: the previous one is still served."""
+    name, problems = "discovery", []
+    for resource in view.report.resources:
+        if resource.owner or resource.state == "idle":
+            continue
+        if resource.discovery and resource.devices:
+            problems.append(resource.discovery)
+        if resource.refused:
+            problems.append(resource.refused)
+        if resource.fault:
+            problems.append(f"{resource.name} was restarted: {resource.fault}")
+        problems += [
+            f"{count} threads of {resource.name} hang in {method}()" for method, count in resource.stuck.items()
+        ]
+    if problems:
+        return found(
+            name,
+            some(problems, _SHOWN),
+            "the listed devices are those of an earlier list: new ones are missing, and lost ones may still be offered",
+            "plugwright log-level debug --for 10m; kubectl logs of the daemon's pod, or journalctl -u plugwright -n 50",
+        )
+    return healthy(name, "the latest list of every plugin is in force")
+
+
+def calls(view: ExaminedNode) -> DoctorCheck:
+    """Calls of the kubelet that failed within the last hour, and none of their method has succeeded since."""
+    name, now = "calls", datetime.now(UTC)
+    failures = [
+        f"{resource.name}: {method} at {failure.time:%H:%M:%S} UTC: {failure.reason}"
+        for resource in view.report.resources
+        for method, failure in sorted(resource.failures.items())
+        if now - failure.time.astimezone(UTC) < _RECENT
+    ]
+    if failures:
+        return found(
+            name,
+            some(failures, _SHOWN),
+            "the kubelet refused the pod with UnexpectedAdmissionError, or its container did not start",
+            "kubectl logs of the daemon's pod, or journalctl -u plugwright -n 50: repair the plugin, then create the "
+            "pod again",
+        )
+    return healthy(name, "no call of the kubelet failed without a later success")
+
+
 def owner(view: ExaminedNode) -> DoctorCheck:
     name = "owner"
     owned = [f"{resource.name} is {resource.owner}" for resource in view.report.resources if resource.owner]
@@ -124,6 +218,8 @@ def rivals(view: ExaminedNode) -> DoctorCheck:
             seen.append(f"{resource.name}: {resource.rival}")
         elif foreign and resource.devices and not resource.owner:
             seen.append(f"{resource.name}: the kubelet has devices that are not listed here: {some(sorted(foreign))}")
+        elif others := _other_daemons(view, resource):
+            seen.append(f"{resource.name}: another daemon of plugwright listens on {some(others)}")
     if seen:
         return found(
             name,
@@ -132,6 +228,19 @@ def rivals(view: ExaminedNode) -> DoctorCheck:
             f"ls {view.kubelet.device_plugins}; kubectl get ds -A | grep -i device-plugin, and remove the other one",
         )
     return healthy(name, "no other plugin serves these resources")
+
+
+def _other_daemons(view: ExaminedNode, resource: ResourceReport) -> list[str]:
+    """Sockets of other daemons for this resource that stay; those of a rolling update end with the older pod."""
+    if not resource.endpoint or resource.owner or resource.serve == "dra":
+        return []
+    directory, wait = view.path(view.kubelet.device_plugins), view.target.rollout_limit
+    others = other_sockets(directory, resource.name, resource.endpoint)
+    while others and wait > 0:
+        time.sleep(_PAUSE)
+        wait -= _PAUSE
+        others = [name for name in others if is_listening(directory / name)]
+    return others
 
 
 def registration(view: ExaminedNode) -> DoctorCheck:

@@ -41,27 +41,33 @@ class Examination(msgspec.Struct, frozen=True):
     after: Collection[str] = ()
 
 
-_DAEMON = ("daemon",)
+_DAEMON, _SETTINGS = ("daemon",), ("kubelet-configuration",)
 _SOCKET = ("kubelet-directory", "kubelet-socket")
 CHECKS: Mapping[str, Examination] = {
     "kubelet-root": Examination(kubelet_checks.kubelet_root),
     "kubelet-directory": Examination(kubelet_checks.kubelet_directory, ("kubelet-root",)),
     "kubelet-socket": Examination(kubelet_checks.kubelet_socket, ("kubelet-directory",)),
     "plugin-sockets": Examination(kubelet_checks.plugin_sockets, ("kubelet-directory",)),
+    "plugin-answers": Examination(kubelet_checks.plugin_answers, ("kubelet-directory",)),
+    "lost-plugins": Examination(kubelet_checks.lost_plugins, ("kubelet-directory",)),
     "deprecation-file": Examination(kubelet_checks.deprecation_file, ("kubelet-directory",)),
     "plugins-registry": Examination(kubelet_checks.registry_sockets, ("kubelet-root",)),
     "pod-resources": Examination(kubelet_checks.pod_resources_socket, ("kubelet-root", *_SOCKET)),
     "kubelet-checkpoint": Examination(kubelet_checks.device_checkpoint, ("kubelet-directory",)),
-    "kubelet-feature-gates": Examination(kubelet_setting_checks.feature_gates),
-    "topology-policy": Examination(kubelet_setting_checks.topology_policy),
+    "kubelet-state": Examination(kubelet_setting_checks.manager_states),
+    "kubelet-configuration": Examination(kubelet_setting_checks.kubelet_file),
+    "kubelet-feature-gates": Examination(kubelet_setting_checks.feature_gates, _SETTINGS),
+    "topology-policy": Examination(kubelet_setting_checks.topology_policy, _SETTINGS),
     "container-runtime": Examination(runtime_checks.container_runtime),
     "runtime-cdi": Examination(runtime_checks.runtime_cdi, ("container-runtime",)),
+    "runtime-programs": Examination(runtime_checks.runtime_programs, ("container-runtime",)),
     "cdi-specs": Examination(cdi_checks.cdi_specs),
     "cdi-conflicts": Examination(cdi_checks.cdi_conflicts),
     "cdi-overrides": Examination(cdi_checks.cdi_overrides, ("cdi-conflicts",)),
     "cdi-paths": Examination(cdi_checks.cdi_paths),
     "nvidia-module": Examination(nvidia_checks.nvidia_module),
     "nvidia-gpus": Examination(nvidia_checks.nvidia_gpus, ("nvidia-module",)),
+    "nvidia-fabric": Examination(nvidia_checks.nvidia_fabric, ("nvidia-module",)),
     "nvidia-versions": Examination(nvidia_checks.nvidia_versions, ("nvidia-module",)),
     "nvidia-device-nodes": Examination(nvidia_checks.nvidia_nodes, ("nvidia-module",)),
     "device-numbers": Examination(nvidia_checks.device_numbers, ("nvidia-module", "nvidia-device-nodes")),
@@ -70,14 +76,19 @@ CHECKS: Mapping[str, Examination] = {
     "apparmor": Examination(host_checks.apparmor),
     "inotify": Examination(host_checks.inotify_instances),
     "open-files": Examination(host_checks.open_files),
+    "processes": Examination(host_checks.process_count),
     "state-directory": Examination(host_checks.state_directory),
     "disk-space": Examination(host_checks.disk_space),
     "clock": Examination(host_checks.clock),
     "daemon": Examination(daemon_checks.daemon),
+    "daemon-mounts": Examination(kubelet_checks.daemon_mounts, (*_DAEMON, "kubelet-directory")),
     "daemon-version": Examination(daemon_checks.daemon_version, _DAEMON),
     "configuration": Examination(daemon_checks.configuration, _DAEMON),
+    "node-name": Examination(daemon_checks.node_name, _DAEMON),
     "owner": Examination(daemon_checks.owner, _DAEMON),
-    "registration": Examination(daemon_checks.registration, (*_DAEMON, "kubelet-root", *_SOCKET)),
+    "registration": Examination(
+        daemon_checks.registration, (*_DAEMON, "daemon-mounts", "kubelet-root", *_SOCKET, "selinux")
+    ),
     "rivals": Examination(daemon_checks.rivals, (*_DAEMON, "kubelet-checkpoint", "registration")),
     "cordons": Examination(daemon_checks.cordons, (*_DAEMON, "state-directory")),
     "holdings": Examination(
@@ -87,8 +98,10 @@ CHECKS: Mapping[str, Examination] = {
     "held-devices": Examination(
         kubelet_setting_checks.held_devices, (*_DAEMON, "kubelet-checkpoint", "rivals", "expected-devices")
     ),
+    "discovery": Examination(daemon_checks.discovery, _DAEMON),
+    "calls": Examination(daemon_checks.calls, (*_DAEMON, "discovery", "holdings")),
     "devices": Examination(
-        daemon_checks.devices, (*_DAEMON, "cordons", "nvidia-module", "nvidia-gpus", "nvidia-device-nodes")
+        daemon_checks.devices, (*_DAEMON, "discovery", "cordons", "nvidia-module", "nvidia-gpus", "nvidia-device-nodes")
     ),
     "dra-driver": Examination(daemon_checks.dra_driver, (*_DAEMON, "kubelet-root")),
 }

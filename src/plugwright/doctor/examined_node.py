@@ -44,6 +44,8 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     in_pod: bool = False  # only the node's mounted directories are visible
     node_name: str = ""
     response_limit: float = 15.0  # seconds for the daemon's report
+    plugin_limit: float = 5.0  # seconds for a third-party plugin's answer
+    rollout_limit: float = 10.0  # seconds for the older of two daemons to end
     least_free: int = 16 * 2**20  # bytes that each file system must have available
 
 
@@ -99,9 +101,19 @@ class ExaminedNode:
         path = self.path(self.target.control_socket)
         if self.target.in_pod or os.path.lexists(path):
             return path
-        roots = [self.path("/proc") / pid / "root" for pid, program in self.programs.items() if program == DAEMON]
-        inside = [root / self.target.control_socket.relative_to("/") for root in roots]
-        return next((place for place in inside if os.path.lexists(place)), path)
+        pid = self.containerised_daemon
+        return path if pid is None else self._socket_inside(pid)
+
+    @cached_property
+    def containerised_daemon(self) -> int | None:
+        """The process of a daemon whose control socket is in its container; None if it is a file of the node."""
+        if self.target.in_pod or os.path.lexists(self.path(self.target.control_socket)):
+            return None
+        daemons = (int(pid) for pid, program in self.programs.items() if program == DAEMON)
+        return next((pid for pid in daemons if os.path.lexists(self._socket_inside(pid))), None)
+
+    def _socket_inside(self, pid: int) -> Path:
+        return self.path("/proc") / str(pid) / "root" / self.target.control_socket.relative_to("/")
 
     @cached_property
     def programs(self) -> Mapping[str, str]:

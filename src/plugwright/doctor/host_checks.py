@@ -10,11 +10,20 @@ from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import DAEMON, ON_THE_NODE, ExaminedNode
-from plugwright.errors import NotVisible
+from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
 from plugwright.sdk import cdi
 
-__all__ = ["apparmor", "clock", "disk_space", "inotify_instances", "open_files", "selinux", "state_directory"]
+__all__ = [
+    "apparmor",
+    "clock",
+    "disk_space",
+    "inotify_instances",
+    "open_files",
+    "process_count",
+    "selinux",
+    "state_directory",
+]
 
 _INOTIFY = "/proc/sys/fs/inotify"
 _FEWEST_FILES = 256  # that a daemon may open
@@ -23,6 +32,7 @@ _NEARLY = 0.95  # of a limit
 _FUTURE = 120.0  # seconds
 _LOG_TAIL = 512 * 1024  # bytes
 _RECENT = 24 * 3600.0  # seconds
+_CONTAINER_TYPE = "container_t"
 _AUDIT_LOG = "/var/log/audit/audit.log"
 _KERNEL_LOGS = (_AUDIT_LOG, "/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
 _CONCERNED = ("device-plugins", "kubelet.sock", "pod-resources", "plugins_registry", "/dev/nvidia", "plugwright")
@@ -117,6 +127,23 @@ def _open_files_limit(directory: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def process_count(view: ExaminedNode) -> DoctorCheck:
+    """Threads of the whole machine: without free ones, no process and no container starts."""
+    name = "processes"
+    view.need_node()
+    used = int(view.read("/proc/loadavg").split()[3].partition("/")[2])
+    limits = {limit: int(view.read(f"/proc/sys/kernel/{limit}")) for limit in ("pid_max", "threads-max")}
+    lowest, most = min(limits.items(), key=lambda item: item[1])
+    if used >= most * _NEARLY:
+        return found(
+            name,
+            f"the machine has {used} of {most} threads (kernel.{lowest})",
+            "plugins, the kubelet and containers fail with `resource temporarily unavailable`",
+            f"sysctl -w kernel.{lowest}={2 * most}; find the user: ps -eo nlwp,pid,user,comm --sort=-nlwp | head",
+        )
+    return healthy(name, f"the machine has {used} of {most} threads")
+
+
 def state_directory(view: ExaminedNode) -> DoctorCheck:
     """The directory in which the daemon stores cordons, splits and its last valid configuration."""
     name, why = "state-directory", "cordons, splits and the last good configuration are lost at the next restart"
@@ -192,7 +219,14 @@ def selinux(view: ExaminedNode) -> DoctorCheck:
     name, mode = "selinux", view.read_if_there("/sys/fs/selinux/enforce")
     if mode is None or mode.strip() != "1":
         return healthy(name, "not enabled" if mode is None else "permissive")
-    lines = _denials(view, (_AUDIT_LOG,), "avc:  denied")
+    if (pid := _confined_daemon(view)) and not _is_registered(view):
+        return found(
+            name,
+            f"plugwright (process {pid}) runs as {_CONTAINER_TYPE}, which SELinux keeps from the kubelet's sockets",
+            "it cannot register: resources stay 0",
+            "chart: --set security.seLinuxType=container_device_plugin_t; as a service: restorecon -v the program",
+        )
+    lines = _denials(view, _KERNEL_LOGS, "avc:  denied")
     if lines:
         return found(
             name,
@@ -202,6 +236,23 @@ def selinux(view: ExaminedNode) -> DoctorCheck:
             "chart: --set security.seLinuxType=container_device_plugin_t",
         )
     return healthy(name, "enforcing, no denial of devices in the last day")
+
+
+def _confined_daemon(view: ExaminedNode) -> str | None:
+    """The process of a daemon with the label of ordinary containers."""
+    for pid, program in view.programs.items():
+        label = view.read_if_there(f"/proc/{pid}/attr/current") if program == DAEMON else None
+        if label and label.strip("\0\n").split(":")[2:3] == [_CONTAINER_TYPE]:
+            return pid
+    return None
+
+
+def _is_registered(view: ExaminedNode) -> bool:
+    """Whether the daemon has reached the kubelet, as the policy of this node may allow."""
+    try:
+        return any(resource.registrations for resource in view.report.resources)
+    except (OSError, ValueError, PlugwrightError):
+        return False
 
 
 def apparmor(view: ExaminedNode) -> DoctorCheck:

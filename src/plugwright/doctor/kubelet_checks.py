@@ -8,18 +8,22 @@ from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ExaminedNode
-from plugwright.doctor.node_processes import processes
-from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PlugwrightError
+from plugwright.doctor.node_processes import processes, unix_listeners
+from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PeerSilent, PlugwrightError
 from plugwright.model import some
-from plugwright.protocol import pod_resources
+from plugwright.protocol import pod_resources, transport
+from plugwright.sdk import cdi
 from plugwright.system import sockets
 
 __all__ = [
+    "daemon_mounts",
     "deprecation_file",
     "device_checkpoint",
     "kubelet_directory",
     "kubelet_root",
     "kubelet_socket",
+    "lost_plugins",
+    "plugin_answers",
     "plugin_sockets",
     "pod_resources_socket",
     "registry_sockets",
@@ -27,6 +31,8 @@ __all__ = [
 
 _ANSWER = 5.0  # seconds
 _UNMAPPED = 65534  # an owner outside of this user namespace
+_OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"  # changes nothing; the kubelet calls it at registration
+_OWN = "plugwright-"  # sockets of daemons, which have a check of their own
 _RESTART = "systemctl restart kubelet"
 
 
@@ -113,6 +119,97 @@ def plugin_sockets(view: ExaminedNode) -> DoctorCheck:
     directory = view.kubelet.device_plugins
     apart = {view.kubelet.kubelet_socket.name}
     return _stale(view, "plugin-sockets", directory, apart)
+
+
+def plugin_answers(view: ExaminedNode) -> DoctorCheck:
+    """Third-party plugins that accept connections and answer nothing."""
+    name, directory = "plugin-answers", view.kubelet.device_plugins
+    others = [entry for entry in view.names(directory) if not entry.startswith(_OWN)]
+    paths = [view.path(directory / entry) for entry in others if entry != view.kubelet.kubelet_socket.name]
+    asked = [path for path in paths if path.is_socket() and sockets.is_listening(path)]
+    silent = [str(directory / path.name) for path in asyncio.run(_silent(asked, view.target.plugin_limit))]
+    if silent:
+        return found(
+            name,
+            f"the plugin behind {some(silent)} does not answer",
+            "pods that request its devices stay in admission, and its devices are not updated",
+            f"find and restart that plugin: ss -xlp | grep {shlex.quote(silent[0])}; kubectl get ds -A",
+        )
+    return healthy(name, f"{len(asked)} third-party plugins answer")
+
+
+async def _silent(paths: list[Path], limit: float) -> list[Path]:
+    async with asyncio.TaskGroup() as group:
+        answers = [group.create_task(_is_silent(path, limit)) for path in paths]
+    return [path for path, answer in zip(paths, answers, strict=True) if answer.result()]
+
+
+async def _is_silent(socket: Path, limit: float) -> bool:
+    """Whether no answer comes in time; any error is an answer."""
+    try:
+        async with transport.connect(socket) as plugin:
+            await plugin.call_encoded(_OPTIONS, b"", limit)
+    except (PeerSilent, TimeoutError):
+        return True
+    except (OSError, PlugwrightError):
+        return False
+    return False
+
+
+def lost_plugins(view: ExaminedNode) -> DoctorCheck:
+    """Running plugins whose socket was removed: they have not registered again since the kubelet's start (1.16)."""
+    name, paths, directory = "lost-plugins", view.kubelet, view.kubelet.device_plugins
+    view.need_node()
+    lost = []
+    for pid, listening in unix_listeners(view).items():
+        others = [path for path in map(Path, listening) if path.parent == directory and path != paths.kubelet_socket]
+        removed = [path for path in others if not view.exists(path)]
+        if removed and _has_directory(view, pid, directory):
+            lost.append((pid, removed[0]))
+    if lost:
+        pid, _ = lost[0]
+        return found(
+            name,
+            some([f"process {pid} listens on {path}, which was removed" for pid, path in lost]),
+            "the kubelet removes all sockets when it starts, and this plugin did not register again: its resource is 0",
+            f"restart that plugin; its unit or container: systemctl status {pid}",
+        )
+    return healthy(name, "no plugin has lost its socket")
+
+
+def daemon_mounts(view: ExaminedNode) -> DoctorCheck:
+    """Whether a daemon in a container sees the node's directories: a mount keeps the directory of its time."""
+    name, pid = "daemon-mounts", view.containerised_daemon
+    view.need_node()
+    if pid is None:
+        return healthy(name, "the daemon runs outside of a container")
+    paths = view.kubelet
+    places = (paths.device_plugins, paths.plugins_registry, paths.pod_resources_socket.parent, cdi.DYNAMIC)
+    other = [str(place) for place in places if _sees_another(view, pid, place)]
+    if other:
+        return found(
+            name,
+            f"the daemon (process {pid}) sees other directories than the node's at {some(other)}",
+            "its sockets and CDI specs are where neither the kubelet nor the container runtime looks",
+            "correct kubelet.dir, kubelet.devicePluginsDir or config.host.cdi of the chart; if the directory is newer "
+            "than the daemon's pod: kubectl delete pod -n NAMESPACE POD",
+        )
+    return healthy(name, f"the daemon (process {pid}) sees the node's directories")
+
+
+def _sees_another(view: ExaminedNode, pid: int, directory: Path) -> bool:
+    inside = view.path("/proc") / str(pid) / "root" / directory.relative_to("/")
+    return inside.is_dir() and view.path(directory).is_dir() and not _has_directory(view, pid, directory)
+
+
+def _has_directory(view: ExaminedNode, pid: int, directory: Path) -> bool:
+    """Whether this process sees the same directory, not that of another node in a container."""
+    try:
+        other = (view.path("/proc") / str(pid) / "root" / directory.relative_to("/")).stat()
+        own = view.path(directory).stat()
+    except OSError:
+        return False
+    return (other.st_dev, other.st_ino) == (own.st_dev, own.st_ino)
 
 
 def registry_sockets(view: ExaminedNode) -> DoctorCheck:

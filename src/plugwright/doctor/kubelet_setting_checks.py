@@ -1,15 +1,24 @@
-"""The kubelet's settings: feature gates and the topology manager; and its records compared with the served devices."""
+"""The kubelet's settings: its file, feature gates, the topology manager; and its records of holders and policies."""
+
+import json
+import shlex
+import zlib
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
-from plugwright.doctor.node_processes import kubelet_configuration
-from plugwright.errors import NotVisible
+from plugwright.doctor.node_processes import KubeletConfiguration, kubelet_configuration, processes
+from plugwright.errors import ConfigError, NotVisible, PlugwrightError
 from plugwright.model import some
 
-__all__ = ["feature_gates", "held_devices", "topology_policy"]
+__all__ = ["feature_gates", "held_devices", "kubelet_file", "manager_states", "topology_policy"]
 
 _NUMA_LIMIT = 8  # maximum number of nodes with which a topology manager starts (5.17)
 _STRICT = ("restricted", "single-numa-node")
+_STATES = {
+    "dra_manager_state": "",
+    "cpu_manager_state": "cpuManagerPolicy",
+    "memory_manager_state": "memoryManagerPolicy",
+}  # by file in the kubelet's directory: the setting that must agree with it
 _GATES = {
     "DevicePlugins": "device plugins cannot register",
     "KubeletPluginsWatcher": "DRA drivers and plugins of --registration watcher are not found",
@@ -19,6 +28,72 @@ _GATES = {
     "KubeletPodResourcesDynamicResources": "holders of claims stay unknown",
 }  # by gate: why it must not be off
 _CLAIM_GATES = {"DynamicResourceAllocation": "pods with ResourceClaims do not start"}
+
+
+def kubelet_file(view: ExaminedNode) -> DoctorCheck:
+    """Whether the kubelet could start again with its configuration file."""
+    name, why = "kubelet-configuration", "the kubelet does not start again with it: the node becomes NotReady"
+    view.need_node()
+    for kubelet in processes(view, "kubelet"):
+        file = kubelet.flag("config")
+        if file and not view.exists(file) and not view.exists(f"/proc/{kubelet.pid}/root{file}"):
+            fix = f"restore {file}, on kubeadm's nodes with: kubeadm upgrade node phase kubelet-config"
+            return found(name, f"the kubelet's file {file} does not exist", why, fix)
+    try:
+        sources = kubelet_configuration(view).sources
+    except (ConfigError, ValueError) as error:
+        return found(name, str(error), why, "correct the file, then systemctl restart kubelet")
+    return healthy(name, f"read from {', '.join(sources)}")
+
+
+def manager_states(view: ExaminedNode) -> DoctorCheck:
+    """The state files with which the kubelet refuses to start if they are damaged, or of another policy."""
+    name, why = "kubelet-state", "the kubelet does not start again with it: the node becomes NotReady"
+    view.need_node()
+    root, states = view.kubelet.root, 0
+    for file, setting in _STATES.items():
+        if (text := view.read_if_there(root / file)) is None:
+            continue
+        states += 1
+        fix = f"drain the node; systemctl stop kubelet; rm {shlex.quote(str(root / file))}; systemctl start kubelet"
+        if problem := _state_problem(text):
+            return found(name, f"{root / file} is damaged: {problem}", why, fix)
+        stored, configured = _policies(view, text, setting)
+        if stored and configured and stored != configured:
+            return found(name, f"{root / file} is of policy {stored}, the kubelet has {setting} {configured}", why, fix)
+    return healthy(name, f"{states} state files of the kubelet can be read")
+
+
+def _state_problem(text: str) -> str:
+    """Why the kubelet cannot read a state file; empty if it can."""
+    try:
+        content = json.loads(text)
+        if not isinstance(content, dict):
+            return "it must be a JSON object"
+        if "Data" in content and zlib.crc32(content["Data"].encode()) != content.get("Checksum"):
+            return "it does not match its checksum"
+    except (ValueError, AttributeError, RecursionError) as error:
+        return f"{error}"
+    return ""
+
+
+def _policies(view: ExaminedNode, text: str, setting: str) -> tuple[str, str]:
+    """The policy in a state file, and the configured one; empty if unknown."""
+    stored = json.loads(text).get("policyName")
+    try:
+        configuration = kubelet_configuration(view)
+    except (OSError, ValueError, PlugwrightError):
+        return "", ""
+    is_known = setting and isinstance(stored, str) and any(map(_is_file, configuration.sources))
+    return (str(stored).lower(), _policy(configuration, setting)) if is_known else ("", "")
+
+
+def _is_file(source: str) -> bool:
+    return source.startswith("/")
+
+
+def _policy(configuration: KubeletConfiguration, setting: str) -> str:
+    return (configuration.text(setting) or "none").lower()
 
 
 def feature_gates(view: ExaminedNode) -> DoctorCheck:

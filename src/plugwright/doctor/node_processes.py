@@ -1,6 +1,9 @@
 """Processes of the node by name, and the configuration of its running kubelet."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import yaml
@@ -8,9 +11,11 @@ import yaml
 from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.errors import ConfigError, NotVisible
 
-__all__ = ["KubeletConfiguration", "NodeProcess", "kubelet_configuration", "processes"]
+__all__ = ["KubeletConfiguration", "NodeProcess", "kubelet_configuration", "processes", "unix_listeners"]
 
 _MOST_PROCESSES = 65_536
+_ACCEPTS = "00010000"  # flag of a listening socket in /proc/net/unix
+_LARGEST_TABLE = 16 * 2**20  # bytes
 _LONGEST_COMMAND = 65_536  # bytes
 
 
@@ -55,6 +60,44 @@ def processes(view: ExaminedNode, name: str) -> list[NodeProcess]:
     return found
 
 
+def unix_listeners(view: ExaminedNode) -> dict[int, list[str]]:
+    """By process, the paths of unix sockets on which it listens, also of removed ones; without processes of others."""
+    inodes: dict[str, str] = {}
+    pids = [entry for entry in _entries(view) if entry.isdecimal()]
+    namespaces: dict[str, str] = {}
+    for pid in pids:
+        with suppress(OSError):
+            namespaces.setdefault(str((view.path("/proc") / pid / "ns/net").readlink()), pid)
+    for pid in namespaces.values():
+        with suppress(OSError, ValueError):
+            inodes |= dict(_listening(view.read(f"/proc/{pid}/net/unix", _LARGEST_TABLE)))
+    wanted = {inode: path for inode, path in inodes.items() if path.startswith(f"{view.kubelet.device_plugins}/")}
+    if all(view.exists(path) for path in wanted.values()):
+        return {}  # the usual case, without a look at all open files
+    found: dict[int, list[str]] = {}
+    for pid in pids:
+        listening = [wanted[inode] for inode in _open_sockets(view.path("/proc") / pid / "fd") if inode in wanted]
+        if listening:
+            found[int(pid)] = listening
+    return found
+
+
+def _open_sockets(directory: Path) -> Iterator[str]:
+    """The inodes of the sockets that a process has open; fewer if it is of another user, or ends."""
+    with suppress(OSError):
+        for name in os.listdir(directory):  # noqa: PTH208  Path.iterdir() makes an object of each
+            with suppress(OSError):
+                yield os.readlink(directory / name).removeprefix("socket:[").removesuffix("]")  # noqa: PTH115
+
+
+def _listening(table: str) -> Iterator[tuple[str, str]]:
+    """The inodes and paths of listening sockets in a table of the kernel's: /proc/net/unix."""
+    for line in table.splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[3] == _ACCEPTS:
+            yield words[6], words[7]
+
+
 def _entries(view: ExaminedNode) -> list[str]:
     directory = view.path("/proc")
     names = [path.name for path, _ in zip(directory.iterdir(), range(_MOST_PROCESSES), strict=False)]
@@ -83,6 +126,8 @@ def kubelet_configuration(view: ExaminedNode) -> KubeletConfiguration:
         for flag, key in (
             ("topology-manager-policy", "topologyManagerPolicy"),
             ("container-runtime-endpoint", "containerRuntimeEndpoint"),
+            ("cpu-manager-policy", "cpuManagerPolicy"),
+            ("memory-manager-policy", "memoryManagerPolicy"),
         ):
             if value := running[0].flag(flag):
                 settings[key] = value

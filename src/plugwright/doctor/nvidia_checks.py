@@ -8,13 +8,23 @@ from collections.abc import Iterator
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ON_THE_NODE, ExaminedNode
+from plugwright.doctor.node_processes import processes
 from plugwright.errors import NotVisible
 from plugwright.model import some
 
-__all__ = ["device_access", "device_numbers", "nvidia_gpus", "nvidia_module", "nvidia_nodes", "nvidia_versions"]
+__all__ = [
+    "device_access",
+    "device_numbers",
+    "nvidia_fabric",
+    "nvidia_gpus",
+    "nvidia_module",
+    "nvidia_nodes",
+    "nvidia_versions",
+]
 
 _PCI = "/sys/bus/pci/devices"
-_VENDOR, _DISPLAY = "0x10de", ("0x0300", "0x0302")
+_VENDOR, _DISPLAY, _BRIDGE = "0x10de", ("0x0300", "0x0302"), ("0x0680",)
+_FABRIC_MANAGER = "nv-fabricmanage"  # its name in /proc, which has 15 characters
 _DRIVER_GPUS = "/proc/driver/nvidia/gpus"
 _PARAMETERS = "/proc/driver/nvidia/params"
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
@@ -25,6 +35,7 @@ _ENOUGH = {
     "nvidia_vgpu_vfio",
 }  # of these modules beside `nvidia`; hosts of vGPUs have the second one only
 _CONTROL_MINOR = 255
+_FABRIC = 2  # fewest GPUs that need one
 _NONE = "no NVIDIA GPU on the PCI bus"
 _LOST = b"\xff\xff\xff\xff"  # read from a device that does not respond on the bus
 _MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
@@ -32,17 +43,26 @@ _MAKE_NODES = "nvidia-modprobe -c 0 -u && nvidia-smi"
 
 def _gpus(view: ExaminedNode) -> list[str]:
     """PCI addresses, without GPUs passed to virtual machines."""
-    found_gpus = []
+    return [address for address in _functions(view, _DISPLAY) if not _is_passed_through(view, address)]
+
+
+def _functions(view: ExaminedNode, classes: tuple[str, ...]) -> Iterator[str]:
+    """Addresses of NVIDIA's PCI functions of these classes."""
     for address in view.names(_PCI):
-        directory = f"{_PCI}/{address}"
-        if (view.read_if_there(f"{directory}/vendor") or "").strip() != _VENDOR:
+        if (view.read_if_there(f"{_PCI}/{address}/vendor") or "").strip() != _VENDOR:
             continue
-        if not (view.read_if_there(f"{directory}/class") or "").strip().startswith(_DISPLAY):
-            continue
-        driver = view.path(directory) / "driver"
-        if not driver.is_symlink() or driver.readlink().name != "vfio-pci":
-            found_gpus.append(address)
-    return found_gpus
+        if (view.read_if_there(f"{_PCI}/{address}/class") or "").strip().startswith(classes):
+            yield address
+
+
+def _is_passed_through(view: ExaminedNode, address: str) -> bool:
+    driver = view.path(f"{_PCI}/{address}") / "driver"
+    return driver.is_symlink() and driver.readlink().name == "vfio-pci"
+
+
+def _no_gpus(view: ExaminedNode) -> str:
+    others = len(list(_functions(view, _DISPLAY)))
+    return f"{_NONE} apart from {others} bound to vfio-pci, for virtual machines" if others else _NONE
 
 
 def _modules(view: ExaminedNode) -> set[str]:
@@ -64,7 +84,7 @@ def _need_driver(view: ExaminedNode) -> None:
 def nvidia_module(view: ExaminedNode) -> DoctorCheck:
     name, gpus = "nvidia-module", _gpus(view)
     if not gpus:
-        return healthy(name, _NONE)
+        return healthy(name, _no_gpus(view))
     modules, version = _modules(view), _driver_version(view)
     if version is not None and "nvidia" in modules and not modules & _ENOUGH:
         why = "CUDA fails to initialise in every container (error 999)"
@@ -107,6 +127,23 @@ def _first_bytes(view: ExaminedNode, address: str) -> bytes:
             return file.read(4)
     except FileNotFoundError:
         return b""
+
+
+def nvidia_fabric(view: ExaminedNode) -> DoctorCheck:
+    """GPUs behind NVSwitches need the fabric manager, which sets up the links between them."""
+    name, gpus, switches = "nvidia-fabric", _gpus(view), list(_functions(view, _BRIDGE))
+    if len(gpus) < _FABRIC or not switches:
+        return healthy(name, "no NVSwitch between GPUs")
+    view.need_node()
+    _need_driver(view)
+    if not processes(view, _FABRIC_MANAGER):
+        return found(
+            name,
+            f"{len(gpus)} GPUs behind {len(switches)} NVSwitches, and no fabric manager runs",
+            "CUDA fails to initialise in every container (error 802, system not yet initialized)",
+            "install the fabric manager of the driver's version; systemctl enable --now nvidia-fabricmanager",
+        )
+    return healthy(name, f"the fabric manager runs for {len(switches)} NVSwitches")
 
 
 def nvidia_versions(view: ExaminedNode) -> DoctorCheck:

@@ -23,7 +23,7 @@ from plugwright.protocol import transport, wire_format
 from plugwright.sdk import cdi
 from plugwright.text import clean
 
-__all__ = ["container_runtime", "runtime_cdi"]
+__all__ = ["container_runtime", "runtime_cdi", "runtime_programs"]
 
 _SOCKETS = ("/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/var/run/crio/crio.sock")
 _CONTAINERD_FILE = "/etc/containerd/config.toml"
@@ -54,6 +54,11 @@ def container_runtime(view: ExaminedNode) -> DoctorCheck:
     name, why = "container-runtime", "the kubelet cannot start containers, and its node is NotReady"
     view.need_node()
     endpoint = _endpoint(view)
+    if (not endpoint or "containerd" in endpoint) and (problem := _file_problem(view)):
+        fix = f"correct {_CONTAINERD_FILE}, then systemctl restart containerd; journalctl -u containerd -n 50"
+        return found(
+            name, f"{_CONTAINERD_FILE} is not TOML: {problem}", f"containerd does not start with it: {why}", fix
+        )
     sockets = [endpoint] if endpoint else [path for path in _SOCKETS if view.path(path).is_socket()]
     problems = {path: _silence(view, path) for path in sockets}
     if working := next((path for path, problem in problems.items() if not problem), None):
@@ -84,10 +89,58 @@ def _silence(view: ExaminedNode, socket: str) -> str:
     return ""
 
 
+def _file_problem(view: ExaminedNode) -> str:
+    """Why containerd's configuration cannot be parsed; empty if it can, or does not exist."""
+    try:
+        tomllib.loads(view.read_if_there(_CONTAINERD_FILE) or "")
+    except tomllib.TOMLDecodeError as error:
+        return str(error)
+    return ""
+
+
 def _disabled_plugin(view: ExaminedNode) -> str | None:
     text = view.read_if_there(_CONTAINERD_FILE)
     disabled = () if text is None else _texts(_toml(text).get("disabled_plugins")) or ()
     return next((plugin for plugin in disabled if plugin in _DISABLED), None)
+
+
+def runtime_programs(view: ExaminedNode) -> DoctorCheck:
+    """The programs of the runtimes that RuntimeClasses name, such as `nvidia-container-runtime`."""
+    name = "runtime-programs"
+    view.need_node()
+    programs = dict(_programs(view))
+    missing = {handler: path for handler, path in programs.items() if not view.exists(path)}
+    if missing:
+        return found(
+            name,
+            some([f"the runtime {handler} is {path}, which does not exist" for handler, path in missing.items()]),
+            "pods with its RuntimeClass, or all pods if it is the default, stay in ContainerCreating",
+            "install it (NVIDIA's: nvidia-container-toolkit), or remove it from the configuration of the runtime; then "
+            "restart the container runtime",
+        )
+    return healthy(name, f"{len(programs)} programs of container runtimes exist")
+
+
+def _programs(view: ExaminedNode) -> Iterator[tuple[str, str]]:
+    """Handlers with the absolute paths of their programs, in the configuration of containerd or CRI-O."""
+    main = _toml(view.read_if_there(_CONTAINERD_FILE) or "")
+    imported = [_toml(view.read_if_there(path) or "") for path in _imports(view, main)]
+    tables = [
+        _member(_member(_member(_member(content, "plugins"), plugin), "containerd"), "runtimes")
+        for content in (main, *imported)
+        for plugin in _CRI_PLUGINS
+    ]
+    settings = {handler: _member(_member(table, handler), "options") for table in tables for handler in table}
+    yield from _paths({handler: options.get("BinaryName") for handler, options in settings.items()})
+    for text in _crio_texts(view):
+        table = _member(_member(_member(_toml(text), "crio"), "runtime"), "runtimes")
+        yield from _paths({handler: _member(table, handler).get("runtime_path") for handler in table})
+
+
+def _paths(programs: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for handler, path in programs.items():
+        if isinstance(path, str) and path.startswith("/"):
+            yield handler, path
 
 
 def runtime_cdi(view: ExaminedNode) -> DoctorCheck:
@@ -197,15 +250,19 @@ async def _asked(socket: Path) -> CdiSupport:
 def _from_files(view: ExaminedNode) -> CdiSupport | None:
     if (text := view.read_if_there(_CONTAINERD_FILE)) is not None:
         return _containerd(view, text)
-    file, directory = _CRIO_FILES
-    texts = [view.read_if_there(file), *(view.read_if_there(f"{directory}/{name}") for name in view.names(directory))]
     settings = None
-    for crio in filter(None, texts):
+    for crio in _crio_texts(view):
         content = _member(_toml(crio), "crio")
         directories = _texts(_member(content, "runtime").get("cdi_spec_dirs"))
         before = settings.directories if settings is not None else None
         settings = CdiSupport("cri-o", directories=before if directories is None else directories)
     return settings
+
+
+def _crio_texts(view: ExaminedNode) -> list[str]:
+    file, directory = _CRIO_FILES
+    texts = [view.read_if_there(file), *(view.read_if_there(f"{directory}/{name}") for name in view.names(directory))]
+    return [text for text in texts if text]
 
 
 def _containerd(view: ExaminedNode, text: str) -> CdiSupport:

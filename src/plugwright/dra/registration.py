@@ -34,6 +34,7 @@ from plugwright.system.concurrency import Backoff, first
 from plugwright.system.inotify import Directory
 from plugwright.system.latest import InProgress, Latest
 from plugwright.system.sockets import SocketFile
+from plugwright.text import clean
 
 __all__ = ["DriverRegistration", "DriverServices", "DriverSockets", "RunningCalls"]
 
@@ -146,8 +147,11 @@ class RunningCalls:
             outcome = "cancelled"
             raise
         else:
-            has_errors = isinstance(result, Mapping) and any(isinstance(one, str) and one for one in result.values())
-            outcome = "failed" if has_errors else "ok"
+            errors = result.values() if isinstance(result, Mapping) else ()
+            outcome = "ok"
+            if problem := next((error for error in errors if isinstance(error, str) and error), ""):
+                outcome = "failed"
+                self._metrics.note_failure(method, clean(problem))
             return result
         finally:
             self._running.end()

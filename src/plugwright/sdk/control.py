@@ -212,6 +212,7 @@ def _resource(runtime: ResourceRuntime, holdings: Holdings, rivals: Mapping[str,
         restarts=runtime.service.metrics.restarts,
         held=runtime.removed_devices.unreadable.value,
         stuck=runtime.stuck,
+        failures=dict(runtime.service.metrics.failures),
         discovery=runtime.discovery.failing.value
         or ("" if runtime.is_idle else idle or runtime.inventory.unconfirmed.value),
         empty=runtime.discovery.empty.value,

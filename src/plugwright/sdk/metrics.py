@@ -1,5 +1,6 @@
 """Counters of one resource, for `status` and for `prometheus`."""
 
+import time
 from collections import Counter
 
 from plugwright.system.histogram import Histogram
@@ -14,6 +15,7 @@ class ResourceMetrics:
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()  # (method, outcome)
+        self.failures: dict[str, tuple[float, str]] = {}  # by method: time and reason, until a call succeeds
         self.durations: dict[str, Histogram] = {}
         self.registrations: Counter[str] = Counter()  # by outcome
         self.discovery_failures = 0
@@ -21,9 +23,15 @@ class ResourceMetrics:
         self.restarts = 0  # of a failed part: discovery, registration, removed devices
         self.abandoned = 0  # discover() calls that did not end when they were cancelled
 
+    def note_failure(self, method: str, reason: str) -> None:
+        """Keeps the reason of a failed call until a call of this method succeeds."""
+        self.failures[method] = time.time(), reason
+
     def count_call(self, method: str, outcome: str, seconds: float) -> None:
         """Counts one call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
         self.calls[method, outcome] += 1
+        if self.failures and outcome == "ok":
+            self.failures.pop(method, None)
         durations = self.durations.get(method)
         if durations is None:
             durations = self.durations[method] = Histogram(BUCKETS)

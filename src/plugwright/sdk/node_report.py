@@ -14,6 +14,7 @@ import msgspec
 from plugwright.sdk.history_events import HistoryEvent
 
 __all__ = [
+    "CallFailureReport",
     "ConfigReport",
     "CordonReport",
     "DaemonReport",
@@ -210,6 +211,13 @@ class DriverReport(_Part, frozen=True, kw_only=True):
     leaving: tuple[str, ...] = ()  # claims that must end before the device plugin API gets their devices
 
 
+class CallFailureReport(_Part, frozen=True, kw_only=True):
+    """A call of the kubelet that failed, after which no call of its method has succeeded."""
+
+    time: datetime
+    reason: str
+
+
 class ResourceReport(_Part, frozen=True, kw_only=True):
     name: str
     serve: str  # device-plugin, dra or both
@@ -231,6 +239,7 @@ class ResourceReport(_Part, frozen=True, kw_only=True):
     shortfall_code: str = ""  # missing, unexpected, other-model, fewer-than-before or driver-missing
     refused: str = ""  # why the latest list was rejected
     stuck: Mapping[str, int] = {}  # hung threads by plugin method
+    failures: Mapping[str, CallFailureReport] = {}  # by method: the kubelet's latest call, if it failed
     simulates: tuple[str, ...] = ()  # commands of the plugin that make simulated devices fail, recover and so on
     driver: DriverReport | None = None
     devices: tuple[DeviceReport, ...] = ()

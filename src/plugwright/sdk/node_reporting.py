@@ -13,6 +13,7 @@ from plugwright.model import Device
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings
 from plugwright.sdk.node_report import (
+    CallFailureReport,
     ConfigReport,
     CordonReport,
     DaemonReport,
@@ -160,6 +161,10 @@ def _resource(
         shortfall_code=resource["shortfall_code"],
         refused=resource["refused"],
         stuck=resource["stuck"],
+        failures={
+            method: CallFailureReport(time=_time(time), reason=reason)
+            for method, (time, reason) in resource["failures"].items()
+        },
         simulates=runtime.service.plugin.simulates if runtime is not None else (),
         driver=_driver(driver) if driver is not None else None,
         devices=tuple(_devices(resource, runtime, holdings)),

@@ -151,6 +151,8 @@ class PluginService:
         except PlugwrightError as error:
             if isinstance(error, ProtocolError):
                 outcome = "refused"
+            else:
+                self.metrics.note_failure(method, clean(error))
             raise
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "cancelled"
@@ -159,6 +161,7 @@ class PluginService:
             facts = {"resource": self._inventory.resource, "method": method, "error": clean(error)}
             logger.exception("call of the kubelet failed", extra=facts)
             text = f"{method} of {self._inventory.resource} failed: {type(error).__name__}: {clean(error)}"
+            self.metrics.note_failure(method, text)
             raise PlugwrightError(text) from error
         else:
             outcome = "ok"

@@ -91,6 +91,7 @@ class ResourceStatus(TypedDict):
     restarts: int
     held: str  # why the devices that pods hold cannot be read, empty if they can
     stuck: dict[str, int]  # threads that hang in the plugin, by method
+    failures: dict[str, tuple[float, str]]  # by method: time and reason of the kubelet's latest call, if it failed
     discovery: str  # why discover() fails, empty if it does not
     empty: str  # why the latest list has no device, if the plugin knows
     expected: str  # how many devices the operator's file expects, empty if it does not specify that
