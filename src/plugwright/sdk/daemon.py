@@ -130,7 +130,8 @@ class ResourceRuntime:
 
     async def run(self) -> None:
         try:
-            await self.ownership.acquire()
+            if await self.ownership.acquire():
+                self.ledger.take_over()
             await self._serve()
         finally:
             self.service.flush()

@@ -40,10 +40,15 @@ _FORMAT = JsonFormat(Memory, 1, indent=None)
 
 
 class OfferMemory:
-    """Keeps nothing without a state directory. `is_written` is False until the present offers are on disk."""
+    """Keeps nothing without a state directory. `is_written` is False until the present offers are on disk.
+
+    `outdated` are earlier offers that are still on disk because the present ones cannot be written: the next run would
+    trust them.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.is_written = Latest(value=True)
+        self.outdated: Memory | None = None
         self.directory: Path | None = None
         self._file: StateFile[Memory] | None = None
         self._earlier: Path | None = None
@@ -76,25 +81,29 @@ class OfferMemory:
             logger.warning("how devices were last offered is not known", extra=facts)
             return None
 
-    async def write(self, memory: Memory) -> None:
-        """Returns when the memory is on disk or cannot be written: allocations do not wait for a broken disk."""
+    async def write(self, memory: Memory) -> bool:
+        """Returns whether the memory is on disk; does not wait for a broken disk."""
         file = self._file
         async with self._turn:  # an earlier memory must not replace a later one
-            await self._replace(file, memory)
+            return await self._replace(file, memory)
 
-    async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> None:
+    async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> bool:
+        is_written = True
         if file is not None and memory != self._on_disk:
             self.is_written.publish_if_changed(value=False)
             losses = self._losses
             try:
                 await self._disk.run(lambda: self._write(file, memory))
                 self._on_disk = memory if self._losses == losses else None  # lost meanwhile: it is written again
+                self.outdated = None
                 self._problems.recovered(_DIRECTORY)
             except (OSError, PlugwrightError) as error:
                 facts = {"path": str(file.path), "error": clean(error)}
                 text = "how devices are offered cannot be written"
                 self._problems.error(text, clean(error), key=_DIRECTORY, extra=facts)
+                is_written, self.outdated = False, self._on_disk
         self.is_written.publish_if_changed(value=True)
+        return is_written
 
     def others(self) -> Mapping[str, Memory]:
         """The memories of other releases, by release; an unreadable file is logged once and omitted. Blocks."""
