@@ -241,7 +241,13 @@ class Daemon:
         self.ledger = Ledger(settings, self._resend_one)
         self.ledger.changed.subscribe(self._compare_holders)
         self._audit = AllocationAudit(self.ledger, settings.timeouts.audit)
-        self.rivals = Rivals(self.ledger.checkpoint, paths.device_plugins, self._listed, settings.timeouts.holders)
+        self.rivals = Rivals(
+            self.ledger.checkpoint,
+            paths.device_plugins,
+            self._listed,
+            settings.timeouts.holders,
+            self.ledger.memory.may_have_sibling,
+        )
         self.rivals.found.subscribe(self._publish_change)
         self.hung = Latest[tuple[HungCall, ...]](())  # blocking calls of every kind, on this event loop
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -148,6 +148,11 @@ class OfferMemory:
         self._problems.recovered(path)
         return known[1]
 
+    def may_have_sibling(self) -> bool:
+        """Whether another process of the release can be running; without a state directory that is not known."""
+        own = self._file
+        return own is None or any(path != own.path and _is_taken(path) for path in self._paths())
+
     def close(self) -> None:
         """Another process of the release may continue the file."""
         if self._lock is not None:
@@ -189,18 +194,22 @@ class OfferMemory:
         self.close()
         with suppress(OSError):  # without a lock, as on a read-only disk, all processes have the first file
             self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        first = self.directory / f"{self._name}.json"
-        for path in (first, *(first.with_stem(f"{self._name}{SIBLING}{n}") for n in range(1, _MOST_PROCESSES))):
+        for path in self._paths():
             self._lock = _locked(path)
             if self._lock is not None:
                 return path
-        return first
+        return self._paths()[0]
+
+    def _paths(self) -> list[Path]:
+        assert self.directory is not None
+        first = self.directory / f"{self._name}.json"
+        return [first, *(first.with_stem(f"{self._name}{SIBLING}{n}") for n in range(1, _MOST_PROCESSES))]
 
 
 def _locked(path: Path) -> int | None:
     """The descriptor of the lock of a process's file; None if another process has it, or it cannot be locked."""
     try:
-        descriptor = os.open(path.with_name(f".{path.stem}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:
@@ -209,6 +218,14 @@ def _locked(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.lock")
+
+
+def _is_taken(path: Path) -> bool:
+    return _lock_of(path).exists() and not _is_free(path)
 
 
 def _is_free(path: Path) -> bool:
