@@ -86,6 +86,18 @@ async def test_an_allocation_that_another_plugin_answers_is_reported(
             assert rivals(daemon) == "the kubelet has allocated devices without asking this daemon"
 
 
+async def test_a_daemon_of_ours_with_another_node_directory_is_reported(
+    root: Path, settings: Settings, tmp_path: Path
+) -> None:
+    async with Kubelet(root, KubeletSettings(timing=QUICK)) as kubelet, AsyncExitStack() as stack:
+        daemon = await ours(stack, replace(settings, release="fleet/first", state_dir=tmp_path / "first"))
+        await kubelet.allocatable(RESOURCE, 4)
+        other = replace(settings, release="fleet/second", state_dir=tmp_path / "second")
+        await stack.enter_async_context(serving(Mock(RESOURCE, MockOptions(count=2, seed="other")), settings=other))
+        async with asyncio.timeout(LIMIT):
+            await daemon.changed.until(lambda: "not listed here" in rivals(daemon))
+
+
 async def test_a_daemon_alone_has_no_rival(root: Path, settings: Settings) -> None:
     async with Kubelet(root, KubeletSettings(timing=QUICK)) as kubelet, AsyncExitStack() as stack:
         daemon = await ours(stack, settings)

@@ -123,7 +123,8 @@ class ResourceRuntime:
 
     async def run(self) -> None:
         try:
-            await self.ownership.acquire()
+            if await self.ownership.acquire():
+                self.ledger.take_over()
             await self._serve()
         finally:
             self.service.flush()
@@ -234,7 +235,13 @@ class Daemon:
         self.ledger = Ledger(settings, self._resend_one)
         self.ledger.changed.subscribe(self._compare_holders)
         self._audit = AllocationAudit(self.ledger, settings.timeouts.audit)
-        self.rivals = Rivals(self.ledger.checkpoint, paths.device_plugins, self._listed, settings.timeouts.holders)
+        self.rivals = Rivals(
+            self.ledger.checkpoint,
+            paths.device_plugins,
+            self._listed,
+            settings.timeouts.holders,
+            self.ledger.memory.may_have_sibling,
+        )
         self.rivals.found.subscribe(self.changed.notify)
         self.hung = Latest[tuple[HungCall, ...]](())  # blocking calls of every kind, on this event loop
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -123,8 +123,11 @@ class Ownership:
             own = Owner(settings.release, boot_id(), settings.pod_uid, os.getpid(), round(time.time(), 3))
             self._lock = OwnerLock(owner_file(directory, resource), own)
 
-    async def acquire(self) -> None:
-        """Returns when this daemon owns the resource. If the lock cannot be used, the resource is served without it."""
+    async def acquire(self) -> bool:
+        """Returns when this daemon owns the resource: whether another process owned it before.
+
+        If the lock cannot be used, the resource is served without it.
+        """
         lock, retry = self._lock, Backoff(*_RETRY)
         while lock is not None:
             try:
@@ -137,9 +140,11 @@ class Ownership:
                 break
             self._wait_for(owner)
             await asyncio.sleep(retry.delay())
-        if self.owner.value:
+        was_owned = bool(self.owner.value)
+        if was_owned:
             logger.info("resource taken over", extra={"resource": self.resource, "from": self.owner.value})
         self.owner.publish_if_changed("")
+        return was_owned
 
     def close(self) -> None:
         """Lets other daemons serve the resource."""

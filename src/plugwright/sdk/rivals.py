@@ -5,7 +5,8 @@ replaces the other (2.22). No message reports that. The kubelet's checkpoint, wr
 allocation (4.31), shows it by two signs: devices that this daemon never listed, and an allocation that it never
 answered.
 
-A newer pod of the same release is not a rival: its socket is named after this resource.
+A newer pod of the same release is not a rival: its socket is named after this resource, and its memory of offers is
+locked. A plugwright daemon with another node directory is one.
 """
 
 import asyncio
@@ -49,6 +50,7 @@ class Rivals:
     """`found` contains the evidence of a rival by resource; `served` returns the resources whose lists the kubelet has.
 
     A comparison begins `settle` seconds after a change: a kubelet that starts many pods writes its checkpoint for each.
+    `may_overlap` returns whether another process of the release can be serving too.
     """
 
     def __init__(
@@ -57,11 +59,12 @@ class Rivals:
         directory: Path,
         served: Callable[[], Mapping[str, RegisteredResource]],
         settle: float,
+        may_overlap: Callable[[], bool],
     ) -> None:
         self.found: Latest[Mapping[str, str]] = Latest({})
         self.compared = Signal()
         self._checkpoint, self._directory, self._served = checkpoint, Directory(directory), served
-        self._settle = settle
+        self._settle, self._may_overlap = settle, may_overlap
         self._seen: dict[str, _Seen] = {}
 
     async def run(self) -> None:
@@ -80,7 +83,8 @@ class Rivals:
         for resource, own in served.items():
             stored = [entry for entry in content.entries if entry.resource == resource]
             text = self._compare(resource, own, set(content.registered.get(resource) or ()), stored)
-            if text and not other_sockets(self._directory.path, resource, own.endpoint):
+            is_ours = other_sockets(self._directory.path, resource, own.endpoint) and self._may_overlap()
+            if text and not is_ours:
                 found[resource] = text
         self._seen = {resource: seen for resource, seen in self._seen.items() if resource in served}
         for resource, text in found.items():

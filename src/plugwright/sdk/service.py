@@ -108,7 +108,7 @@ class PluginService:
             device_ids = [device.id for devices in requests for device in devices]
             if ledger is not None and (
                 ledger.refusals(self._inventory.resource, device_ids)
-                or ledger.is_shared(self._inventory.resource, device_ids)
+                or ledger.must_confirm(self._inventory.resource, device_ids)
             ):
                 return None
             answer = self._answer_at_hand(plugin, requests)
@@ -231,7 +231,7 @@ class PluginService:
         try:
             if not ledger.memory.is_written.value:
                 await ledger.remembered()
-            if ledger.is_shared(self._inventory.resource, device_ids) and (
+            if ledger.must_confirm(self._inventory.resource, device_ids) and (
                 refusals := await ledger.confirm(self._inventory.resource, device_ids)
             ):
                 raise UnhealthyDevice(self._inventory.resource, refusals)

@@ -190,11 +190,15 @@ def _create(path: Path, prefix: str, calls: FileCalls) -> tuple[int, str]:
     """A new file with a lock on it."""
     while True:
         temporary = str(path.with_name(f"{prefix}{int.from_bytes(os.urandom(4))}"))
-        with suppress(FileExistsError):
+        try:
             descriptor = calls.open(temporary, _CREATE, _PRIVATE)
-            if _lock(descriptor):
-                return descriptor, temporary
-            os.close(descriptor)
+        except FileExistsError:
+            continue
+        except OSError as error:  # with the name of the file, the same for each attempt
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if _lock(descriptor):
+            return descriptor, temporary
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -252,6 +252,7 @@ class Node:
         for resource in kept if not self.rules.keeps_offers else ():
             release.book.withdraw(resource)
         release.sides = {name: side for name, side in release.sides.items() if name[0] not in stopped}
+        release.split = release.split if any(api is BOTH for api, _ in after.values()) else None
         release.next_config = after
         release.config = {resource: before[resource] if resource in kept else after[resource] for resource in after}
         if self.rules.keeps_offers:
@@ -340,6 +341,8 @@ class Node:
             book.fail(HoldingSource.POD_RESOURCES, "unreadable")
         book.settle()
         self.decide_sides(release)
+        for resource, (_, devices) in release.config.items():
+            book.closed(resource, {device.id: device for device in devices})
         self.store_memory(release)
 
     def read_files(self, release: Release) -> None:

@@ -18,8 +18,13 @@ from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.control import report, unready
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger
+from plugwright.sdk.holdings.offers import OfferMemory
+from plugwright.sdk.holdings.overlaps import Name, Offer
+from plugwright.sdk.holdings.records import Memory, PodRecord, ServedResource
+from plugwright.sdk.serve_settings import ServeMode
 from plugwright.testing import pod_requesting, running
 
 __all__ = ["paths"]
@@ -96,6 +101,89 @@ async def test_a_changed_offer_waits_for_unreadable_sources_and_is_decided_again
         await until(daemon, SHARED, "a::0", lambda device: f"({WHOLE}) until it ends" in device.reason)
         assert not [line for line in unready(daemon) if "devices wait" in line]
         assert report(daemon)["waiting"] == {}
+
+
+async def test_an_answer_that_the_kubelet_stores_after_a_restart_closes_its_hardware(
+    kubelet: ObservedKubelet, kept: Settings, tmp_path: Path
+) -> None:
+    """The kubelet stores an answer after those for the other resources of the container (3.45)."""
+    slow = Slow("example.com/slow", Device("s"))
+    async with serving(slow, settings=replace(kept, state_dir=tmp_path / "other")):
+        async with serving(whole("a"), settings=kept):
+            await kubelet.endpoint(WHOLE, count=1)
+            await kubelet.endpoint(slow.resource, count=1)
+            admitting = asyncio.create_task(
+                kubelet.kubelet.admit(pod_requesting({WHOLE: 1, slow.resource: 1}, name="g4"))
+            )
+            await slow.called.wait()
+        async with serving(shares("a"), settings=kept) as daemon:
+            await kubelet.endpoint(SHARED, count=2)
+            slow.go_on.set()
+            await admitting
+            with pytest.raises(PodRefused):
+                await kubelet.kubelet.admit(pod_requesting({SHARED: 1}))
+            await until(daemon, SHARED, "a::0", lambda device: f"({WHOLE}) until it ends" in device.reason)
+
+
+def test_a_changed_offer_is_confirmed_until_a_checkpoint_is_later_than_the_run_before() -> None:
+    now = [100.0]
+    book = Book(Memory({}, (Offer((WHOLE, "slot-1"), ("a",)),)), clock=lambda: now[0])
+    book.take_checkpoint({}, 90.0)
+    book.take_claims((), are_complete=True)
+    book.settle()
+    assert_confirmed(book, {(WHOLE, "slot-1"): (PodRecord("uid", "main"),)})
+    book.withdraw(SHARED)
+    now[0] = 120.0
+    book.take_over()
+    assert_confirmed(book, {})
+
+
+def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -> None:
+    """The next checkpoint, which contains `stored`, decides about a share of the card."""
+    listed = {"a::0": Device("a::0", physical=("a",), sharing="x")}
+    book.take_checkpoint({}, 95.0)
+    book.offer(SHARED, listed, ServedResource(ServeMode.DEVICE_PLUGIN, "driver"))
+    assert not book.closed(SHARED, listed)
+    assert book.is_doubtful(SHARED, listed)
+    book.fail(HoldingSource.CHECKPOINT, "unreadable")
+    assert "unreadable" in book.conflicts(SHARED, listed, book.offers)["a::0"]
+    book.take_checkpoint(stored, 130.0)
+    book.settle()
+    assert not book.is_doubtful(SHARED, listed)
+    assert len(book.conflicts(SHARED, listed, book.offers)) == len(stored)
+
+
+async def test_an_offer_that_cannot_be_recorded_is_closed_while_an_earlier_one_is_on_disk(
+    kubelet: ObservedKubelet, kept: Settings
+) -> None:
+    """The next run would take a card held as a share for one that is held whole."""
+    async with serving(whole("a", "b"), settings=kept) as daemon:
+        await kubelet.endpoint(WHOLE, count=2)
+        ledger, earlier = daemon.ledger, Offer((WHOLE, "a"), ("a", "pci-a"))
+        ledger.memory.outdated = Memory(offers=(earlier,))
+        ledger.changed.notify()
+        await until(daemon, WHOLE, "b", lambda device: "cannot be written" in device.reason)
+        assert (await devices(daemon, WHOLE))["a"].healthy
+        assert "b: its offer cannot be written" in report(daemon)["waiting"][WHOLE]
+        assert ledger.must_confirm(WHOLE, ["a"])
+        assert list(await ledger.confirm(WHOLE, ["a", "b"])) == ["b"]
+        ledger.memory.outdated = None
+        ledger.changed.notify()
+        await until(daemon, WHOLE, "b", lambda device: device.healthy)
+
+
+async def test_offers_on_disk_are_outdated_while_later_ones_cannot_be_written(kept: Settings) -> None:
+    memory, (earlier, later) = OfferMemory(kept), (Memory(), Memory(claimed=((WHOLE, "a"),)))
+    assert memory.directory is not None
+    path = memory.directory / "plugwright.json"
+    assert await memory.write(earlier)
+    path.unlink()
+    path.mkdir()
+    assert not await memory.write(later)
+    assert memory.outdated == earlier
+    path.rmdir()
+    assert await memory.write(later)
+    assert memory.outdated is None
 
 
 async def test_an_unchanged_offer_is_open_whatever_can_be_read(kubelet: ObservedKubelet, kept: Settings) -> None:

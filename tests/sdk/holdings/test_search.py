@@ -114,25 +114,25 @@ class OpenBesideNeighbours(Book):
 
 
 GUARDS = {
-    "an unreadable checkpoint is unknown": (Rules(CheckpointAssumedReadable), 2001),
+    "an unreadable checkpoint is unknown": (Rules(CheckpointAssumedReadable), 9001),
     "claims that no source accounts for are unknown": (Rules(ClaimsAssumedKnown), 40801),
     "a changed offer waits for the sources": (Rules(ChangedOffersOpen), 801),
-    "a lost memory counts as changed": (Rules(LostMemoryIgnored), 117801),
+    "a lost memory counts as changed": (Rules(LostMemoryIgnored), 1563001),
     "a held device closes those that overlap it": (Rules(HoldsIgnored), 401),
     "Allocate is refused for what overlaps a held device": (Rules(AllocateUnchecked), 5001),
     "an answered Allocate counts until a checkpoint shows otherwise": (Rules(AnsweredForgotten), 6001),
     "a claim closes its device in the other API": (Rules(ClaimsIgnored), 26401),
-    "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 3001),
+    "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 1801),
     "an offer is compared with those of earlier runs": (Rules(EarlierOffersIgnored), 4801),
     "pods are not listed while an Allocate is open": (Rules(lists_while_open=True), 3601),
     "what another release offers is known": (Rules(NeighboursIgnored), 1201),
     "a release says what it is giving out": (Rules(GivenUnsaid), 15201),
     "a release says what its claims hold": (Rules(ClaimedUnsaid), 5051400),
-    "what another release offers too is closed while a source is missing": (Rules(OpenBesideNeighbours), 44801),
-    "an Allocate is decided again when it is recorded": (Rules(confirms_allocate=False), 16201),
+    "what another release offers too is closed while a source is missing": (Rules(OpenBesideNeighbours), 21201),
+    "an Allocate is decided again when it is recorded": (Rules(confirms_allocate=False), 21201),
     "a claim is decided again when it is recorded": (Rules(confirms_claims=False), 43001),
     "sources are read again for that": (Rules(reads_again=False), 28801),
-    "a list counts as offered until another one follows": (Rules(keeps_offers=False), 6801),
+    "a list counts as offered until another one follows": (Rules(keeps_offers=False), 1801),
     "a device of both APIs is on one side": (Rules(arbitrates=False), 401),
 }
 

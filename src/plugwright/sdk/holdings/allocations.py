@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import Given
 
-__all__ = ["Allocations", "is_accounted_for", "outstanding"]
+__all__ = ["Allocations", "EarlierRun", "is_accounted_for", "outstanding"]
 
 _STORED_LATE = 5.0  # seconds; a checkpoint written this long after an answer to Allocate contains it, if any will
 _LONGEST_CALL = 60.0  # seconds; every call of Allocate has ended by then
@@ -52,6 +52,29 @@ class Allocations:
         """The given-out devices among `names`, for the other releases on the node."""
         found = sorted(name for name in self.answered if name in names) if names else ()
         return tuple(Given(name, self.answered[name] + _LONGEST_CALL * (name in self.open)) for name in found)
+
+
+class EarlierRun:
+    """The allocations of the process that served before: the checkpoint can still miss the last ones.
+
+    The kubelet stores the answer to an Allocate only after all resources of the container are allocated, but it writes
+    its checkpoint after each device list (4.31): one that is later than this run accounts for them. `is_lost` if it is
+    not known what that process offered; `changed` are devices that it offered in another way.
+    """
+
+    def __init__(self, ended: float, *, is_lost: bool) -> None:
+        self.is_lost, self.changed = is_lost, set[Name]()
+        self._ended, self._written = ended, 0.0
+
+    @property
+    def is_accounted_for(self) -> bool:
+        return self._written > self._ended
+
+    def account(self, written: float) -> None:
+        """Takes the time at which the checkpoint was written."""
+        self._written = written
+        if self.is_accounted_for:
+            self.is_lost, self.changed = False, set()
 
 
 def outstanding(given: Mapping[Name, float], stored: Collection[Name], written: float) -> set[Name]:

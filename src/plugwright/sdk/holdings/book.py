@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
 from plugwright.sdk.driver_names import device_name
-from plugwright.sdk.holdings.allocations import Allocations, outstanding
+from plugwright.sdk.holdings.allocations import Allocations, EarlierRun, outstanding
 from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource, waiting_text
 from plugwright.sdk.holdings.neighbours import Neighbours
 from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
@@ -48,6 +48,7 @@ class Book:
         self._settled_apis: dict[str, ServeMode] = {}
         self._holds = HoldIndex()
         self._neighbours, self._written = Neighbours(), 0.0
+        self.earlier_run = EarlierRun(clock(), is_lost=memory is None)
         self._given: set[Name] = set()  # given out by other releases; no checkpoint accounts for them yet
         self._beside_neighbours: frozenset[Name] | None = None  # None: to be computed
         self._claimed: dict[Name, ClaimRecord] = {}
@@ -85,6 +86,10 @@ class Book:
         self._contended_offers = self._beside_neighbours = None
         self._find_holds()
 
+    def take_over(self) -> None:
+        """Another process has served a resource until now."""
+        self.earlier_run = EarlierRun(self._clock(), is_lost=True)
+
     # Sources.
 
     def fail(self, source: HoldingSource, reason: str) -> None:
@@ -97,6 +102,7 @@ class Book:
         self.unknown.pop(HoldingSource.CHECKPOINT, None)
         self.stored, self._written = stored, written
         self._allocations.account(stored, written)
+        self.earlier_run.account(written)
         self._find_given()
         self._find_holds()
 
@@ -137,6 +143,17 @@ class Book:
             missing.append(HoldingSource.POD_RESOURCES)
         return missing
 
+    @property
+    def waits_for_checkpoint(self) -> bool:
+        """Whether a new checkpoint could mean something although it contains the same records."""
+        is_unknown = HoldingSource.CHECKPOINT in self.unknown
+        return is_unknown or bool(self.allocated) or not self.earlier_run.is_accounted_for
+
+    def is_doubtful(self, resource: str, device_ids: Iterable[str]) -> bool:
+        """Whether an unknown allocation by the run before could exclude one of these devices."""
+        changed = self.earlier_run.changed
+        return bool(changed) and any((resource, device_id) in changed for device_id in device_ids)
+
     # Allocate.
 
     def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
@@ -166,7 +183,7 @@ class Book:
         for name in ((resource, device_id) for device_id in device_ids):
             if before.get(name) != self.offers.get(name):
                 found[name[1]] = _CHANGED
-            elif name in self.beside_neighbours and self.missing:
+            elif self.missing and (name in self.beside_neighbours or name in self.earlier_run.changed):
                 found[name[1]] = self._waiting_text()
             elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
                 found[name[1]] = hold.reason(name)
@@ -228,9 +245,10 @@ class Book:
         if self.missing:
             return
         self._is_lost, self._claimed_before = False, ()
-        self._remembered = {
-            name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
-        }
+        if self.earlier_run.is_accounted_for:
+            self._remembered = {
+                name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
+            }
         holding = {name[0] for name in held}
         self._apis = {key: api for key, api in self._apis.items() if key in self._served or key in holding}
         self._contended_offers = None
@@ -296,7 +314,8 @@ class Book:
             return resource, claim.device_id
         names = (*self._remembered, *self._neighbours.offers)
         known = [*self._listed.get(resource, ())]
-        known += [name[1] for name in names if name[0] == resource and name[1] != claim.device]
+        # A claim found before its resource was served is remembered under its driver.
+        known += [name[1] for name in names if name[0] in (resource, claim.driver) and name[1] != claim.device]
         # A device offered in another way, or never here, can have the name of its hardware.
         known += [name for offer in self.offers.values() for name in offer.physical]
         return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
@@ -320,8 +339,11 @@ class Book:
 
     def _settle(self, name: Name, offer: Offer | None) -> None:
         """Records that the offer is open. A held device stays remembered as it was when it was allocated."""
+        run = self.earlier_run
         if offer is not None and self._settled.get(name) != offer:
             self._settled[name] = offer
+            if not run.is_accounted_for and (run.is_lost or self._has_changed(name, offer)):
+                run.changed.add(name)
             if name not in self.held or self._remembered.get(name) in (
                 None,
                 guessed_offer(name),

@@ -47,6 +47,7 @@ _FRESH = 1.0  # seconds; a watcher of `status` can get ten reports in that time
 _FIRST_RETRY = 0.2  # seconds, while a source is missing
 _SETTLE = 0.01  # seconds
 _WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits until the memory of its offer is stored
+_UNRECORDED = Closed("its offer cannot be written to the state directory, which contains an earlier one", waits=True)
 _LOST = "how devices were offered before is not known yet"
 
 
@@ -94,7 +95,7 @@ class Ledger:
 
     def closed(self, resource: str, devices: Mapping[str, Device]) -> Mapping[str, Closed]:
         """The devices of a resource that must not be allocated, with the reasons."""
-        closed = self._book.closed(resource, devices)
+        closed = {**self._unrecorded(resource, devices), **self._book.closed(resource, devices)}
         if closed.keys() - self._closed.get(resource, {}).keys():
             self._to_read.notify()
         self._closed[resource] = closed
@@ -107,6 +108,10 @@ class Ledger:
         self.replace(resource)
         self._closed.pop(resource, None)
         self._notify()
+
+    def take_over(self) -> None:
+        """Another process has served a resource until now."""
+        self._book.take_over()
 
     def replace(self, resource: str) -> None:
         """Another plugin serves the resource. Its old list counts as offered until there is a new one."""
@@ -140,13 +145,34 @@ class Ledger:
         beside = self._book.beside_neighbours
         return bool(beside) and any((resource, device_id) in beside for device_id in device_ids)
 
+    def must_confirm(self, resource: str, device_ids: Collection[str]) -> bool:
+        """Whether only `confirm` shows that nothing else holds these devices."""
+        is_outdated = self.memory.outdated is not None
+        return is_outdated or self.is_shared(resource, device_ids) or self._book.is_doubtful(resource, device_ids)
+
+    def _unrecorded(self, resource: str, device_ids: Iterable[str]) -> dict[str, Closed]:
+        """The devices that the next run would take for another piece of hardware, or for another part of it."""
+        if (outdated := self.memory.outdated) is None:
+            return {}
+        names, offers = [(resource, device_id) for device_id in device_ids], self._book.offers
+        recorded = {offer.name: offer for offer in outdated.offers}
+        new = [name for name in names if name in offers and offers[name] != recorded.get(name)]
+        return {name[1]: _UNRECORDED for name in new if name not in self._book.stored}
+
     async def confirm(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
         """Why devices recorded as given out or claimed cannot be used, by id; empty if they can.
 
         For devices that another release offers too, first publishes what this release gives out and then reads the
-        others' files: of two releases that take one device simultaneously, at least one sees the other.
+        others' files: of two releases that take one device simultaneously, at least one sees the other. For changed
+        offers, reads the checkpoint again until it accounts for the allocations of the run before.
         """
         before = self._book.offers
+        if unrecorded := self._unrecorded(resource, device_ids):
+            return {device_id: reason.reason for device_id, reason in unrecorded.items()}
+        if self._book.is_doubtful(resource, device_ids):
+            with suppress(HoldersUnknown, FileNotFoundError):
+                await self.read_checkpoint()
+            self._decide()
         if self.is_shared(resource, device_ids):
             if (offers := self.offers) is None:
                 return dict.fromkeys(device_ids, _LOST)
@@ -214,7 +240,7 @@ class Ledger:
             if isinstance(error, FileNotFoundError):
                 raise
             raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error
-        if file.records != self._book.stored or self._book.allocated or HoldingSource.CHECKPOINT in self._book.unknown:
+        if file.records != self._book.stored or self._book.waits_for_checkpoint:
             self._book.take_checkpoint(file.records, file.written or self._clock())
         self._problems.recovered(HoldingSource.CHECKPOINT)
         return file
@@ -299,8 +325,13 @@ class Ledger:
 
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
-            if self._is_loaded and (offers := self.offers) is not None:
-                await self.memory.write(offers)
+            if not self._is_loaded or (offers := self.offers) is None:
+                continue
+            before, is_written = self.memory.outdated, await self.memory.write(offers)
+            if self.memory.outdated is not before:
+                self._notify()
+            if not is_written:
+                await asyncio.sleep(self._interval)  # an attempt changes the directory, which is watched
 
     async def _read(self, *, list_pods: bool) -> None:
         await self._read_files()

@@ -40,10 +40,15 @@ _FORMAT = JsonFormat(Memory, 1, indent=None)
 
 
 class OfferMemory:
-    """Keeps nothing without a state directory. `is_written` is False until the present offers are on disk."""
+    """Keeps nothing without a state directory. `is_written` is False until the present offers are on disk.
+
+    `outdated` are earlier offers that are still on disk because the present ones cannot be written: the next run would
+    trust them.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.is_written = Latest(value=True)
+        self.outdated: Memory | None = None
         self.directory: Path | None = None
         self._file: StateFile[Memory] | None = None
         self._earlier: Path | None = None
@@ -76,25 +81,29 @@ class OfferMemory:
             logger.warning("how devices were last offered is not known", extra=facts)
             return None
 
-    async def write(self, memory: Memory) -> None:
-        """Returns when the memory is on disk or cannot be written: allocations do not wait for a broken disk."""
+    async def write(self, memory: Memory) -> bool:
+        """Returns whether the memory is on disk; does not wait for a broken disk."""
         file = self._file
         async with self._turn:  # an earlier memory must not replace a later one
-            await self._replace(file, memory)
+            return await self._replace(file, memory)
 
-    async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> None:
+    async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> bool:
+        is_written = True
         if file is not None and memory != self._on_disk:
             self.is_written.publish_if_changed(value=False)
             losses = self._losses
             try:
                 await self._disk.run(lambda: self._write(file, memory))
                 self._on_disk = memory if self._losses == losses else None  # lost meanwhile: it is written again
+                self.outdated = None
                 self._problems.recovered(_DIRECTORY)
             except (OSError, PlugwrightError) as error:
                 facts = {"path": str(file.path), "error": clean(error)}
                 text = "how devices are offered cannot be written"
                 self._problems.error(text, clean(error), key=_DIRECTORY, extra=facts)
+                is_written, self.outdated = False, self._on_disk
         self.is_written.publish_if_changed(value=True)
+        return is_written
 
     def others(self) -> Mapping[str, Memory]:
         """The memories of other releases, by release; an unreadable file is logged once and omitted. Blocks."""
@@ -139,6 +148,11 @@ class OfferMemory:
         self._problems.recovered(path)
         return known[1]
 
+    def may_have_sibling(self) -> bool:
+        """Whether another process of the release can be running; without a state directory that is not known."""
+        own = self._file
+        return own is None or any(path != own.path and _is_taken(path) for path in self._paths())
+
     def close(self) -> None:
         """Another process of the release may continue the file."""
         if self._lock is not None:
@@ -180,18 +194,22 @@ class OfferMemory:
         self.close()
         with suppress(OSError):  # without a lock, as on a read-only disk, all processes have the first file
             self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        first = self.directory / f"{self._name}.json"
-        for path in (first, *(first.with_stem(f"{self._name}{SIBLING}{n}") for n in range(1, _MOST_PROCESSES))):
+        for path in self._paths():
             self._lock = _locked(path)
             if self._lock is not None:
                 return path
-        return first
+        return self._paths()[0]
+
+    def _paths(self) -> list[Path]:
+        assert self.directory is not None
+        first = self.directory / f"{self._name}.json"
+        return [first, *(first.with_stem(f"{self._name}{SIBLING}{n}") for n in range(1, _MOST_PROCESSES))]
 
 
 def _locked(path: Path) -> int | None:
     """The descriptor of the lock of a process's file; None if another process has it, or it cannot be locked."""
     try:
-        descriptor = os.open(path.with_name(f".{path.stem}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:
@@ -200,6 +218,14 @@ def _locked(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.lock")
+
+
+def _is_taken(path: Path) -> bool:
+    return _lock_of(path).exists() and not _is_free(path)
 
 
 def _is_free(path: Path) -> bool:
