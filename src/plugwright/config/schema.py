@@ -196,7 +196,9 @@ def _check_count(document: Document) -> None:
     """Before anything is read of the resources, which takes the longer the more there are."""
     resources = document.content.get("resources") if isinstance(document.content, dict) else None
     if isinstance(resources, list) and len(resources) > _MOST_RESOURCES:
-        raise document.error("$", f"must have at most {_MOST_RESOURCES:,} resources, got {len(resources):,}", "resources")
+        raise document.error(
+            "$", f"must have at most {_MOST_RESOURCES:,} resources, got {len(resources):,}", "resources"
+        )
 
 
 def _current(document: Document, index: int, content: dict[str, Any], former: Mapping[str, Former]) -> dict[str, Any]:
