@@ -140,6 +140,12 @@ async def test_a_bomb_of_aliases_is_refused(path: Path) -> None:
     assert refusal == "plugwright: plugwright.yaml: its aliases expand to more than 100,000 values\n"
 
 
+async def test_more_resources_than_a_daemon_can_serve_are_refused(path: Path) -> None:
+    many = "".join(f"\n- {{name: mock/r{number}, mock: {{}}}}" for number in range(5_000))
+    refusal = await refused_by_a_process(path, f"resources:{many}")
+    assert refusal == "plugwright: plugwright.yaml:1: must have at most 1,000 resources, got 5,000\n"
+
+
 async def test_nesting_that_would_fill_the_stack_is_refused(path: Path) -> None:
     for depth in (60, 100_000):
         refusal = await refused_by_a_process(path, "- " * depth)

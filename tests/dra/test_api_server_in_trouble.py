@@ -121,6 +121,7 @@ def warnings(caplog: pytest.LogCaptureFixture, reason: str) -> list[str]:
         (answering(200, [1, 2], watch=False), "must be a JSON object"),
         (answering(200, b"<html>Welcome to the proxy</html>"), "must be JSON"),
         (answering(410, GONE, watch=False), "too old"),
+        (answering(200, {"items": [NAMELESS] * 2001}, watch=False), "must list at most 2000 objects, got 2001"),
         (endless, "the pages of /apis/resource.k8s.io/v1/resourceslices must end"),
         (answering(200, {}, watch=True), "slices cannot be watched: a watch must yield changes"),
         (answering(200, {"type": "ADDED", "object": NAMELESS}, watch=True), "must be a ResourceSlice"),

@@ -215,7 +215,7 @@ async def test_a_change_without_end_is_read_up_to_the_limit(head: str) -> None:
         assert server.sent < LARGE.change + BUFFERS
 
 
-FEW = AnswerLimits(answer=4000, change=4000, values=100)
+FEW = AnswerLimits(answer=4000, change=4000, values=100, objects=10_000)
 
 
 async def test_an_answer_of_too_many_values_is_not_decoded() -> None:

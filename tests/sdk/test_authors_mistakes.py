@@ -5,6 +5,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,10 @@ DISCOVERED: dict[str, tuple[Callable[[], Any], str]] = {
     "returns a text": (lambda: "st0", "must yield lists of devices, got 'st0'"),
     "returns ids": (lambda: ["st0"], "must yield lists of devices, got 'st0' in a list"),
     "returns a device twice": (lambda: [Device("a"), Device("a")], "lists 'a' twice"),
+    "returns devices without end": (
+        lambda: iter([repeat(Device("a"))]),
+        r"discover\(\) must yield at most 300,000 devices in a list",
+    ),
 }
 
 

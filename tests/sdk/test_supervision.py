@@ -400,6 +400,25 @@ class Saboteur(Plugin):
         await asyncio.Event().wait()
 
 
+class Confused(Plugin):
+    """Its first list is none."""
+
+    resource = "example.com/confused"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield None  # type: ignore[misc]
+        await asyncio.Event().wait()
+
+
+async def test_a_resource_whose_first_list_is_refused_is_unready_with_the_reason(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    async with serving(Confused(), settings=settings) as daemon:
+        refused = await daemon.resource(Confused.resource).inventory.refused.until(bool)
+        assert refused == "discover() of example.com/confused must yield lists of devices, got None"
+        assert any(refused in line for line in control.unready(daemon))
+
+
 async def test_a_resource_whose_task_ends_is_unready_with_the_reason(
     kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 _DIGITS = 12
 _LARGEST = 2**20  # bytes; a ConfigMap cannot have more
+_MOST_RESOURCES = 1_000  # each is a socket, and is compared with all others
 
 
 _Pattern = Annotated[str, msgspec.Meta(min_length=1)]
@@ -178,6 +179,7 @@ def digest(content: bytes) -> str:
 
 def read(name: str, text: str, former: Mapping[str, Former] = ENTRY_KEYS) -> Config:
     document = parse(name, text)
+    _check_count(document)
     try:
         outline = document.convert(Outline)
         contents = [_current(document, index, content, former) for index, content in enumerate(outline.resources)]
@@ -188,6 +190,15 @@ def read(name: str, text: str, former: Mapping[str, Former] = ENTRY_KEYS) -> Con
 
         raise mistakes.with_others(document, error) from error
     return Config(document, file)
+
+
+def _check_count(document: Document) -> None:
+    """Before anything is read of the resources, which takes the longer the more there are."""
+    resources = document.content.get("resources") if isinstance(document.content, dict) else None
+    if isinstance(resources, list) and len(resources) > _MOST_RESOURCES:
+        raise document.error(
+            "$", f"must have at most {_MOST_RESOURCES:,} resources, got {len(resources):,}", "resources"
+        )
 
 
 def _current(document: Document, index: int, content: dict[str, Any], former: Mapping[str, Former]) -> dict[str, Any]:

@@ -35,17 +35,19 @@ Document = dict[str, Any]
 
 
 class AnswerLimits(msgspec.Struct, frozen=True):
-    """The most bytes of an answer and of one change in a watch, and the most JSON values in either."""
+    """The most bytes of an answer and of one change in a watch, JSON values in either, and objects of a list."""
 
     answer: int
     change: int
     values: int
+    objects: int
 
 
 # A page of 500 pods has some 10 MiB; etcd stores no object of more than 1.5 MiB by default.
-LARGE = AnswerLimits(answer=64 * 2**20, change=16 * 2**20, values=2**63)
-# For a daemon: a value takes up to 120 bytes when decoded. Slices, which it watches, are at most half as large.
-SMALL = AnswerLimits(answer=3 * 2**20, change=3 * 2**19, values=100_000)
+LARGE = AnswerLimits(answer=64 * 2**20, change=16 * 2**20, values=2**63, objects=2**63)
+# For a daemon: a value takes up to 120 bytes when decoded. It lists and watches only the slices of one driver on one
+# node, which are at most half as large; 2,000 of them have 128,000 devices.
+SMALL = AnswerLimits(answer=3 * 2**20, change=3 * 2**19, values=100_000, objects=2_000)
 _REFUSAL_LIMIT = 2**16  # bytes that are read of a refusal
 _CHUNK = 2**16
 _FEWER = 8  # times as few objects in a page, if one is too large

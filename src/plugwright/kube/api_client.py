@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from plugwright.errors import CallUnfinished, MessageTooLarge, PeerGone, PeerRefused
+from plugwright.errors import CallUnfinished, MalformedMessage, MessageTooLarge, PeerGone, PeerRefused
 from plugwright.kube.access import SERVICE_ACCOUNT, ClusterAccess
 from plugwright.kube.answers import LARGE, AnswerLimits, Document, ListPages, checked_object, object_name, refusal
 from plugwright.kube.connection import WATCH_LIMIT, ThreadedConnection
@@ -92,6 +92,8 @@ class ApiClient:
                 raise
             found, version = pages.take(page)
             items += found
+            if len(items) > self._sizes.objects:
+                raise MalformedMessage(f"{path} must list at most {self._sizes.objects} objects, got {len(items)}")
             if not pages.more:
                 return items, version
 

@@ -178,7 +178,7 @@ def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
         return
     if fault := runtime.supervisor.fault.value:
         yield fault
-    failing = runtime.discovery.failing.value
+    failing = runtime.discovery.failing.value or runtime.inventory.refused.value
     if runtime.serve.api is not ServeMode.DRA:
         status = runtime.registration.status.value
         is_registered = status.state is RegistrationState.REGISTERED

@@ -28,6 +28,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MOST_HUNG = 4  # threads of one method; its further calls fail immediately
 MOST_THREADS = 16  # of one method; its further calls wait
+_MOST_DEVICES = 300_000  # of a list; the kubelet accepts no more in one message
 
 
 class _Step(msgspec.Struct, frozen=True, eq=False):
@@ -285,8 +287,13 @@ def _is_async(method: Callable[..., object]) -> bool:
 
 
 def _evaluated(devices: object) -> object:
-    """Evaluates a lazy list here, where its errors are still attributed to the plugin."""
-    return list(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else devices
+    """Evaluates a lazy list here, where its errors are still attributed to the plugin. It can be endless."""
+    if not isinstance(devices, Iterable) or isinstance(devices, str):
+        return devices
+    evaluated = list(islice(devices, _MOST_DEVICES + 1))
+    if len(evaluated) > _MOST_DEVICES:
+        raise InvalidValue(f"discover() must yield at most {_MOST_DEVICES:,} devices in a list")
+    return evaluated
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

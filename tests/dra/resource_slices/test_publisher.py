@@ -13,9 +13,11 @@ from tests.kube.serving import ServedApi, requests_ended, served_api
 
 from plugwright.apiserver.kinds import NODES, RESOURCE_SLICES
 from plugwright.apiserver.store import ObjectKey, Store
+from plugwright.dra.resource_slices.known_slices import KnownSlices
 from plugwright.dra.resource_slices.publisher import PublisherState, SlicePublisher
 from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import PoolContent
+from plugwright.errors import MalformedMessage
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.credentials import Credentials
@@ -403,3 +405,22 @@ def without(name: str) -> Callable[[Document], None]:
             device.pop(name, None)
 
     return rewrite
+
+
+def change(number: int) -> Document:
+    """One more slice of this driver and node."""
+    metadata = {"name": f"s{number}", "uid": str(number), "resourceVersion": "1"}
+    pool = {"name": "node", "generation": 1, "resourceSliceCount": 1}
+    return {"metadata": metadata, "spec": {"driver": DRIVER, "nodeName": "node", "pool": pool}}
+
+
+@pytest.mark.parametrize(("kind", "most"), [("ADDED", 2_000), ("DELETED", 20_000)])
+def test_slices_without_end_are_refused(kind: str, most: int) -> None:
+    """Each takes memory until the next list."""
+    known = KnownSlices()
+    for number in range(most):
+        known.change(kind, change(number))
+    with pytest.raises(MalformedMessage, match=f"at most {most} slices of one driver and node"):
+        known.change(kind, change(most))
+    known.replace_all([])
+    known.change(kind, change(most))
