@@ -90,7 +90,7 @@ def test_selectors_are_answered_as_kubernetes_answers_them(oracle: Path) -> None
 
 
 def test_random_selectors_are_answered_as_kubernetes_answers_them(oracle: Path) -> None:
-    chance = random.Random(32)
+    chance = random.Random(int(os.environ.get("PLUGWRIGHT_SEED", "32")))
     assert _differences(oracle, [_random("bool", 4, chance) for _ in range(RANDOM)]) == {}
 
 
