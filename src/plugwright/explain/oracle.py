@@ -336,6 +336,9 @@ class Oracle:
 _PLAIN = {
     "node(s) didn't have free ports for the requested pod ports": "has no free port of those that the pod requests",
     "node(s) didn't match pod topology spread constraints": "does not match the pod's topology spread constraints",
+    "node(s) didn't match pod topology spread constraints (missing required label)": (
+        "lacks a label that the pod's topology spread constraints need"
+    ),
     "node(s) didn't match pod affinity rules": "does not match the pod's affinity to other pods",
     "node(s) didn't match pod anti-affinity rules": "has pods that the pod's anti-affinity excludes",
     "node(s) didn't satisfy existing pods anti-affinity rules": "has pods whose anti-affinity excludes the pod",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from plugwright.allocator import Reason
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict
+from plugwright.model import some
 
 __all__ = ["device_text", "group_text", "reason_name", "sentence"]
 
@@ -26,6 +27,8 @@ _SELECTOR_ERROR = re.compile(
     r"CEL (?P<phase>\w+) error: (?P<error>.*)",
     re.DOTALL,
 )
+# The main reason only if there is no other: devices of the pod's own requests, then devices irrelevant to it.
+_SECONDARY = {"UsedByOtherRequest": 1, "SelectorFalse": 2, "NodeMismatch": 2}
 _FACTS = {"ConstraintViolated": "constraint ", "Tainted": "taint ", "InsufficientCapacity": ""}
 _FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
 
@@ -46,8 +49,7 @@ def _main_kind(failure: DeviceFailure) -> str:
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
         return pools[0] if pools else "TooFewDevices" if _found(failure.reasons) else "NoDevices"
-    other = Counter({kind: count for kind, count in kinds.items() if kind not in ("SelectorFalse", "NodeMismatch")})
-    return (other or kinds).most_common(1)[0][0]
+    return min(kinds, key=lambda kind: (_SECONDARY.get(kind, 0), -kinds[kind]))
 
 
 def group_text(verdict: NodeVerdict) -> str:
@@ -73,7 +75,10 @@ def device_text(failure: DeviceFailure) -> str:
         of_each = [(name, [r for r in failure.reasons if r.request == name]) for name in alternatives]
         found = [f"{name}: {', '.join(_excluded(reasons)) or 'no suitable devices'}" for name, reasons in of_each]
         return "; ".join([*dict.fromkeys(pools), *found])
-    return ", ".join([*dict.fromkeys(pools), *_excluded(failure.reasons)]) or "no suitable devices"
+    words = ", ".join([*dict.fromkeys(pools), *_excluded(failure.reasons)])
+    unreached = dict.fromkeys(r.pool for r in failure.reasons if r.kind == "NodeMismatch" and r.pool and not r.device)
+    where = f" (its labels do not match the node selector of pool {some(unreached, 3)})" if unreached else ""
+    return words or f"no suitable devices{where}"
 
 
 def _excluded(reasons: Sequence[Reason]) -> list[str]:
