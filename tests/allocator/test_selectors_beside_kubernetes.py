@@ -13,7 +13,10 @@ import pytest
 from tests.allocator.selector_cases import EXPRESSIONS, RECORDED, answers_of, asked, compared
 from tests.requirements import go_program
 
-pytestmark = pytest.mark.skipif("PLUGWRIGHT_WORLDS" not in os.environ, reason="needs Go modules: make test-allocator")
+pytestmark = [
+    pytest.mark.skipif("PLUGWRIGHT_WORLDS" not in os.environ, reason="needs Go modules: make test-allocator"),
+    pytest.mark.timeout(600),  # the Go program is compiled first
+]
 
 SOURCE = Path(__file__).parent / "cel_oracle"
 RANDOM = 1500

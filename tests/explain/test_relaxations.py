@@ -9,7 +9,7 @@ from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, publis
 from plugwright.allocator import largest_request
 from plugwright.allocator.consumable_capacity import capacities
 from plugwright.errors import PeerRefused
-from plugwright.explain import World, explain_pod, read_world, waiting_pods
+from plugwright.explain import World, explain_pod, first_line, read_world, waiting_pods
 from plugwright.explain.explanation import Explanation
 from plugwright.explain.fitting import fit_pod
 from plugwright.explain.world import ApiObject
@@ -228,3 +228,21 @@ def test_slices_of_other_nodes_are_named_if_a_node_has_no_devices() -> None:
     elsewhere = {**elsewhere, "spec": {**spec, "nodeSelector": {"nodeSelectorTerms": terms}}}
     found = explained(World((node("n1"),), (pod("w", claim="c"),), (elsewhere,), (CLASS,), (claim("c"),)))
     assert "no suitable devices (its labels do not match the node selector of pool net)" in found.answer
+
+
+def test_the_evidence_is_about_the_request_that_fails_not_about_alternatives_of_another() -> None:
+    wanted = claim("c", constraints=[{"matchAttribute": f"{DRIVER}/numa"}])
+    both = [{"name": name, "deviceClassName": DRIVER} for name in ("x", "y")]
+    requests = wanted["spec"]["devices"]["requests"]
+    requests[:] = [{"name": "first", "firstAvailable": both}, {**requests[0], "name": "second"}]
+    found = explained(World((node("n1"),), (pod("w", claim="c"),), (published(A, B),), (CLASS,), (wanted,)))
+    assert "for request second of claim c (n1: " in found.answer
+    assert "first/x:" not in found.answer
+
+
+def test_of_equally_large_classes_the_node_that_lacks_least_is_named_first() -> None:
+    held = (claim("h1", "a", ("p1",)), claim("h2", "b", ("p2",)))
+    slices = (published(A, B), published(A, B, on="n2"))
+    wanted = claim("c", count=3, selectors=selected("device.driver != ''"))
+    world = World((node("n1"), node("n2")), (pod("w", claim="c"),), slices, (CLASS,), (*held, wanted))
+    assert "(n2: at most 2 of 3 devices together)" in first_line(world, world.pods[-1])

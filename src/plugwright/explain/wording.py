@@ -8,7 +8,7 @@ from plugwright.allocator import Reason
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict
 from plugwright.model import some
 
-__all__ = ["device_text", "group_text", "reason_name", "sentence"]
+__all__ = ["device_text", "group_text", "missing", "reason_name", "sentence"]
 
 _EXCLUDED = {
     "SelectorFalse": "excluded by a selector",
@@ -31,6 +31,14 @@ _SELECTOR_ERROR = re.compile(
 _SECONDARY = {"UsedByOtherRequest": 1, "SelectorFalse": 2, "NodeMismatch": 2}
 _FACTS = {"ConstraintViolated": "constraint ", "Tainted": "taint ", "InsufficientCapacity": ""}
 _FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
+
+
+def missing(failure: DeviceFailure | None) -> int:
+    """The number of devices that a node lacks; 0 if it is unknown."""
+    if failure is None:
+        return 0
+    wanted, found = _found(failure.reasons) or (failure.wanted, failure.free)
+    return max(0, wanted - found)
 
 
 def reason_name(verdict: NodeVerdict) -> str:
@@ -70,7 +78,8 @@ def device_text(failure: DeviceFailure) -> str:
     pools = [f"pool {r.pool} is incomplete" for r in failure.reasons if r.kind == "PoolIncomplete"]
     pools += [f"pool {r.pool} is invalid: {r.message}" for r in failure.reasons if r.kind == "PoolInvalid"]
     short = [r for r in failure.reasons if r.kind == "TooFewDevices"]
-    alternatives = [r.request for r in short if "/" in r.request and r.claim == short[0].claim]
+    main = f"{short[0].request.partition('/')[0]}/" if short else "/"  # of the request that failed first
+    alternatives = [r.request for r in short if r.request.startswith(main) and r.claim == short[0].claim]
     if len(alternatives) > 1:
         of_each = [(name, [r for r in failure.reasons if r.request == name]) for name in alternatives]
         found = [f"{name}: {', '.join(_excluded(reasons)) or 'no suitable devices'}" for name, reasons in of_each]
