@@ -246,3 +246,11 @@ def test_of_equally_large_classes_the_node_that_lacks_least_is_named_first() -> 
     wanted = claim("c", count=3, selectors=selected("device.driver != ''"))
     world = World((node("n1"), node("n2")), (pod("w", claim="c"),), slices, (CLASS,), (*held, wanted))
     assert "(n2: at most 2 of 3 devices together)" in first_line(world, world.pods[-1])
+
+
+def test_held_devices_are_named_for_a_request_of_more_devices_than_there_are() -> None:
+    held = (claim("h1", "a", ("p1",)), claim("h2", "b", ("p2",)))
+    world = World((node("n1"),), (pod("w", claim="c"),), (published(A, B),), (CLASS,), (*held, claim("c", count=3)))
+    found = explained(world)
+    assert found.reason == "AlreadyAllocated"
+    assert "(n1: 2 allocated to other claims)" in found.answer

@@ -281,17 +281,27 @@ class DeviceSearch:
         return AllocationAborted(text, reasons=[Reason("SelectorError", "", request.name, *device.id, message=text)])
 
     def shown_rejections(self) -> Iterator[tuple[tuple[int, str, DeviceId], DeviceRejection]]:
-        """The rejections; a device in use that the request does not select either is shown as not selected."""
+        """After a search in vain, also of devices in use that it did not reach.
+
+        A device in use that the request does not select either is shown as not selected.
+        """
         devices = {device.id: device for device in self._devices}
         requests = {
-            (number, alternative.name): (*alternative.class_selectors, *alternative.selectors)
+            (number, alternative.name): alternative
             for number, claim in enumerate(self._claims)
             for request in claim.requests
             for alternative in request.alternatives
         }
-        for key, rejection in self.rejections.items():
-            expressions = requests[key[:2]] if rejection[0] in _IN_USE else ()
-            if any(devices[key[2]].matched(expression) is False for expression in expressions):
+        unreached = {
+            (*key, device.id): rejection
+            for key in self.most_found
+            for device in self._devices
+            if (rejection := self.attempt.in_use(key[0], requests[key], device))
+        }
+        for key, rejection in (unreached | self.rejections).items():
+            request, device = requests[key[:2]], devices[key[2]]
+            expressions = (*request.class_selectors, *request.selectors) if rejection[0] in _IN_USE else ()
+            if any(device.matched(expression) is False for expression in expressions):
                 yield key, ("SelectorFalse", "a selector is false, and the device is in use")
             else:
                 yield key, rejection

@@ -20,6 +20,7 @@ from plugwright.allocator import (
     Reason,
     SliceIndex,
     features_of,
+    found_together,
 )
 from plugwright.allocator.node_selector import NodeSelectorTerm
 from plugwright.cluster.scheduling import affinity, extended_claims, fit, pod_filters
@@ -67,6 +68,9 @@ class DeviceFailure(Struct, frozen=True):
         """Whether the node has any devices of the kind that the pod requests."""
         if self.kind in ("count", "numa"):
             return self.capacity > 0
+        together = found_together(self.reasons)
+        if together is not None and together[1]:
+            return True
         return any(reason.device or reason.kind in ("PoolIncomplete", "PoolInvalid") for reason in self.reasons)
 
 

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from plugwright.allocator import Reason
+from plugwright.allocator import Reason, found_together
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict
 from plugwright.model import some
 
@@ -30,14 +30,13 @@ _SELECTOR_ERROR = re.compile(
 # The main reason only if there is no other: devices of the pod's own requests, then devices irrelevant to it.
 _SECONDARY = {"UsedByOtherRequest": 1, "SelectorFalse": 2, "NodeMismatch": 2}
 _FACTS = {"ConstraintViolated": "constraint ", "Tainted": "taint ", "InsufficientCapacity": ""}
-_FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
 
 
 def missing(failure: DeviceFailure | None) -> int:
     """The number of devices that a node lacks; 0 if it is unknown."""
     if failure is None:
         return 0
-    wanted, found = _found(failure.reasons) or (failure.wanted, failure.free)
+    wanted, found = found_together(failure.reasons) or (failure.wanted, failure.free)
     return max(0, wanted - found)
 
 
@@ -56,7 +55,7 @@ def _main_kind(failure: DeviceFailure) -> str:
     kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
-        return pools[0] if pools else "TooFewDevices" if _found(failure.reasons) else "NoDevices"
+        return pools[0] if pools else "TooFewDevices" if found_together(failure.reasons) else "NoDevices"
     return min(kinds, key=lambda kind: (_SECONDARY.get(kind, 0), -kinds[kind]))
 
 
@@ -95,7 +94,7 @@ def _excluded(reasons: Sequence[Reason]) -> list[str]:
     devices = {(r.driver, r.pool, r.device): r for r in reversed(reasons) if r.device}
     counts = Counter(map(_exclusion, devices.values()))
     words = [f"{count} {text}" for text, count in counts.most_common()]
-    found = _found(reasons)
+    found = found_together(reasons)
     return [f"at most {found[1]} of {found[0]} devices together", *words] if found and found[1] else words
 
 
@@ -121,14 +120,6 @@ def _count_text(failure: DeviceFailure) -> str:
     parts += [failure.message or f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
     detail = f": {', '.join(parts)}" if parts else ""
     return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
-
-
-def _found(reasons: Iterable[Reason]) -> tuple[int, int] | None:
-    """The requested devices and the most that were found together, of the request that failed first."""
-    for reason in reasons:
-        if reason.kind == "TooFewDevices" and (match := _FOUND.match(reason.message)):
-            return int(match[1]), int(match[2])
-    return None
 
 
 def sentence(verdict: NodeVerdict) -> str:
