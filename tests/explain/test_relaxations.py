@@ -254,3 +254,13 @@ def test_held_devices_are_named_for_a_request_of_more_devices_than_there_are() -
     found = explained(world)
     assert found.reason == "AlreadyAllocated"
     assert "(n1: 2 allocated to other claims)" in found.answer
+
+
+def test_an_incomplete_pool_is_the_reason_beside_devices_that_are_not_selected() -> None:
+    other = published(device("c"), count=2)
+    other = {"metadata": {"name": "other"}, "spec": {**other["spec"], "driver": "nic.example.com"}}
+    nic = {"metadata": {"name": "nic"}, "spec": {"selectors": selected("device.driver == 'nic.example.com'")}}
+    wanted = claim("c", deviceClassName="nic")
+    found = explained(World((node("n1"),), (pod("w", claim="c"),), (published(A, B), other), (CLASS, nic), (wanted,)))
+    assert found.reason == "PoolIncomplete"
+    assert found.cures[0].kinds == ("pool-complete",)

@@ -56,7 +56,8 @@ def _main_kind(failure: DeviceFailure) -> str:
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
         return pools[0] if pools else "TooFewDevices" if found_together(failure.reasons) else "NoDevices"
-    return min(kinds, key=lambda kind: (_SECONDARY.get(kind, 0), -kinds[kind]))
+    main = min(kinds, key=lambda kind: (_SECONDARY.get(kind, 0), -kinds[kind]))
+    return pools[0] if pools and _SECONDARY.get(main) == 2 else main
 
 
 def group_text(verdict: NodeVerdict) -> str:
