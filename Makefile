@@ -56,8 +56,8 @@ build/interop: $(wildcard tests/protocol/interop/*)
 	  CGO_ENABLED=0 go build -trimpath -o ../../../$@/new . && touch ../../../$@
 
 # Upstream's cases are recorded from its module, which the module proxy has.
-test-allocator: $(READY) ## claims allocated and explained beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000]
-	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py \
+test-allocator: $(READY) ## claims allocated and explained beside upstream's allocators of 1.36 and 1.37 (needs Go): [WORLDS=10000 SEED=50000]
+	@PLUGWRIGHT_WORLDS=$(or $(WORLDS),500) $(if $(SEED),PLUGWRIGHT_SEED=$(SEED)) $(BIN)/python -m pytest -rs tests/allocator/test_upstream_cases.py tests/allocator/test_random_worlds.py \
 	  tests/allocator/test_selectors_beside_kubernetes.py tests/explain/test_random_worlds_upstream.py $(ARGS)
 
 build/allocator-oracle/1.37: $(wildcard tests/allocator/oracle/*)

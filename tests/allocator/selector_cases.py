@@ -104,7 +104,7 @@ def _class(error: str) -> str:
     for kind in ("expected iterable type", "could not be converted to bool", "cost limit exceeded"):
         if kind in error:
             return kind
-    for kind in ("parse error during conversion", "error parsing regexp", "formatting"):
+    for kind in ("invalid qualifier type", "parse error during conversion", "error parsing regexp", "formatting"):
         if kind in error:
             return kind
     return error

@@ -78,7 +78,7 @@ def test_each_rejected_device_has_a_reason() -> None:
     assert kinds["other-model"] == "SelectorFalse"
     assert kinds["small"] == "InsufficientCapacity"
     without = asked.allocate(NODE, [claim(request(selectors=[selector("device.driver.size() > 99")]))])
-    assert {reason.kind for reason in without.reasons if reason.device} == {"AlreadyAllocated", "SelectorFalse"}
+    assert {reason.kind for reason in without.reasons if reason.device} == {"SelectorFalse"}  # also of `held`
     free = asked.allocate(NODE, [claim(request(count=5))])
     kinds = {reason.device: reason.kind for reason in free.reasons if reason.device}
     assert kinds["tainted"] == "Tainted"
@@ -228,22 +228,25 @@ def test_the_offline_command_answers_line_by_line() -> None:
         {**question, "allocated": [f"{DRIVER}/n1/a"]},
         {**question, "features": ["DRADerivedAttributes"]},
         {**question, "claims": [claim(request(deviceClassName="none"))]},
+        {**question, "claims": [7]},
         {**question, "claims": 7},
         {**question, "mood": "good"},
     ]
-    lines = [json.dumps(entry) for entry in questions] + ["{", "[]"]
+    lines = [json.dumps(entry).encode() for entry in questions]
+    lines += [b"{", b"[]", b"[" * 100_000, b'{"node": "\xff"}']
     command = [sys.executable, "-m", "plugwright.allocator"]
-    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=True)
-    fits, full, alpha, missing, malformed, unknown, *broken = map(json.loads, done.stdout.splitlines())
+    done = subprocess.run(command, input=b"\n".join(lines), capture_output=True, check=True)
+    fits, full, alpha, missing, malformed, mistyped, unknown, *broken = map(json.loads, done.stdout.splitlines())
     assert devices_of(fits["results"]) == ["a"]
     assert full["results"] == []
     assert [reason["kind"] for reason in full["reasons"]] == ["TooFewDevices", "AlreadyAllocated"]
     assert alpha["unsupported"] == "DRADerivedAttributes"
     assert "not found" in missing["error"]
     assert "malformed" in malformed["error"]
+    assert mistyped["error"] == "claims must be a list of objects, got 7"
     assert unknown["unsupported"] == "mood"
     assert all("must be a JSON object" in answer["error"] for answer in broken)
-    assert len(broken) == 2
+    assert len(broken) == 4
 
 
 def test_the_offline_command_has_help() -> None:

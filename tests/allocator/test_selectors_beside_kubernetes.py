@@ -13,7 +13,10 @@ import pytest
 from tests.allocator.selector_cases import EXPRESSIONS, RECORDED, answers_of, asked, compared
 from tests.requirements import go_program
 
-pytestmark = pytest.mark.skipif("PLUGWRIGHT_WORLDS" not in os.environ, reason="needs Go modules: make test-allocator")
+pytestmark = [
+    pytest.mark.skipif("PLUGWRIGHT_WORLDS" not in os.environ, reason="needs Go modules: make test-allocator"),
+    pytest.mark.timeout(600),  # the Go program is compiled first
+]
 
 SOURCE = Path(__file__).parent / "cel_oracle"
 RANDOM = 1500
@@ -90,7 +93,7 @@ def test_selectors_are_answered_as_kubernetes_answers_them(oracle: Path) -> None
 
 
 def test_random_selectors_are_answered_as_kubernetes_answers_them(oracle: Path) -> None:
-    chance = random.Random(32)
+    chance = random.Random(int(os.environ.get("PLUGWRIGHT_SEED", "32")))
     assert _differences(oracle, [_random("bool", 4, chance) for _ in range(RANDOM)]) == {}
 
 

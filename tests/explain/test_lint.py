@@ -78,3 +78,11 @@ def test_templates_and_classes_are_checked() -> None:
     broken = {"kind": "DeviceClass", "metadata": {"name": "k"}, "spec": {"selectors": selected(f"{NUMA} == 0")}}
     found = [(one.name, one.code) for one in lint_objects(WORLD, [template, broken]).findings]
     assert found == [("t", "never-satisfied"), ("k", "selector-fails")]
+
+
+def test_a_satisfiable_template_and_a_claim_that_is_being_deleted_are_no_mistakes() -> None:
+    template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}, "spec": {"spec": claim("x")["spec"]}}
+    leaving = {"kind": "ResourceClaim", **claim("c")}
+    leaving["metadata"] = {**leaving["metadata"], "deletionTimestamp": "2026-11-19T20:00:00Z"}
+    report = lint_objects(WORLD, [template, leaving])
+    assert (report.checked, report.findings) == (2, ())

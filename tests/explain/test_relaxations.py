@@ -8,8 +8,10 @@ from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, publis
 
 from plugwright.allocator import largest_request
 from plugwright.allocator.consumable_capacity import capacities
-from plugwright.explain.explanation import Explanation, explain_pod
+from plugwright.errors import PeerRefused
+from plugwright.explain.explanation import Explanation, explain_pod, first_line
 from plugwright.explain.fitting import fit_pod
+from plugwright.explain.reading import read_world
 from plugwright.explain.waiting import waiting_pods
 from plugwright.explain.world import ApiObject, World
 from plugwright.quantity import parse
@@ -50,6 +52,29 @@ def test_a_device_that_loses_its_own_taint_keeps_that_of_a_rule() -> None:
     world = tainting(rule("fan", device="a"), devices=(device("a", "xid"),))
     kinds = [cure.kinds for cure in explained(world).cures]
     assert kinds == [("taint-rule", "toleration"), ("taint-removed", "toleration"), ("toleration", "toleration")]
+
+
+@pytest.mark.parametrize("served", ["v1", "v1beta2", "v1alpha3"])
+def test_rules_are_read_from_each_version_of_the_api(served: str) -> None:
+    class Client:
+        def get(self, path: str) -> dict[str, object]:
+            return {"gitVersion": "v1.37.0"}
+
+        def list(self, path: str, **query: str) -> list[ApiObject]:
+            if not path.endswith("/devicetaintrules"):
+                return []
+            if f"/{served}/" not in path:
+                raise PeerRefused("NotFound", "the server could not find the requested resource")
+            return [rule("fan")]
+
+    assert read_world(Client(), "default").taint_rules == (rule("fan"),)
+
+
+def test_a_rule_without_a_selector_taints_nothing() -> None:
+    everything = {**rule("all"), "spec": {**rule("all")["spec"], "deviceSelector": {}}}
+    nothing = {**rule("none"), "spec": {"taint": rule("none")["spec"]["taint"]}}
+    assert explained(tainting(nothing)).state == "fits"
+    assert explained(tainting(everything)).cures[0].kinds == ("taint-rule",)
 
 
 def test_several_devices_lose_their_taints_together() -> None:
@@ -167,3 +192,76 @@ def test_a_class_whose_selector_fails_only_on_other_devices_is_not_changed() -> 
 def test_the_largest_request_is_what_is_left_by_the_policy(policy: Any, used: str, largest: str) -> None:
     entry = {"value": "40Gi"} | ({"requestPolicy": policy} if policy else {})
     assert largest_request(capacities({"memory": entry})["memory"], parse(used)) == parse(largest)
+
+
+def test_a_holder_that_is_being_deleted_comes_first_and_is_not_deleted_again() -> None:
+    leaving = pod("b", 1, "n1")
+    leaving = {**leaving, "metadata": {**leaving["metadata"], "deletionTimestamp": "2026-11-19T20:00:00Z"}}
+    found = explained(World((node("n1", 2),), (pod("a", 1, "n1"), leaving, pod("w", 1))))
+    assert found.cures[0].text == "runs on n1 if b (default, being deleted) ends"
+    assert found.cures[0].commands == ()
+
+
+def test_the_reason_is_that_of_devices_which_the_request_selects() -> None:
+    held = (claim("h1", "a", ("p1",)), claim("h2", "b", ("p2",)))
+    tainted = device("c", "xid", numa=2)
+    wanted = claim("c", selectors=selected(f'device.attributes["{DRIVER}"].numa == 2'))
+    world = World((node("n1"),), (pod("w", claim="c"),), (published(A, B, tainted),), (CLASS,), (*held, wanted))
+    assert explained(world).reason == "Tainted"
+    assert "2 excluded by a selector, 1 tainted" in explained(world).answer
+
+
+def test_a_device_of_the_pod_itself_is_not_the_main_reason() -> None:
+    distinct = [{"distinctAttribute": f"{DRIVER}/numa"}]
+    wanted = claim("c", constraints=distinct)
+    requests = wanted["spec"]["devices"]["requests"]
+    requests.append({**requests[0], "name": "other"})
+    same = published(device("a", numa=0), device("b", numa=0))
+    found = explained(World((node("n1"),), (pod("w", claim="c"),), (same,), (CLASS,), (wanted,)))
+    assert found.reason == "ConstraintViolated"
+    assert found.cures[0].kinds == ("constraint",)
+
+
+def test_slices_of_other_nodes_are_named_if_a_node_has_no_devices() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]}]
+    elsewhere = published(A, on="net")
+    spec = {name: value for name, value in elsewhere["spec"].items() if name != "nodeName"}
+    elsewhere = {**elsewhere, "spec": {**spec, "nodeSelector": {"nodeSelectorTerms": terms}}}
+    found = explained(World((node("n1"),), (pod("w", claim="c"),), (elsewhere,), (CLASS,), (claim("c"),)))
+    assert "no suitable devices (its labels do not match the node selector of pool net)" in found.answer
+
+
+def test_the_evidence_is_about_the_request_that_fails_not_about_alternatives_of_another() -> None:
+    wanted = claim("c", constraints=[{"matchAttribute": f"{DRIVER}/numa"}])
+    both = [{"name": name, "deviceClassName": DRIVER} for name in ("x", "y")]
+    requests = wanted["spec"]["devices"]["requests"]
+    requests[:] = [{"name": "first", "firstAvailable": both}, {**requests[0], "name": "second"}]
+    found = explained(World((node("n1"),), (pod("w", claim="c"),), (published(A, B),), (CLASS,), (wanted,)))
+    assert "for request second of claim c (n1: " in found.answer
+    assert "first/x:" not in found.answer
+
+
+def test_of_equally_large_classes_the_node_that_lacks_least_is_named_first() -> None:
+    held = (claim("h1", "a", ("p1",)), claim("h2", "b", ("p2",)))
+    slices = (published(A, B), published(A, B, on="n2"))
+    wanted = claim("c", count=3, selectors=selected("device.driver != ''"))
+    world = World((node("n1"), node("n2")), (pod("w", claim="c"),), slices, (CLASS,), (*held, wanted))
+    assert "(n2: at most 2 of 3 devices together)" in first_line(world, world.pods[-1])
+
+
+def test_held_devices_are_named_for_a_request_of_more_devices_than_there_are() -> None:
+    held = (claim("h1", "a", ("p1",)), claim("h2", "b", ("p2",)))
+    world = World((node("n1"),), (pod("w", claim="c"),), (published(A, B),), (CLASS,), (*held, claim("c", count=3)))
+    found = explained(world)
+    assert found.reason == "AlreadyAllocated"
+    assert "(n1: 2 allocated to other claims)" in found.answer
+
+
+def test_an_incomplete_pool_is_the_reason_beside_devices_that_are_not_selected() -> None:
+    other = published(device("c"), count=2)
+    other = {"metadata": {"name": "other"}, "spec": {**other["spec"], "driver": "nic.example.com"}}
+    nic = {"metadata": {"name": "nic"}, "spec": {"selectors": selected("device.driver == 'nic.example.com'")}}
+    wanted = claim("c", deviceClassName="nic")
+    found = explained(World((node("n1"),), (pod("w", claim="c"),), (published(A, B), other), (CLASS, nic), (wanted,)))
+    assert found.reason == "PoolIncomplete"
+    assert found.cures[0].kinds == ("pool-complete",)

@@ -543,7 +543,7 @@ async def test_discover_whose_thread_cannot_be_started_turns_devices_unhealthy_a
             threading.stack_size(1 << 60)  # larger than any address space
             await log.until("can't start new thread")
             # The reason is that of the failure at which the time was over: this one, or one before it.
-            await inventory.latest.until(lambda _: f"discover() of {TAPE} failed: " in states(inventory)["st0"])
+            await inventory.latest.until(lambda _: f"discover() of {TAPE} failed: " in str(states(inventory)))
             threading.stack_size(before)
             plugin.driver = True
             await reach(inventory, {"st0": ""})

@@ -18,11 +18,12 @@ from plugwright.allocator.claim_allocator import AllocationOutcome, ClaimAllocat
 from plugwright.allocator.consumable_capacity import largest_request
 from plugwright.allocator.features import Features, features_of
 from plugwright.allocator.published_slices import DeviceId, SliceIndex, rule_selects, with_rule_taints
-from plugwright.allocator.reasons import Reason, ReasonKind, summary
+from plugwright.allocator.reasons import Reason, ReasonKind, found_together, summary
 
 # fmt: off
 __all__ = [
     "AllocatedState", "AllocationOutcome", "ClaimAllocator", "DeviceId", "Features", "PendingClaims", "Reason",
-    "ReasonKind", "SliceIndex", "features_of", "largest_request", "rule_selects", "summary", "with_rule_taints",
+    "ReasonKind", "SliceIndex", "features_of", "found_together", "largest_request", "rule_selects", "summary",
+    "with_rule_taints",
 ]
 # fmt: on

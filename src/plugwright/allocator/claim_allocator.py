@@ -104,7 +104,7 @@ class PendingClaims:
                 yield Reason("PoolIncomplete", driver=pool.driver, pool=pool.name, message="slices are missing")
             elif pool.invalid:
                 yield Reason("PoolInvalid", driver=pool.driver, pool=pool.name, message=pool.invalid)
-        for (number, request, device), (kind, message) in search.rejections.items():
+        for (number, request, device), (kind, message) in search.shown_rejections():
             yield Reason(kind, self._claims[number].name, request, *device, message=message)
         yield from self._on_other_nodes()
 

@@ -4,6 +4,7 @@ Upstream recurses once per device; here the same steps run on an explicit stack,
 exceed Python's recursion limit.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from plugwright.allocator.allocation_attempt import AllocationAttempt, ChosenDevice, DeviceRejection
@@ -18,6 +19,7 @@ from plugwright.errors import AllocationAborted
 __all__ = ["DeviceSearch"]
 
 _DONE, _FAILED, _EXCEEDED = "done", "failed", "exceeded"
+_IN_USE = ("AlreadyAllocated", "UsedByOtherRequest")  # checked before the selectors, as upstream does
 
 
 class _Position(NamedTuple):
@@ -277,6 +279,32 @@ class DeviceSearch:
 
     def _selector_error(self, text: str, request: DeviceRequest, device: SliceDevice) -> AllocationAborted:
         return AllocationAborted(text, reasons=[Reason("SelectorError", "", request.name, *device.id, message=text)])
+
+    def shown_rejections(self) -> Iterator[tuple[tuple[int, str, DeviceId], DeviceRejection]]:
+        """After a search in vain, also of devices in use that it did not reach.
+
+        A device in use that the request does not select either is shown as not selected.
+        """
+        devices = {device.id: device for device in self._devices}
+        requests = {
+            (number, alternative.name): alternative
+            for number, claim in enumerate(self._claims)
+            for request in claim.requests
+            for alternative in request.alternatives
+        }
+        unreached = {
+            (*key, device.id): rejection
+            for key in self.most_found
+            for device in self._devices
+            if (rejection := self.attempt.in_use(key[0], requests[key], device))
+        }
+        for key, rejection in (unreached | self.rejections).items():
+            request, device = requests[key[:2]], devices[key[2]]
+            expressions = (*request.class_selectors, *request.selectors) if rejection[0] in _IN_USE else ()
+            if any(device.matched(expression) is False for expression in expressions):
+                yield key, ("SelectorFalse", "a selector is false, and the device is in use")
+            else:
+                yield key, rejection
 
     def _reject(self, claim: int, request: DeviceRequest, device: SliceDevice, rejection: DeviceRejection) -> None:
         self.rejections.setdefault((claim, request.name, device.id), rejection)

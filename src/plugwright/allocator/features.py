@@ -73,7 +73,7 @@ def features_of(version: str = "1.37", names: Iterable[str] | None = None) -> Fe
     if minor not in _DEFAULTS:
         raise ConfigError(f"claims are allocated as in Kubernetes {' or '.join(_DEFAULTS)}, got {version!r}")
     enabled = _DEFAULTS[minor] if names is None else frozenset(names)
-    for name in sorted(enabled):
+    for name in sorted(map(str, enabled)):
         if name in ALPHA_FEATURES:
             raise FeatureUnsupported(name, f"{name} is an alpha feature, which is not supported")
         if name not in _KNOWN:

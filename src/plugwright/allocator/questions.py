@@ -16,13 +16,20 @@ from plugwright.allocator.claim_allocator import ClaimAllocator
 from plugwright.allocator.consumable_capacity import amount
 from plugwright.allocator.features import features_of
 from plugwright.allocator.published_slices import DeviceId, SliceIndex
-from plugwright.errors import AllocationAborted, FeatureUnsupported, PlugwrightError
+from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported, PlugwrightError
+from plugwright.text import clean
 
 __all__ = ["answer", "answer_line"]
 
 _KEYS = {
     "name", "version", "features", "node", "classes", "slices", "claims", "allocated", "allocatedShared",
     "allocatedCapacity", "results", "error",
+}  # fmt: skip
+_OBJECTS = list, "a list of objects"
+_TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "version": (str, "a string such as 1.37"), "features": (list, "a list of feature gates"),
+    "node": ((str, dict), "a Node or its name"), "classes": _OBJECTS, "slices": _OBJECTS, "claims": _OBJECTS,
+    "allocated": (list, "a list of devices"), "allocatedShared": (list, "a list of shares"),
 }  # fmt: skip
 
 
@@ -31,8 +38,10 @@ def answer_line(line: bytes) -> bytes:
     try:
         question = msgspec.json.decode(line)
         reply = answer(question) if isinstance(question, dict) else {"error": "a question must be a JSON object"}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reply = {"error": f"a question must be a JSON object: {error}"}
+    except RecursionError:
+        reply = {"error": "a question must be a JSON object: it is nested too deeply"}
     return msgspec.json.encode(reply)
 
 
@@ -45,7 +54,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error), **({"reasons": error.reasons} if error.reasons else {})}
     except PlugwrightError as error:
         return {"error": str(error)}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         return {"error": f"malformed objects: {type(error).__name__}: {error}"}
 
 
@@ -53,6 +62,11 @@ def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(question.keys() - _KEYS)
     if unknown:
         return {"unsupported": unknown[0], "message": f"the key {unknown[0]} of a question is not supported"}
+    for key, (kind, text) in _TYPES.items():
+        if question.get(key) is not None and not isinstance(question[key], kind):
+            raise ConfigError(f"{key} must be {text}, got {clean(repr(question[key]), limit=100)}")
+    if "claims" not in question:
+        raise ConfigError("a question must have claims")
     names = question["features"] or () if "features" in question else None
     features = features_of(question.get("version") or "1.37", names)
     node = question.get("node") or {}

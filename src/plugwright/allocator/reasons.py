@@ -1,11 +1,14 @@
 """Why a claim gets no devices: one structured reason per request and device, or per pool or request as a whole."""
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["Reason", "ReasonKind", "summary"]
+__all__ = ["Reason", "ReasonKind", "found_together", "summary"]
+
+_FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
 
 ReasonKind = Literal[
     "SelectorFalse",
@@ -38,6 +41,14 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     pool: str = ""
     device: str = ""
     message: str = ""
+
+
+def found_together(reasons: Iterable[Reason]) -> tuple[int, int] | None:
+    """The requested devices and the most that were found together, of the request that failed first."""
+    for reason in reasons:
+        if reason.kind == "TooFewDevices" and (match := _FOUND.match(reason.message)):
+            return int(match[1]), int(match[2])
+    return None
 
 
 def summary(reasons: Iterable[Reason]) -> str:

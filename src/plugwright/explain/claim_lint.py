@@ -147,10 +147,10 @@ class _Linter:
 
     def _satisfiable(self, entry: ApiObject, spec: ApiObject, prefix: str) -> Iterator[LintFinding]:
         """Whether a node could satisfy the claim if every device were free and untainted."""
-        claim = {"metadata": dict(entry.get("metadata") or {}), "spec": spec}
         namespace, name = identity(entry)
+        claim = {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
         pod = {"metadata": {"namespace": namespace, "name": name}, "spec": {"containers": [{"name": "main"}]}}
-        origin = ClaimOrigin("claim", str(entry["kind"]), namespace, name, claim, exists=True)
+        origin = ClaimOrigin("claim", "ResourceClaim", namespace, name, claim, exists=True)
         try:
             search = Search(self._oracle, Situation(pod, (origin,)))
         except AllocationAborted as error:

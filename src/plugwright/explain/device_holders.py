@@ -67,6 +67,9 @@ class Holders:
     def is_live(self, pod: ObjectId) -> bool:
         return pod in self.pods and not is_finished(self.pods[pod])
 
+    def is_terminating(self, pod: ObjectId) -> bool:
+        return bool((self.pods[pod].get("metadata") or {}).get("deletionTimestamp"))
+
     def _only_pods(self, claim: ObjectId) -> bool:
         consumers = (self.claims[claim].get("status") or {}).get("reservedFor") or ()
         return all(user.get("resource") == "pods" for user in consumers)

@@ -34,6 +34,9 @@ __all__ = [
 
 API_VERSION = "plugwright.dev/v1alpha1"
 _MOST_CURES = 3
+_WITHOUT_RULES = tuple(
+    f"v1.{minor}." for minor in range(34, 37)
+)  # releases that do not serve DeviceTaintRules by default
 _NAMES = {  # as in messages
     "resourceclaimtemplates": "ResourceClaimTemplate ", "resourceclaims": "ResourceClaim ",
     "deviceclasses": "class ", "resourcequotas": "ResourceQuota ",
@@ -224,6 +227,11 @@ def _unjudged(pod: ApiObject, world: World) -> list[str]:
         unjudged.append("volumes are not checked")
     if not any(map(numa.report_policy, world.reports.values())):
         unjudged.append("no NodeReport names a Topology Manager policy: NUMA nodes are not checked")
+    claims = spec.get("resourceClaims") or ()
+    if claims and "taint_rules" in world.hidden and not world.version.startswith(_WITHOUT_RULES):
+        unjudged.append("DeviceTaintRules cannot be read: devices that they taint count as untainted")
+    if "quotas" in world.hidden and any(entry.get("resourceClaimTemplateName") for entry in claims):
+        unjudged.append("ResourceQuotas cannot be read: claims that they reject count as created")
     if spec.get("schedulerName") not in (None, "", "default-scheduler"):
         unjudged.append(f"the rules of the scheduler {spec['schedulerName']} are unknown")
     return unjudged

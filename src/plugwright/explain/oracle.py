@@ -20,6 +20,7 @@ from plugwright.allocator import (
     Reason,
     SliceIndex,
     features_of,
+    found_together,
 )
 from plugwright.allocator.node_selector import NodeSelectorTerm
 from plugwright.cluster.scheduling import affinity, extended_claims, fit, pod_filters
@@ -67,6 +68,9 @@ class DeviceFailure(Struct, frozen=True):
         """Whether the node has any devices of the kind that the pod requests."""
         if self.kind in ("count", "numa"):
             return self.capacity > 0
+        together = found_together(self.reasons)
+        if together is not None and together[1]:
+            return True
         return any(reason.device or reason.kind in ("PoolIncomplete", "PoolInvalid") for reason in self.reasons)
 
 
@@ -336,6 +340,9 @@ class Oracle:
 _PLAIN = {
     "node(s) didn't have free ports for the requested pod ports": "has no free port of those that the pod requests",
     "node(s) didn't match pod topology spread constraints": "does not match the pod's topology spread constraints",
+    "node(s) didn't match pod topology spread constraints (missing required label)": (
+        "lacks a label that the pod's topology spread constraints need"
+    ),
     "node(s) didn't match pod affinity rules": "does not match the pod's affinity to other pods",
     "node(s) didn't match pod anti-affinity rules": "has pods that the pod's anti-affinity excludes",
     "node(s) didn't satisfy existing pods anti-affinity rules": "has pods whose anti-affinity excludes the pod",

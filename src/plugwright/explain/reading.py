@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from plugwright.errors import PeerRefused
-from plugwright.explain.world import ApiObject, World
+from plugwright.explain.world import ApiObject, World, identity
 
 __all__ = ["PATHS", "RULE_PATHS", "UNREADABLE", "Lister", "read_world"]
 
@@ -19,7 +19,9 @@ PATHS = {
     "classes": f"{_RESOURCE}/deviceclasses",
     "claims": f"{_RESOURCE}/resourceclaims",
 }
-RULE_PATHS = ("/apis/resource.k8s.io/v1beta2/devicetaintrules", "/apis/resource.k8s.io/v1alpha3/devicetaintrules")
+RULE_PATHS = tuple(f"/apis/resource.k8s.io/{version}/devicetaintrules" for version in ("v1", "v1beta2", "v1alpha3"))
+_POOL_STATUS = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"  # alpha: few API servers serve it
+_MOST_POOLS = 5
 UNREADABLE = {
     "claims": "claims of other namespaces cannot be read: devices that they hold count as free",
     "pods": "pods of other namespaces cannot be read: what they hold counts as free",
@@ -51,17 +53,36 @@ def read_world(
     found = {kind: _listed(client, kind, path, namespace, unseen) for kind, path in PATHS.items()}
     scope = f"/namespaces/{namespace}" if namespace else ""
     templates = _listed(client, "templates", f"{_RESOURCE}{scope}/resourceclaimtemplates", "", unseen)
-    quotas = _optional(client, f"/api/v1{scope}/resourcequotas")
-    rules = next((rules for path in RULE_PATHS if (rules := _optional(client, path))), ())
+    refused: set[str] = set()
+    quotas = _optional(client, "quotas", f"/api/v1{scope}/resourcequotas", refused)
+    rules = next((rules for path in RULE_PATHS if (rules := _optional(client, "taint_rules", path, refused))), ())
     uid = str(((subject or {}).get("metadata") or {}).get("uid") or "")
     path = f"/api/v1/namespaces/{namespace}/events"
-    events = _optional(client, path, fieldSelector=f"involvedObject.uid={uid}") if uid else ()
+    events = _optional(client, "events", path, refused, fieldSelector=f"involvedObject.uid={uid}") if uid else ()
+    refused -= {"taint_rules"} if rules else set()
+    pools = _pool_texts(_optional(client, "pool status", _POOL_STATUS, refused)) if "claims" in unseen else []
     version = str(client.get("/version").get("gitVersion") or "1.37")
     world = World(
         templates=templates, quotas=quotas, taint_rules=rules, events=events, reports=reports or {}, version=version,
-        unseen=tuple(unseen.values()), hidden=frozenset(unseen),
+        unseen=(*unseen.values(), *pools), hidden=frozenset({*unseen, *refused}),
     )  # fmt: skip
     return replace(world, **found)
+
+
+def _pool_texts(requests: Sequence[ApiObject]) -> list[str]:
+    """How many devices are available, which the API server counts with the claims of every namespace."""
+    newest: dict[tuple[str, str], str] = {}
+    for request in sorted(requests, key=lambda entry: str(entry["metadata"].get("creationTimestamp") or "")):
+        for pool in (request.get("status") or {}).get("pools") or ():
+            key = str(pool.get("driver")), str(pool.get("poolName"))
+            if not pool.get("validationError"):
+                counts = f"{pool.get('availableDevices') or 0} of {pool.get('totalDevices') or 0} devices"
+                newest[key] = (
+                    f"{counts} of {key[0]} in pool {key[1]} (ResourcePoolStatusRequest {identity(request)[1]})"
+                )
+    texts = [f"available when counted by the API server: {text}" for _, text in sorted(newest.items())]
+    more = len(texts) - _MOST_POOLS
+    return texts[:_MOST_POOLS] + ([f"{more} more pools are in ResourcePoolStatusRequests"] if more > 0 else [])
 
 
 def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[str, str]) -> tuple[ApiObject, ...]:
@@ -85,11 +106,13 @@ def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[s
     return ()
 
 
-def _optional(client: Lister, path: str, **query: str) -> tuple[ApiObject, ...]:
-    """Objects that a cluster can lack, or not show to everyone."""
+def _optional(client: Lister, kind: str, path: str, refused: set[str], **query: str) -> tuple[ApiObject, ...]:
+    """Objects that a cluster can lack, or not show to everyone: then the kind is added to `refused`."""
     try:
         return tuple(client.list(path, **query))
     except PeerRefused as error:
-        if error.code in ("NotFound", "Forbidden"):
-            return ()
-        raise
+        if error.code not in ("NotFound", "Forbidden"):
+            raise
+        if error.code == "Forbidden":
+            refused.add(kind)
+        return ()

@@ -205,18 +205,20 @@ def _endings(oracle: Oracle, situation: Situation, node: str) -> Iterator[Relaxa
 
 def ending(oracle: Oracle, namespace: str, pods: frozenset[ObjectId], node: str) -> Relaxation:
     """The end of pods of a node, with the claims that nothing uses after them."""
-    named = [f"{name} ({owner})" for owner, name in sorted(pods)]
+    holders = oracle.holders
+    leaving = {pod for pod in pods if holders.is_live(pod) and holders.is_terminating(pod)}
+    named = [f"{pod[1]} ({pod[0]}{', being deleted' if pod in leaving else ''})" for pod in sorted(pods)]
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    finished = not any(oracle.holders.is_live(pod) for pod in pods)
+    finished = not any(holders.is_live(pod) for pod in pods)
     verb = "are deleted" if len(named) > 1 else "is deleted" if finished else "ends"
     verb = "end" if len(named) > 1 and not finished else verb
     kind = "finished-pod" if finished else "holder-ends"
     foreign = sum(owner != namespace for owner, _ in pods)
-    commands = tuple(f"kubectl -n {owner} delete pod {name}" for owner, name in sorted(pods))
+    commands = tuple(f"kubectl -n {owner} delete pod {name}" for owner, name in sorted(pods - leaving))
     text = f"on {node} if {'finished pod ' if finished else ''}{shown} {verb}"
     return Relaxation(
-        kind=kind, cost=(1 if finished else 2 * len(pods)) + foreign * 0.1, text=text, ended=pods,
-        freed=oracle.holders.freed_by(pods), nodes=frozenset({node}), commands=commands, subject=node,
+        kind=kind, cost=(1 if finished else 2 * len(pods) - len(leaving)) + foreign * 0.1, text=text, ended=pods,
+        freed=holders.freed_by(pods), nodes=frozenset({node}), commands=commands, subject=node,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from plugwright.explain.counterfactual import Relaxation, Situation, relaxed
 from plugwright.explain.device_relaxations import taints_removed
 from plugwright.explain.node_classes import node_classes
 from plugwright.explain.oracle import NodeVerdict, Oracle
+from plugwright.explain.wording import missing
 from plugwright.explain.world import identity
 
 __all__ = ["Cure", "Search"]
@@ -165,10 +166,16 @@ class Search:
         like = sum(len(self._first.get(node, (node,))) for node in fitting)
         return Cure(tuple(chosen), tuple(fitting), like)
 
-    def nearness(self, node: str) -> tuple[bool, bool, int]:
+    def nearness(self, node: str) -> tuple[bool, bool, int, int]:
+        """Smaller for nodes that are nearer to running the pod; of equally near ones, for the larger class."""
         verdict = self.base[node]
         has_none = verdict.failure is not None and not verdict.failure.has_devices
-        return has_none, bool(verdict.filter) and verdict.failure is not None, -len(self._first[node])
+        return (
+            has_none,
+            bool(verdict.filter) and verdict.failure is not None,
+            -len(self._first[node]),
+            missing(verdict.failure),
+        )
 
 
 def _change(relaxation: Relaxation) -> object:

@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from plugwright.allocator import Reason
+from plugwright.allocator import Reason, found_together
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict
+from plugwright.model import some
 
-__all__ = ["device_text", "group_text", "reason_name", "sentence"]
+__all__ = ["device_text", "group_text", "missing", "reason_name", "sentence"]
 
 _EXCLUDED = {
     "SelectorFalse": "excluded by a selector",
@@ -26,8 +27,17 @@ _SELECTOR_ERROR = re.compile(
     r"CEL (?P<phase>\w+) error: (?P<error>.*)",
     re.DOTALL,
 )
+# The main reason only if there is no other: devices of the pod's own requests, then devices irrelevant to it.
+_SECONDARY = {"UsedByOtherRequest": 1, "SelectorFalse": 2, "NodeMismatch": 2}
 _FACTS = {"ConstraintViolated": "constraint ", "Tainted": "taint ", "InsufficientCapacity": ""}
-_FOUND = re.compile(r"(\d+) devices requested, at most (\d+) found together")
+
+
+def missing(failure: DeviceFailure | None) -> int:
+    """The number of devices that a node lacks; 0 if it is unknown."""
+    if failure is None:
+        return 0
+    wanted, found = found_together(failure.reasons) or (failure.wanted, failure.free)
+    return max(0, wanted - found)
 
 
 def reason_name(verdict: NodeVerdict) -> str:
@@ -45,9 +55,9 @@ def _main_kind(failure: DeviceFailure) -> str:
     kinds = Counter(reason.kind for reason in failure.reasons if reason.device)
     pools = [reason.kind for reason in failure.reasons if reason.kind in ("PoolIncomplete", "PoolInvalid")]
     if not kinds:
-        return pools[0] if pools else "TooFewDevices" if _found(failure.reasons) else "NoDevices"
-    other = Counter({kind: count for kind, count in kinds.items() if kind not in ("SelectorFalse", "NodeMismatch")})
-    return (other or kinds).most_common(1)[0][0]
+        return pools[0] if pools else "TooFewDevices" if found_together(failure.reasons) else "NoDevices"
+    main = min(kinds, key=lambda kind: (_SECONDARY.get(kind, 0), -kinds[kind]))
+    return pools[0] if pools and _SECONDARY.get(main) == 2 else main
 
 
 def group_text(verdict: NodeVerdict) -> str:
@@ -68,12 +78,16 @@ def device_text(failure: DeviceFailure) -> str:
     pools = [f"pool {r.pool} is incomplete" for r in failure.reasons if r.kind == "PoolIncomplete"]
     pools += [f"pool {r.pool} is invalid: {r.message}" for r in failure.reasons if r.kind == "PoolInvalid"]
     short = [r for r in failure.reasons if r.kind == "TooFewDevices"]
-    alternatives = [r.request for r in short if "/" in r.request and r.claim == short[0].claim]
+    main = f"{short[0].request.partition('/')[0]}/" if short else "/"  # of the request that failed first
+    alternatives = [r.request for r in short if r.request.startswith(main) and r.claim == short[0].claim]
     if len(alternatives) > 1:
         of_each = [(name, [r for r in failure.reasons if r.request == name]) for name in alternatives]
         found = [f"{name}: {', '.join(_excluded(reasons)) or 'no suitable devices'}" for name, reasons in of_each]
         return "; ".join([*dict.fromkeys(pools), *found])
-    return ", ".join([*dict.fromkeys(pools), *_excluded(failure.reasons)]) or "no suitable devices"
+    words = ", ".join([*dict.fromkeys(pools), *_excluded(failure.reasons)])
+    unreached = dict.fromkeys(r.pool for r in failure.reasons if r.kind == "NodeMismatch" and r.pool and not r.device)
+    where = f" (its labels do not match the node selector of pool {some(unreached, 3)})" if unreached else ""
+    return words or f"no suitable devices{where}"
 
 
 def _excluded(reasons: Sequence[Reason]) -> list[str]:
@@ -81,7 +95,7 @@ def _excluded(reasons: Sequence[Reason]) -> list[str]:
     devices = {(r.driver, r.pool, r.device): r for r in reversed(reasons) if r.device}
     counts = Counter(map(_exclusion, devices.values()))
     words = [f"{count} {text}" for text, count in counts.most_common()]
-    found = _found(reasons)
+    found = found_together(reasons)
     return [f"at most {found[1]} of {found[0]} devices together", *words] if found and found[1] else words
 
 
@@ -107,14 +121,6 @@ def _count_text(failure: DeviceFailure) -> str:
     parts += [failure.message or f"{unhealthy} unhealthy or cordoned"] if unhealthy > 0 else []
     detail = f": {', '.join(parts)}" if parts else ""
     return f"{failure.free} of {failure.capacity} {failure.resource} free{detail}"
-
-
-def _found(reasons: Iterable[Reason]) -> tuple[int, int] | None:
-    """The requested devices and the most that were found together, of the request that failed first."""
-    for reason in reasons:
-        if reason.kind == "TooFewDevices" and (match := _FOUND.match(reason.message)):
-            return int(match[1]), int(match[2])
-    return None
 
 
 def sentence(verdict: NodeVerdict) -> str:

@@ -146,23 +146,10 @@ def _from_template(template: ApiObject, namespace: str, name: str) -> ApiObject:
 
 def with_taint_rules(slices: Iterable[ApiObject], rules: Iterable[ApiObject]) -> list[ApiObject]:
     """Slices with the taints added by DeviceTaintRules."""
-    specs = [rule.get("spec") or {} for rule in rules]
-    return [_tainted(published, specs) for published in slices] if specs else list(slices)
+    rules = tuple(rules)
+    if not rules:
+        return list(slices)
+    # Commands that show devices load the allocator only in clusters that have such rules.
+    from plugwright.allocator import with_rule_taints
 
-
-def _tainted(published: ApiObject, rules: Iterable[ApiObject]) -> ApiObject:
-    spec = published.get("spec") or {}
-    pool = (spec.get("pool") or {}).get("name")
-    matching = []
-    for rule in rules:
-        selector = rule.get("deviceSelector") or {}
-        named = {"driver": spec.get("driver"), "pool": pool}
-        if rule.get("taint") and all(selector.get(key) in (None, "", value) for key, value in named.items()):
-            matching.append((selector.get("device"), rule["taint"]))
-    if not matching:
-        return published
-    devices = []
-    for device in spec.get("devices") or ():
-        added = [taint for name, taint in matching if name in (None, "", device.get("name"))]
-        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
-    return {**published, "spec": {**spec, "devices": devices}}
+    return [with_rule_taints(published, rules) for published in slices]

@@ -173,10 +173,11 @@ class _Checker:
         return self._report(node, f"found no matching overload for '{node.function}' applied to '{signature}'")
 
     def _logical(self, node: CallNode, candidates: list[Overload]) -> Type:
-        for arg in node.args:
-            if not self.types.assignable([arg.type], [celtypes.BOOL]):
-                self._mismatch(arg, celtypes.BOOL, arg.type)
-                return celtypes.ERROR
+        wrong = [arg for arg in node.args if not self.types.assignable([arg.type], [celtypes.BOOL])]
+        for arg in wrong:
+            self._mismatch(arg, celtypes.BOOL, arg.type)
+        if wrong:
+            return celtypes.ERROR
         node.overloads = candidates
         return celtypes.BOOL
 

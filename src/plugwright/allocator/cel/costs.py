@@ -202,7 +202,9 @@ class _Coster:
         keys = _Local((*path, "@indices" if is_list else "@keys"), entries.keys if entries else None)
         values = _Local((*path, "@items" if is_list else "@values"), entries.values if entries else None)
         if node.second:
-            return [(node.variable, keys), (node.second, values)]
+            # Upstream appends to one slice twice, which overwrites the first if Go has left room in it.
+            shown = values.path if len(path) & (len(path) - 1) else keys.path
+            return [(node.variable, _Local(shown, keys.size)), (node.second, values)]
         return [(node.variable, values if is_list else _Local((*path, "@keys"), keys.size))]
 
     def _bind(self, node: Comprehension) -> Range:
@@ -282,4 +284,4 @@ def _declared_size(path: Path) -> Range | None:
         return Range(0, _MAXIMA["name"])
     if names[0] == "attributes":
         return Range(0, _MAXIMA["attribute"])
-    return Range(0, 1) if names[2] in ("@values", "@items") else None
+    return Range(0, 0) if names[2] in ("@values", "@items") else None

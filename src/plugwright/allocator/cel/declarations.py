@@ -130,8 +130,9 @@ serviceAccount: Authorizer.(string, string) Authorizer
 """
 _STORED = "includes: dyn.(dyn) bool"
 
-_COMPARABLE = ("bool", "bytes", "double", "duration", "int", "string", "timestamp", "uint")
-_SUMMABLE = ("double", "duration", "int", "uint")
+# In upstream's order: of an empty list, the first is assumed.
+_COMPARABLE = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
+_SUMMABLE = ("int", "uint", "double", "duration")
 
 _SIMPLE = {
     each.kind: each

@@ -44,6 +44,7 @@ _TOKEN = re.compile(
     |(?P<bytes>[bB]QUOTED)
     |(?P<string>QUOTED)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<escaped>`[A-Za-z0-9_./\ -]+`)
     |(?P<operator>==|!=|<=|>=|&&|\|\||[-+*/%!<>?:.,()\[\]{}])
     """.replace("QUOTED", _QUOTED),
     re.VERBOSE | re.ASCII,
@@ -57,7 +58,7 @@ _ONE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "
 
 
 class Token(Struct, frozen=True):
-    kind: str  # int, uint, float, string, bytes, name, operator or end
+    kind: str  # int, uint, float, string, bytes, name, escaped, operator or end
     text: str
     at: int
 

@@ -169,11 +169,15 @@ class _Parser:
     def _member(self, node: Node, token: Token) -> Node:
         optional = self._accept("?")
         name = self._advance()
-        if name.kind != "name" or name.text in ("in", "true", "false", "null"):
+        is_escaped = name.kind == "escaped"
+        if not is_escaped and (name.kind != "name" or name.text in ("in", "true", "false", "null")):
             raise self._error(name, f"Syntax error: mismatched input {name.shown()} expecting IDENTIFIER")
+        field = name.text.strip("`")
         if optional:
-            field = Literal(at=name.at, value=name.text, type=celtypes.STRING)
-            return CallNode(at=token.at, function="_?._", target=None, args=[node, field])
+            key = Literal(at=name.at, value=field, type=celtypes.STRING)
+            return CallNode(at=token.at, function="_?._", target=None, args=[node, key])
+        if is_escaped:
+            return Select(at=token.at, operand=node, field=field)
         if self._at("("):
             return self._call(name.text, node)
         if self._at("{") and (path := qualified_name(node)):
@@ -247,7 +251,8 @@ class _Parser:
     def _list(self, opening: Token) -> Node:
         elements: list[Node] = []
         optional = set()
-        while not self._at("]"):
+        is_empty = self._accept(",")  # `[,]`
+        while not is_empty and not self._at("]"):
             if self._accept("?"):
                 optional.add(len(elements))
             elements.append(self._expression())
@@ -258,7 +263,8 @@ class _Parser:
 
     def _map(self, opening: Token) -> Node:
         entries = []
-        while not self._at("}"):
+        is_empty = self._accept(",")
+        while not is_empty and not self._at("}"):
             optional = self._accept("?")
             key = self._expression()
             self._expect(":", "':'")

@@ -3,7 +3,7 @@
 import math
 import re
 
-from plugwright.allocator.cel.cel_values import EvaluationError, Uint, type_name
+from plugwright.allocator.cel.cel_values import Duration, EvaluationError, Timestamp, Uint, type_name
 from plugwright.allocator.cel.celtypes import Type
 from plugwright.allocator.cel.dispatch import function, implementation
 from plugwright.allocator.cel.regex import Regex, RegexError, compiled
@@ -38,17 +38,20 @@ def _substring(text: str, start: int, end: int) -> str:
 
 @function("indexOf", str, str, int)
 def _index_from(text: str, part: str, start: int) -> int:
+    if start < 0:
+        raise EvaluationError(f"index out of range: {start}")
     if not part:
-        return start
-    return text.find(part, _checked(start, text)) if start != len(text) else -1
+        return min(start, len(text))
+    return text.find(part, start)
 
 
 @function("lastIndexOf", str, str, int)
 def _last_index_until(text: str, part: str, end: int) -> int:
+    if end < 0:
+        raise EvaluationError(f"index out of range: {end}")
     if not part:
-        return end
-    _checked(end, text) if text else None
-    return text.rfind(part, 0, end + len(part))
+        return min(end, len(text))
+    return text.rfind(part, 0, end + len(part)) if end < len(text) else -1
 
 
 @function("split", str, str, int)
@@ -153,12 +156,25 @@ def _scientific(number: float, precision: int) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, dict):
-        entries = sorted((_shown(key), _shown(each)) for key, each in value.items())
-        return "{" + ", ".join(f"{key}: {each}" for key, each in entries) + "}"
+        entries = sorted((_literal(key), _literal(each)) for key, each in value.items())
+        return "{" + ", ".join(f"{key}:{each}" for key, each in entries) + "}"
     if value is None:
         return "null"
     if isinstance(value, Type):
         return value.name
     return str(implementation("string")(value))
+
+
+def _literal(value: object) -> str:
+    """A value inside a list or map, as CEL would write it."""
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, bytes):
+        return f"b{_quote(_shown(value))}"
+    if isinstance(value, float):
+        return f"{value:.6f}" if math.isfinite(value) else _quote(_shown(value))
+    if isinstance(value, (Duration, Timestamp)):
+        return f"{type(value).__name__.lower()}({_quote(_shown(value))})"
+    return _shown(value)

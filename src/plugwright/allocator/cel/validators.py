@@ -2,7 +2,7 @@
 
 import re
 
-from plugwright.allocator.cel.cel_values import EvaluationError
+from plugwright.allocator.cel.cel_values import EvaluationError, Uint
 from plugwright.allocator.cel.celtypes import Type, unwrap_optional
 from plugwright.allocator.cel.dispatch import implementation
 from plugwright.allocator.cel.regex import RegexError, compiled
@@ -20,6 +20,7 @@ from plugwright.allocator.cel.syntax_tree import (
 __all__ = ["convert_constants", "validate"]
 
 _CONVERSIONS = ("bool", "bytes", "double", "dyn", "duration", "int", "string", "timestamp", "uint")
+_INDEXING = ("_[_]", "_[?_]")
 _VERB = re.compile(r"%(?:\.\d+)?(.?)", re.DOTALL)
 _ANYTHING = "strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
 _SHOWN = ("string", "bool", "bytes", "int", "uint", "double", "map", "list", "type", "duration", "timestamp", "null")
@@ -112,10 +113,25 @@ def _format_findings(node: CallNode) -> list[tuple[int, str]]:
     return []
 
 
+def _is_key(node: Node) -> bool:
+    """Whether a key can be looked up: not if it is a constant of another type than those of keys."""
+    if isinstance(node, (ListNode, MapNode)):
+        return not all(map(_is_constant, children(node)))
+    return not isinstance(node, Literal) or isinstance(node.value, (bool, int, float, Uint, str))
+
+
+def _is_constant(node: Node) -> bool:
+    return isinstance(node, Literal) or (
+        isinstance(node, (ListNode, MapNode)) and all(map(_is_constant, children(node)))
+    )
+
+
 def convert_constants(node: Node) -> None:
-    """Fail for conversions and patterns of literals that cannot succeed: the program is not built then."""
+    """Fail for conversions, patterns and keys of literals that cannot succeed: the program is not built then."""
     for child in children(node):
         convert_constants(child)
+    if isinstance(node, CallNode) and node.function in _INDEXING and not _is_key(node.args[1]):
+        raise EvaluationError("invalid qualifier type")
     if not isinstance(node, CallNode) or not node.args or not isinstance(node.args[0], Literal):
         return
     value = node.args[0].value
