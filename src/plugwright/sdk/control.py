@@ -35,6 +35,7 @@ from plugwright.system.blocking import HungCall
 from plugwright.system.concurrency import Backoff, cancel, in_thread
 from plugwright.system.inotify import Directory
 from plugwright.system.json_lines import Blocked, Request
+from plugwright.system.latest import Signal
 from plugwright.system.log_once import LogOnce
 from plugwright.system.sockets import SocketFile
 from plugwright.text import clean
@@ -391,10 +392,18 @@ async def read_node_report(daemon: Daemon) -> Mapping[str, object]:
 
 
 async def _changes(daemon: Daemon, view: Callable[[Daemon], Awaitable[object]]) -> AsyncIterator[object]:
-    """Yields the view now, and again after every change."""
-    async for _ in daemon.changed.notifications():
-        yield await view(daemon)
-        await asyncio.sleep(_WATCH_INTERVAL)
+    """Yields the view now, and again after every change; NodeReports contain the history, which follows later."""
+    changed, sources = Signal(), [daemon.changed]
+    if view is read_node_report and daemon.history is not None:
+        sources.append(daemon.history.noticed)
+    unsubscribes = [source.subscribe(changed.notify) for source in sources]
+    try:
+        async for _ in changed.notifications():
+            yield await view(daemon)
+            await asyncio.sleep(_WATCH_INTERVAL)
+    finally:
+        for unsubscribe in unsubscribes:
+            unsubscribe()
 
 
 _VIEWS: dict[str, Callable[[Daemon], Awaitable[object]]] = {
