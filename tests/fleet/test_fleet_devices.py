@@ -210,11 +210,8 @@ def test_devices_are_found_by_resource_id_hardware_pod_and_the_beginning_of_an_i
 
 
 def test_an_index_is_no_beginning_of_an_id_and_a_whole_part_comes_before_longer_ones() -> None:
-    index = {"attributes": {"index": "0"}}
-    devices = make_fleet(
-        World(),
-        [report(device("0000:3b:00.0"), device("0000:5e:00.0", **index), device("mock-1-a"), device("mock-10-b"))],
-    ).devices
+    listed = [device("0000:3b:00.0"), device("0000:5e:00.0", attributes={"index": "0"})]
+    devices = make_fleet(World(), [report(*listed, device("mock-1-a"), device("mock-10-b"))]).devices
     ids = [found.id for found in select_devices(devices, "0", by_index=True)]
     assert ids == ["0000:5e:00.0"]
     assert [found.id for found in select_devices(devices, "0")] == ["0000:3b:00.0", "0000:5e:00.0"]

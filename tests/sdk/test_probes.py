@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -395,7 +396,7 @@ async def test_the_node_report_and_the_history_are_served_if_asked(kubelet: Obse
 @pytest.mark.parametrize(
     "values", [{"listen": ""}, {"listen": "127.0.0.1:0", "metrics_token_file": "token"}], ids=["no port", "token"]
 )
-def test_a_report_that_no_one_could_read_or_everyone_is_refused(values: dict[str, str]) -> None:
+def test_a_report_without_a_port_or_beside_a_token_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="the NodeReport"):
         Settings(listen_report=True, **values)
 
