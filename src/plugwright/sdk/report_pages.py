@@ -5,7 +5,6 @@ daemons with these pages load this module.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 
@@ -18,8 +17,6 @@ from plugwright.system.http_server import HttpAnswer
 from plugwright.text import clean
 
 __all__ = ["report_pages"]
-
-logger = logging.getLogger(__name__)
 
 _PAST = 7 * 86_400.0  # seconds of history
 _LIMIT = 2.5  # seconds for a page; a request has three
