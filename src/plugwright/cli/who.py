@@ -33,7 +33,7 @@ _OPTIONAL = ("INDEX", "CLAIM", "REASON")
 Examples:
   plugwright who mock/gpu                     every holder of its devices
   kubectl plugwright who GPU-8f3c
-  kubectl plugwright who 3 --node worker-7    GPU 3 of a node, and its last 24 hours
+  kubectl plugwright who 3 --node worker-7    GPU 3, and its last 24 hours
   kubectl plugwright who team-a/train-7       the devices of a pod
 """
 )
