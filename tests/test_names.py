@@ -90,6 +90,7 @@ SMALL_MODULES: Mapping[str, str] = {
     "cluster.pod_commands": "which container and node, apart from the cluster that is wired together",
     "system.init_process": "runs before anything else of the daemon",
     "system.idle_calls": "one mechanism, for whichever service answers next",
+    "sdk.report_pages": "loaded by the few daemons that have the pages",
     "sdk.holdings.allocations": "what no file tells yet; its importer is near the limit",
     "sdk.holdings.neighbours": "what other releases say, apart from what is decided by it",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",

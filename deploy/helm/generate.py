@@ -121,6 +121,7 @@ class Metrics(_Strict):
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     tls_secret: str
     token_secret: str
+    node_report: bool
     pod_monitor: Monitor
     service_monitor: Monitor
     prometheus_rule: PrometheusRule

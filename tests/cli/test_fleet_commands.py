@@ -47,7 +47,8 @@ async def test_holders_free_devices_and_reasons_of_a_cluster(runtime: RuntimeDir
         assert document["sources"][other].startswith("control socket ")
         assert document["unseen"] == []
         nothing = await runtime.ask("who", "nobody")
-        assert nothing == Ended(1, "", "plugwright: no resource, device or holding pod is named 'nobody'\n")
+        assert nothing == Ended(1, "", "plugwright: no resource, device, holding pod or claim is named 'nobody'\n")
+        assert (await runtime.ask("who", "2")).err.endswith("with --node NODE it is the index of a device\n")
         unknown = await runtime.ask("devices", "node-9")
         assert "not seen: no Node is named 'node-9', or Nodes cannot be read" in unknown.out
 
@@ -69,6 +70,37 @@ async def test_through_exec_the_report_adds_what_the_api_server_lacks(
             assert json.loads(known.out)["sources"] == {"worker-1": "pod devices/p"}
             wide = await ended(python("-m", "plugwright", "devices", "-o", "wide", *flags), runtime.environment)
             assert "NodeReport of worker-1: by exec into pod devices/p" in wide.out.splitlines()
+
+
+async def test_the_report_is_read_through_the_proxy_of_a_pod_with_a_port_and_by_exec_if_that_fails(
+    runtime: RuntimeDirectory, tmp_path: Path
+) -> None:
+    path = "/api/v1/namespaces/devices/pods/https:p:9400/proxy/"
+    pods = [daemon_pod("p")]
+    pods[0]["metadata"]["annotations"] = {"plugwright.dev/node-report": "https:9400"}
+    async with runtime.up() as up:
+        with exec_server(pods, {"p": Path(up.socket())}) as server:
+            flags = ["--kubeconfig", server.kubeconfig(tmp_path / "config")]
+
+            async def answer(*arguments: str) -> list[str]:
+                done = await ended(python("-m", "plugwright", *arguments, *flags), runtime.environment)
+                return done.out.splitlines()
+
+            server.objects[path + "node-report"] = json.loads((await runtime.ask("status", "-o", "json")).out)
+            event = {"time": "2999-01-01T00:00:00.5Z", "kind": "health", "health": "Unhealthy", "reason": "hot"}
+            event |= {
+                "resource": "mock/gpu",
+                "device": server.objects[path + "node-report"]["resources"][0]["devices"][0]["id"],
+            }
+            long_ago = {**event, "time": "2001-01-01T00:00:00Z"}
+            server.objects[path + "history"] = {"events": [long_ago, event]}
+            assert "NodeReport of worker-1: from the proxy of pod devices/p" in await answer("devices", "-o", "wide")
+            assert (await answer("who", "0", "--node", "worker-1"))[2:5] == [
+                "", "last 24 hours:", "  2999-01-01T00:00:00Z  Unhealthy: hot"
+            ]  # fmt: skip
+            assert not [request for request in server.requests if "/exec" in request]
+            del server.objects[path + "node-report"]
+            assert "NodeReport of worker-1: by exec into pod devices/p" in await answer("devices", "-o", "wide")
 
 
 async def test_a_report_of_another_shape_is_an_error_and_not_believed(tmp_path: Path) -> None:
@@ -109,4 +141,6 @@ async def test_the_history_of_a_device_and_of_a_pod(runtime: RuntimeDirectory, t
         ]
         assert head.split() == ["TIME", "NODE", "RESOURCE", "DEVICE", "EVENT"]
         assert "Unhealthy: fan\\x1b[31m\\x07 off\\u202e (xid-79)" in line
-        assert (await runtime.ask("history", "default/other")).out == "nothing happened\n"
+        by_index = (await runtime.ask("history", "1", "--node", "node-2")).out.splitlines()
+        assert [line.split()[4] for line in by_index[1:]] == ["Unhealthy:"]
+        assert (await runtime.ask("history", "default/other")).out == "no event of 'default/other' in that time\n"

@@ -31,7 +31,7 @@ def runtime(tmp_path: Path) -> RuntimeDirectory:
 
 
 class Terminal:
-    """What a program has drawn on a pseudo-terminal of 40 lines."""
+    """What a program has drawn on a pseudo-terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self.text, self.has_ended = "", False
@@ -68,12 +68,12 @@ class Terminal:
 
 @asynccontextmanager
 async def on_terminal(
-    environment: Mapping[str, str], *arguments: object, columns: int = 150
+    environment: Mapping[str, str], *arguments: object, columns: int = 150, lines: int = 40
 ) -> AsyncIterator[Terminal]:
     main, side = os.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     terminal = Terminal(main)
-    environment = {**os.environ, **environment, "COLUMNS": str(columns), "LINES": "40"}
+    environment = {**os.environ, **environment, "COLUMNS": str(columns), "LINES": str(lines)}
     process = await asyncio.create_subprocess_exec(
         *python("-m", "plugwright", *arguments), stdin=side, stdout=side, stderr=side, env=environment
     )
@@ -142,6 +142,36 @@ async def test_in_a_pipe_the_view_of_a_cluster_is_plain_lines_after_each_change(
             watching.process.terminate()
         assert not any("\x1b" in line for line in watching.out.all)
         assert sum("mock/gpu  ..." in line for line in watching.out.all) == 1
+
+
+async def test_an_event_is_reported_although_nothing_changes_after_it(
+    runtime: RuntimeDirectory, tmp_path: Path
+) -> None:
+    async with runtime.up("-c", tmp_path / "plugwright.yaml"):
+        command = python("-m", "plugwright", "status", "--watch", "-o", "json")
+        async with running(command, runtime.environment) as watching:
+            await watching.out.until('"kind": "NodeReport"')
+            await runtime.ask("mock", "fail", "0", "--reason", "hot")
+            await watching.out.until('"kind": "health"')
+            watching.process.terminate()
+
+
+async def test_events_and_waiting_pods_stay_on_a_small_terminal(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    (tmp_path / "plugwright.yaml").write_text("resources: [{name: mock/gpu, mock: {count: 30}}]")
+    async with runtime.up("--nodes", 12, "-c", tmp_path / "plugwright.yaml") as up:
+        with up.client as api:
+            for number in range(12):
+                create(api, f"pod-{number}", "30")
+            create(api, "big", "31")
+        async with on_terminal(runtime.environment, "devices", "--watch", lines=24) as terminal:
+            facts = (
+                "default/big waits",
+                "allocated to",
+                "8 more rows: plugwright devices",
+                "356 more: plugwright devices",
+            )
+            await terminal.shows(lambda screen: all(fact in screen for fact in facts))
+            assert len(terminal.screen.splitlines()) <= 24
 
 
 @pytest.mark.parametrize("columns", [80, 120])

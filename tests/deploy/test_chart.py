@@ -15,6 +15,7 @@ from tests.deploy.rendered import CASES, CHART, GOLDEN, ROOT, Object, helm, obje
 
 from plugwright.cli.main import cli
 from plugwright.extended_resources.report import cluster_role
+from plugwright.kube.remote_daemon import report_port
 from plugwright.version import __version__
 
 HOOK = "helm.sh/hook"
@@ -457,6 +458,26 @@ def test_a_service_monitor_finds_the_port_of_every_daemon(tmp_path: Path) -> Non
     assert port["targetPort"] in {each["name"] for each in container["ports"]}
     assert endpoint["relabelings"][0]["targetLabel"] == "node"
     assert "PodMonitor" not in found
+
+
+def test_the_node_report_has_a_port_that_commands_find(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("metrics: {enabled: true, nodeReport: true, tlsSecret: tls}\nmock: {enabled: true}")
+    result = helm("template", "-f", values)
+    assert result.returncode == 0, result.stderr
+    (daemon,) = (each for each in yaml.safe_load_all(result.stdout) if each and each["kind"] == "DaemonSet")
+    template = daemon["spec"]["template"]
+    assert report_port(template) == "https:9400"
+    assert "--listen-report=on" in template["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize("metrics", ["nodeReport: true", "enabled: true, nodeReport: true, tokenSecret: token"])
+def test_a_node_report_without_a_port_or_beside_a_token_is_refused(metrics: str, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(f"metrics: {{{metrics}}}\nmock: {{enabled: true}}")
+    result = helm("template", "-f", values)
+    assert result.returncode == 1
+    assert "metrics.nodeReport" in result.stderr
 
 
 def test_two_monitors_are_refused(tmp_path: Path) -> None:

@@ -209,6 +209,24 @@ def test_devices_are_found_by_resource_id_hardware_pod_and_the_beginning_of_an_i
     assert select_devices(devices, "", "") == []
 
 
+def test_an_index_is_no_beginning_of_an_id_and_a_whole_part_comes_before_longer_ones() -> None:
+    listed = [device("0000:3b:00.0"), device("0000:5e:00.0", attributes={"index": "0"})]
+    devices = make_fleet(World(), [report(*listed, device("mock-1-a"), device("mock-10-b"))]).devices
+    ids = [found.id for found in select_devices(devices, "0", by_index=True)]
+    assert ids == ["0000:5e:00.0"]
+    assert [found.id for found in select_devices(devices, "0")] == ["0000:3b:00.0", "0000:5e:00.0"]
+    assert [found.id for found in select_devices(devices, "mock-1")] == ["mock-1-a"]
+
+
+def test_devices_are_found_by_the_claim_that_holds_them() -> None:
+    claimed = {"api": "dra", "namespace": "team", "claim": "two"}
+    devices = make_fleet(World(), [report(device("a", holders=[claimed]), device("b"))]).devices
+    assert [found.id for found in select_devices(devices, "team/two")] == ["a"]
+    assert [found.id for found in select_devices(devices, "two", "team")] == ["a"]
+    assert select_devices(devices, "two", "other") == []
+    assert select_devices(devices, "team/") == []
+
+
 def test_free_devices_are_counted_by_model_node_and_numa_node() -> None:
     fleet = make_fleet(
         World(),

@@ -1,6 +1,7 @@
 """/healthz, /readyz and /metrics tell the truth, also while plugin code blocks the event loop."""
 
 import asyncio
+import json
 import os
 import re
 import resource
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -370,6 +372,33 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 async def secure_page(address: str, path: str, trusted: Path, token: str = "") -> Answer:
     context = ssl.create_default_context(cafile=str(trusted))
     return await page(address, path, token, context)
+
+
+async def test_the_node_report_and_the_history_are_served_if_asked(kubelet: ObservedKubelet, node: Node) -> None:
+    async with node.daemon("--listen", "127.0.0.1:0", "--listen-report", "on") as daemon:
+        gpu = await kubelet.endpoint("mock/gpu", 3)
+        await until(daemon, "/readyz", lambda answer: answer == (200, "ok\n"))
+        first, *_ = gpu.devices
+        await node.ask("mock", "fail", first)
+        _, text = await until(daemon, "/node-report", lambda answer: '"Unhealthy"' in answer[1])
+        report = json.loads(text)
+        assert report["kind"] == "NodeReport"
+        assert [device["id"] for device in report["resources"][0]["devices"] if device["health"] == "Unhealthy"] == [
+            first
+        ]
+        _, text = await until(daemon, "/history", lambda answer: first in answer[1])
+        history = json.loads(text)
+        assert [(event["device"], event["health"]) for event in history["events"]] == [(first, "Unhealthy")]
+    async with node.daemon("--listen", "127.0.0.1:0") as daemon:
+        assert [(await get(daemon, path))[0] for path in ("/node-report", "/history")] == [404, 404]
+
+
+@pytest.mark.parametrize(
+    "values", [{"listen": ""}, {"listen": "127.0.0.1:0", "metrics_token_file": "token"}], ids=["no port", "token"]
+)
+def test_a_report_without_a_port_or_beside_a_token_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the NodeReport"):
+        Settings(listen_report=True, **values)
 
 
 async def test_metrics_may_be_behind_tls_and_a_token(node: Node, tmp_path: Path) -> None:

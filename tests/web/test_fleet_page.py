@@ -47,7 +47,7 @@ async def test_filters_are_in_the_address_and_their_texts_are_inert(root: Path) 
         device = a_device(lab)
         await lab.command("fail", device)
         page = await visit.until("/?state=unhealthy", lambda page: "1 device on" in page.words)
-        assert f"{device} of mock/gpu" in page.body
+        assert f"{device} (#0) of mock/gpu" in page.body
         assert "3 devices" in (await visit.get("/?by=model&resource=mock%2Fgpu")).words
         assert "<h2><bdi>A100 &lt;b&gt;</bdi></h2>" in (await visit.get("/?by=model")).body
         assert "1 device on" in (await visit.get(f"/?q={device}")).words

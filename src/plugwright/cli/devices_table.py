@@ -8,7 +8,7 @@ from plugwright.cli.output import Cell, age, table_lines
 from plugwright.fleet.fleet_devices import Fleet, FleetDevice
 from plugwright.text import clean
 
-__all__ = ["STATE_COLOURS", "age_of", "device_lines"]
+__all__ = ["STATE_COLOURS", "age_of", "device_lines", "spare_columns"]
 
 STATE_COLOURS = {
     "free": "green", "held": "blue", "shared": "cyan", "unhealthy": "red", "cordoned": "yellow", "tainted": "red",
@@ -26,12 +26,19 @@ def device_lines(fleet: Fleet, now: float, is_wide: bool = False) -> list[str]:
     rows = [dict(zip([*_COLUMNS, *_WIDE], _cells(device, now), strict=True)) for device in fleet.devices]
     kept = [name for name in columns if name not in _OPTIONAL or any(row[name] != "-" for row in rows)]
     cells = [[row[name] for name in kept] for row in rows]
-    lines = (table_lines(kept, cells) if is_wide else fitting_lines(kept, cells, "ID", _SPARE)) if rows else []
+    spare = spare_columns(_SPARE, fleet.devices)
+    lines = (table_lines(kept, cells) if is_wide else fitting_lines(kept, cells, "ID", spare)) if rows else []
     for unnamed in fleet.unnamed:
         held = "an unknown number" if unnamed.requested is None else str(unnamed.requested)
         counts = f"{unnamed.capacity} devices, {unnamed.allocatable} allocatable, {held} requested by pods"
         lines.append(f"{clean(unnamed.node)}  {clean(unnamed.resource)}: {counts}; their ids are not known")
     return lines or ["no devices"]
+
+
+def spare_columns(columns: Sequence[str], devices: Sequence[FleetDevice]) -> list[str]:
+    """The columns that a narrow terminal can do without; NODE is one of them if all devices are of one node."""
+    is_one = len({device.node for device in devices}) == 1
+    return [*columns[:-1], *(["NODE"] if is_one else []), columns[-1]]
 
 
 def _cells(device: FleetDevice, now: float) -> Sequence[Cell]:

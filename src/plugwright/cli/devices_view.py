@@ -1,7 +1,9 @@
 """The live view of a cluster: a cell for each device, holders, the last events, and waiting pods with a reason each."""
 
+import shutil
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,6 +22,7 @@ __all__ = ["fleet_key", "fleet_view"]
 
 _FIT = ("free", "held", "shared")
 _MOST_EVENTS, _MOST_PODS, _MOST_HOLDERS = 5, 5, 20
+_LEAST_CELLS, _LEAST_HOLDERS = 5, 4
 
 
 def fleet_key(fleet: Fleet, world: World) -> object:
@@ -29,7 +32,18 @@ def fleet_key(fleet: Fleet, world: World) -> object:
 
 
 def fleet_view(fleet: Fleet, world: World) -> list[str]:
-    return [*_cells(fleet), *_holders(fleet), *_events(fleet.events), *_waiting(world), *_unseen(fleet)]
+    """On a terminal that is too small, events and waiting pods stay; holders and cells are left out, and counted."""
+    last = [*_events(fleet.events), *_waiting(world), *_unseen(fleet)]
+    cells, rows = list(_cells(fleet)), _holder_rows(fleet)
+    room = shutil.get_terminal_size().lines - 1 if sys.stdout.isatty() else None  # a line is the time
+    if room is None:
+        return [*cells, *_holders(rows, _MOST_HOLDERS), *last]
+    held = min(len(rows) + 2, _LEAST_HOLDERS + 3) if rows else 0
+    most = max(_LEAST_CELLS, room - len(last) - held)
+    if len(cells) > most:
+        cells = [*cells[: most - 1], f"{len(cells) - most + 1} more rows: plugwright devices"]
+    left = room - len(last) - len(cells) - 3  # the gap, the header, and the number of others
+    return [*cells, *_holders(rows, min(_MOST_HOLDERS, max(_LEAST_HOLDERS, left))), *last]
 
 
 def _cells(fleet: Fleet) -> Iterator[str]:
@@ -51,7 +65,7 @@ def _cells(fleet: Fleet) -> Iterator[str]:
         yield f"{clean(count.node)}  {clean(count.resource)}  {held} of {count.allocatable} requested"
 
 
-def _holders(fleet: Fleet) -> Iterator[str]:
+def _holder_rows(fleet: Fleet) -> list[list[Cell]]:
     now = time.time()
     rows: list[list[Cell]] = []
     for device in sorted(fleet.devices, key=lambda device: device.state in _FIT):  # those with a problem first
@@ -60,12 +74,16 @@ def _holders(fleet: Fleet) -> Iterator[str]:
             since = age_of(device.holders[0].since if device.holders else device.since, now)
             state = device.state, STATE_COLOURS[device.state]
             rows.append([device.node, device.resource, device.id, state, " ".join(names), since, device.reason])
+    return rows
+
+
+def _holders(rows: Sequence[Sequence[Cell]], most: int) -> Iterator[str]:
     if rows:
         yield ""
         columns = ["NODE", "RESOURCE", "ID", "STATE", "HOLDER", "SINCE", "REASON"]
-        yield from fitting_lines(columns, rows[:_MOST_HOLDERS], "ID", ["RESOURCE"], is_live=True)
-    if len(rows) > _MOST_HOLDERS:
-        yield f"{len(rows) - _MOST_HOLDERS} more: plugwright devices"
+        yield from fitting_lines(columns, rows[:most], "ID", ["RESOURCE"], is_live=True)
+    if len(rows) > most:
+        yield f"{len(rows) - most} more: plugwright devices"
 
 
 def _events(events: tuple[Mapping[str, Any], ...]) -> Iterator[str]:

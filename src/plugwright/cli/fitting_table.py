@@ -13,7 +13,7 @@ from plugwright.fleet.device_names import short_ids
 __all__ = ["fitting_lines"]
 
 
-_LAST = 30  # characters of the last column that are to fit; the rest is wrapped
+_LAST = 20  # characters of the last column that are to fit; the rest is wrapped
 _INDENT = 4
 
 

@@ -29,4 +29,5 @@ def configured(values: Mapping[str, Any]) -> Settings:
     """The settings with these values and the directories of the release; applies those of the log."""
     rest = {name: value for name, value in values.items() if name != "config"}
     logs.configure(str(rest.pop("log_format")), str(rest.pop("log_level")))
-    return with_own_state(Settings(**{**rest, "registration": Registration(rest["registration"])}))
+    rest |= {"registration": Registration(rest["registration"]), "listen_report": rest["listen_report"] == "on"}
+    return with_own_state(Settings(**rest))

@@ -75,6 +75,8 @@ SETTINGS = (
     RunSetting("--tls-cert", "Certificate for --listen, read again when it changes.  [default: no TLS]"),
     RunSetting("--tls-key", "Private key of the certificate."),
     RunSetting("--metrics-token-file", "/metrics takes the bearer token in this file.  [default: no token]"),
+    RunSetting("--listen-report", "Also answer /node-report and /history there, to every client.",
+               ("off", "on"), "off", shows_default=True),
     RunSetting("--watchdog", "End, with the lines of all threads, when the event loop hangs for this long.",
                float, "0", shows_default="off", metavar="TIME"),
     RunSetting("--log-format", None, logs.FORMATS, "human", shows_default=True),

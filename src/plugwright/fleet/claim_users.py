@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from plugwright.explain.world import ApiObject, World, allocation_of, identity
 
-__all__ = ["ClaimUsers", "FleetHolder", "FleetValue", "text_of"]
+__all__ = ["ClaimUsers", "FleetHolder", "FleetValue", "claims_of_pod", "text_of"]
 
 
 class FleetValue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -116,6 +116,15 @@ def _containers(pod: ApiObject, claim: str) -> list[str]:
         for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
         if any(use.get("name") in entries for use in (container.get("resources") or {}).get("claims") or ())
     ]
+
+
+def claims_of_pod(pod: ApiObject) -> Iterator[str]:
+    """The names of the claims that a pod uses."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    used = *(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())
+    for entry in (*used, status.get("extendedResourceClaimStatus") or {}):
+        if name := text_of(entry.get("resourceClaimName")):
+            yield name
 
 
 def text_of(value: object) -> str:

@@ -48,9 +48,9 @@ def read_sources(choice: DaemonChoice, environment: Mapping[str, str] = os.envir
 def _sources(daemons: Sequence[ReachableDaemon]) -> Iterator[NodeSource]:
     for daemon, report, reason in ask_all(daemons, _REQUEST):
         yield (
-            NodeSource(node=daemon.node, via=str(daemon), problem=reason)
+            NodeSource(node=daemon.node, via=daemon.via, problem=reason)
             if reason
-            else node_source(daemon.node, str(daemon), report)
+            else node_source(daemon.node, daemon.via, report)
         )
 
 

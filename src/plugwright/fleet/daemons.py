@@ -19,7 +19,7 @@ from plugwright.errors import ConfigError, PeerGone, PlugwrightError
 from plugwright.kube import kubeconfig as kubeconfigs
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient
-from plugwright.kube.remote_daemon import RemoteDaemon, daemon_pods, find_daemon_pod
+from plugwright.kube.remote_daemon import RemoteDaemon, daemon_pods, find_daemon_pod, report_port
 from plugwright.model import natural_order, some
 from plugwright.system import json_lines, sockets
 from plugwright.text import clean
@@ -46,6 +46,11 @@ _ELSEWHERE = "is `plugwright run` running? For the daemon of a cluster's node, g
 class ReachableDaemon(Protocol):
     @property
     def node(self) -> str: ...
+
+    @property
+    def via(self) -> str:
+        """How its last answer was read."""
+        ...
 
     def ask(self, request: Mapping[str, object]) -> Any:
         """The daemon's single answer."""
@@ -75,6 +80,10 @@ class LocalDaemon:
 
     def __str__(self) -> str:
         return f"control socket {self.path}"
+
+    @property
+    def via(self) -> str:
+        return str(self)
 
     def ask(self, request: Mapping[str, object]) -> Any:
         with self._errors():
@@ -108,7 +117,8 @@ def find_daemon(choice: DaemonChoice, environment: Mapping[str, str] = os.enviro
     assert access is not None
     with BlockingClient(access) as client:
         pods = daemon_pods(client, choice.selector, choice.namespace, choice.node)
-    return RemoteDaemon(access, choice.node, find_daemon_pod(pods, choice.node, choice.selector))
+    container = find_daemon_pod(pods, choice.node, choice.selector)
+    return RemoteDaemon(access, choice.node, container, report_port(pods[0]))
 
 
 def find_all(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> list[ReachableDaemon]:
@@ -161,7 +171,7 @@ def _remote_daemons(access: ClusterAccess, choice: DaemonChoice) -> Iterator[Rem
         pods = daemon_pods(client, choice.selector, choice.namespace)
     for pod in pods:
         node = str((pod.get("spec") or {}).get("nodeName") or "")
-        yield RemoteDaemon(access, node, find_daemon_pod([pod], node, choice.selector))
+        yield RemoteDaemon(access, node, find_daemon_pod([pod], node, choice.selector), report_port(pod))
 
 
 def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalDaemon:

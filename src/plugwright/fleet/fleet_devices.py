@@ -98,7 +98,7 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
 
 
 def reading_text(via: str) -> str:
-    """How a report was read, in words: no daemon listens on a port, so a pod is reached by exec."""
+    """How a report was read, in words."""
     return f"by exec into {via}" if via.startswith("pod ") else f"from {via}"
 
 

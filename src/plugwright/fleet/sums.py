@@ -1,5 +1,6 @@
 """Free devices and holders: sums over the devices of a fleet, and the devices that a name means."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -52,27 +53,34 @@ def _added(row: FreeCount, unnamed: UnnamedDevices) -> FreeCount:
     return replace(row, held=row.held + held, free=row.free + usable - held)
 
 
-def select_devices(devices: Iterable[FleetDevice], what: str, namespace: str = "") -> list[FleetDevice]:
-    """The devices that `what` means: a resource's, one device, or those held by a pod; empty if it means nothing.
+def select_devices(
+    devices: Iterable[FleetDevice], what: str, namespace: str = "", *, by_index: bool = False
+) -> list[FleetDevice]:
+    """The devices that `what` means: a resource's, one device, or those of a pod or claim; empty if it means nothing.
 
-    A pod is `NAMESPACE/NAME`, or a name in `namespace`. An id prefix means all devices with it.
+    A pod or claim is `NAMESPACE/NAME`, or a name in `namespace`. `mock-1` is `mock-1-3f` rather than `mock-10`; any
+    other beginning means all ids with it. An index, if `by_index`, has precedence over beginnings.
     """
-    every = list(devices)
-    if found := [device for device in every if what in (device.resource, device.id, *device.physical)]:
-        return found
-    if found := list(devices_of(every, what, namespace)):
-        return found
-    return [device for device in every if what and device.id.startswith(what)]
+    every = list(devices) if what else []
+    whole = re.compile(re.escape(what) + r"[-_.:/]")
+    meanings = (
+        (device for device in every if what in (device.resource, device.id, *device.physical)),
+        devices_of(every, what, namespace),
+        (device for device in every if by_index and device.index == what),
+        (device for device in every if whole.match(device.id)),
+        (device for device in every if device.id.startswith(what)),
+    )
+    return next((found for found in map(list, meanings) if found), [])
 
 
-def devices_of(devices: Iterable[FleetDevice], pod: str, namespace: str = "") -> Iterator[FleetDevice]:
-    """The devices that a pod holds, each with only that holder."""
-    wanted_namespace, _, name = pod.rpartition("/")
+def devices_of(devices: Iterable[FleetDevice], user: str, namespace: str = "") -> Iterator[FleetDevice]:
+    """The devices that a pod or claim holds, each with only those holders."""
+    wanted_namespace, _, name = user.rpartition("/")
     for device in devices:
         own = tuple(
             holder
             for holder in device.holders
-            if holder.pod == name and (wanted_namespace or namespace) in ("", holder.namespace)
+            if name and name in (holder.pod, holder.claim) and (wanted_namespace or namespace) in ("", holder.namespace)
         )
         if own:
             yield replace(device, holders=own)

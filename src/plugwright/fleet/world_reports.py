@@ -79,8 +79,8 @@ def _answers(daemons: list[ReachableDaemon]) -> dict[str, tuple[str, ApiObject, 
     """By node: how the daemon was reached, its NodeReport, or why there is none."""
     answers: dict[str, tuple[str, ApiObject, str]] = {}
     for daemon, report, reason in ask_all(daemons, _REQUEST):
-        problem = reason or node_source(daemon.node, str(daemon), report).problem
-        answers[daemon.node] = str(daemon), {} if problem else report, problem
+        problem = reason or node_source(daemon.node, daemon.via, report).problem
+        answers[daemon.node] = daemon.via, {} if problem else report, problem
     return answers
 
 

@@ -104,7 +104,7 @@ def object_name(path: str) -> str:
         case ["", "api", _, *rest] | ["", "apis", _, _, *rest]:
             if rest[:1] == ["namespaces"] and len(rest) > 2:
                 rest = rest[2:]
-            return rest[1] if len(rest) > 1 else ""
+            return rest[1] if len(rest) > 1 and rest[2:3] != ["proxy"] else ""
     return ""
 
 

@@ -1,15 +1,21 @@
 """The daemons of a cluster's nodes, reached through its API server: requests to their control sockets, by exec.
 
+If a daemon's pod has the annotation of a port, its NodeReport and history are read through the API server's proxy of
+pods, and by exec only if that fails: whoever may not exec into the pod still sees the node's devices.
+
 A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for that. The hidden
 command `plugwright request` in the pod passes one request to the control socket and prints the responses, so all
 commands work alike for the local daemon and for the daemon of any node.
 """
 
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.answers import Document
@@ -17,9 +23,12 @@ from plugwright.kube.api_client import BlockingClient, segment
 from plugwright.kube.pod_exec import ExecTarget, exec_lines
 from plugwright.text import clean
 
-__all__ = ["DAEMON_CONTAINER", "RemoteDaemon", "daemon_pods", "find_daemon_pod"]
+__all__ = ["DAEMON_CONTAINER", "RemoteDaemon", "daemon_pods", "find_daemon_pod", "report_port"]
 
 DAEMON_CONTAINER = "plugwright"
+_PORT_ANNOTATION = "plugwright.dev/node-report"
+_PORT = re.compile(r"(https:)?(\d{1,5})")
+_PAST = 7 * 86_400.0 - 60  # seconds of history that its page has, less a minute between the clocks
 _LIMIT = 60.0  # seconds of silence; a daemon answers within 15
 _COMMAND_LIMIT = 300.0  # seconds; a check of `doctor` that hangs takes 30
 
@@ -27,14 +36,23 @@ _COMMAND_LIMIT = 300.0  # seconds; a check of `doctor` that hangs takes 30
 class RemoteDaemon:
     """The daemon in one pod."""
 
-    def __init__(self, access: ClusterAccess, node: str, container: ExecTarget) -> None:
+    def __init__(self, access: ClusterAccess, node: str, container: ExecTarget, port: str = "") -> None:
+        """`port` is that of the report, `9400` or `https:9400`; empty: it has none."""
         self.node = node
-        self._access, self._container = access, container
+        self._access, self._container, self._port = access, container, port
+        self.via = str(self)
 
     def __str__(self) -> str:
         return f"pod {self._container.namespace}/{self._container.pod}"
 
     def ask(self, request: Mapping[str, object]) -> Any:
+        if self._port and (page := _page_of(request)):
+            try:
+                answer = self._read_page(page)
+                self.via = f"the proxy of {self}"
+                return _history_since(answer, request["since"]) if "since" in request else answer
+            except PlugwrightError:
+                self.via = str(self)  # exec reports what is wrong
         for answer in self._answers(request, [], _LIMIT):
             return answer
         raise PeerGone(f"{self} on {self.node} did not answer")
@@ -48,6 +66,13 @@ class RemoteDaemon:
             return line
         raise PeerGone(f"{self} on {self.node}: `plugwright {' '.join(command)}` printed nothing")
 
+    def _read_page(self, page: str) -> Document:
+        namespace, pod = segment(self._container.namespace), segment(self._container.pod)
+        scheme, _, port = self._port.rpartition(":")
+        target = f"{scheme}:{pod}:{port}" if scheme else f"{pod}:{port}"
+        with BlockingClient(self._access) as client:
+            return client.get(f"/api/v1/namespaces/{namespace}/pods/{target}/proxy/{page}")
+
     def _answers(self, request: Mapping[str, object], flags: Sequence[str], timeout: float | None) -> Iterator[Any]:
         command = ["plugwright", "request", *flags, json.dumps(request)]
         for line in exec_lines(self._access, self._container, command, timeout):
@@ -59,6 +84,32 @@ class RemoteDaemon:
             if error is not None:
                 raise PeerRefused("", clean(error))
             yield answer.get("ok")
+
+
+def _page_of(request: Mapping[str, object]) -> str:
+    """The page with the answer to a request; empty if there is none."""
+    match request:
+        case {"do": "report"}:
+            return "node-report"
+        case {"do": "history", "since": int() | float() as since} if since >= time.time() - _PAST:
+            return "history"
+    return ""
+
+
+def _history_since(answer: Document, since: object) -> list[Document]:
+    events = answer.get("events")
+    if not isinstance(events, list) or not isinstance(since, int | float):
+        raise MalformedMessage(f"a history must have events, got {str(answer)[:80]!r}")
+    try:
+        return [event for event in events if datetime.fromisoformat(event["time"]).timestamp() >= since]
+    except (ValueError, TypeError, KeyError):
+        raise MalformedMessage(f"an event of a history must have a time, got {str(answer)[:80]!r}") from None
+
+
+def report_port(pod: Document) -> str:
+    """The port of a daemon's NodeReport, as its pod announces it; empty if it has none."""
+    port = ((pod.get("metadata") or {}).get("annotations") or {}).get(_PORT_ANNOTATION)
+    return port if isinstance(port, str) and _PORT.fullmatch(port) else ""
 
 
 def daemon_pods(

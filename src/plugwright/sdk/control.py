@@ -35,11 +35,12 @@ from plugwright.system.blocking import HungCall
 from plugwright.system.concurrency import Backoff, cancel, in_thread
 from plugwright.system.inotify import Directory
 from plugwright.system.json_lines import Blocked, Request
+from plugwright.system.latest import Signal
 from plugwright.system.log_once import LogOnce
 from plugwright.system.sockets import SocketFile
 from plugwright.text import clean
 
-__all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
+__all__ = ["is_ready", "one_line", "read_history", "read_node_report", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> Mapping[st
         raise ConfigError(reason)
     holdings = _without_pods("the event loop is blocked")
     status = report(daemon, holdings, stalled=reason)
-    if view is not _node_report:
+    if view is not read_node_report:
         return dict(status)
     from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
 
@@ -294,7 +295,7 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             still = f"; the configuration file still cordons it: {rule}" if rule else ""
             return f"{device_id} of {resource} is no longer cordoned{still}"
         case {"do": "history", "since": int() | float() as since}:
-            return await _history(daemon, _finite(since))
+            return await read_history(daemon, _finite(since))
         case {"do": "log level", "level": str(level), "for": int() | float() as seconds}:
             daemon.log_level.change(level, _finite(seconds), await _author(request))
             return daemon.log_level.describe()
@@ -307,7 +308,7 @@ async def _handle(daemon: Daemon, request: Request) -> object:
     raise ConfigError(f"unknown request: {json.dumps(request)[:200]}")
 
 
-async def _history(daemon: Daemon, since: float) -> object:
+async def read_history(daemon: Daemon, since: float) -> object:
     if daemon.history is None:
         raise ConfigError("this daemon keeps no history: it has no state directory (--state-dir)")
     return msgspec.to_builtins(await daemon.history.events(since))
@@ -378,7 +379,7 @@ async def _status(daemon: Daemon) -> DaemonStatus:
     return report(daemon, await daemon.ledger.refreshed())
 
 
-async def _node_report(daemon: Daemon) -> Mapping[str, object]:
+async def read_node_report(daemon: Daemon) -> Mapping[str, object]:
     from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
 
     kubelet = await in_thread("kubelet configuration", partial(kubelet_report, daemon.settings, daemon.directory))
@@ -387,15 +388,23 @@ async def _node_report(daemon: Daemon) -> Mapping[str, object]:
 
 
 async def _changes(daemon: Daemon, view: Callable[[Daemon], Awaitable[object]]) -> AsyncIterator[object]:
-    """Yields the view now, and again after every change."""
-    async for _ in daemon.changed.notifications():
-        yield await view(daemon)
-        await asyncio.sleep(_WATCH_INTERVAL)
+    """Yields the view now, and again after every change; NodeReports contain the history, which follows later."""
+    changed, sources = Signal(), [daemon.changed]
+    if view is read_node_report and daemon.history is not None:
+        sources.append(daemon.history.noticed)
+    unsubscribes = [source.subscribe(changed.notify) for source in sources]
+    try:
+        async for _ in changed.notifications():
+            yield await view(daemon)
+            await asyncio.sleep(_WATCH_INTERVAL)
+    finally:
+        for unsubscribe in unsubscribes:
+            unsubscribe()
 
 
 _VIEWS: dict[str, Callable[[Daemon], Awaitable[object]]] = {
     "status": _status,
     "watch": _status,
-    "report": _node_report,
-    "watch reports": _node_report,
+    "report": read_node_report,
+    "watch reports": read_node_report,
 }

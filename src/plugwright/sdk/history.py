@@ -198,7 +198,8 @@ class History:
         new = list(events)
         self.latest.extend(new)
         self._pending.extend(new)
-        self.noticed.notify()
+        if new:
+            self.noticed.notify()
         if not self._pending:
             return
         writing = list(self._pending)

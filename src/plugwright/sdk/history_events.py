@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from plugwright.system.latest import Signal
+
 __all__ = ["DeviceFacts", "DeviceHistory", "FactKey", "HistoryEvent", "HolderFacts", "changes", "replayed"]
 
 FactKey: TypeAlias = tuple[str, str]  # resource and device id
@@ -36,6 +38,11 @@ class DeviceHistory(Protocol):
     @property
     def latest(self) -> Iterable[HistoryEvent]:
         """The last events, from the oldest to the newest."""
+        ...
+
+    @property
+    def noticed(self) -> Signal:
+        """Notified when `latest` has new events."""
         ...
 
     async def events(self, since: float) -> list[HistoryEvent]: ...

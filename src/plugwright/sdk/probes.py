@@ -1,5 +1,7 @@
 """HTTP pages for probes and Prometheus: /healthz, /readyz and /metrics. Off unless an address is set.
 
+`listen_report` adds the pages of `report_pages`.
+
 A separate thread answers, so that a probe gets its response, with the reason, while the event loop is blocked.
 `system.http_server` keeps the port usable whoever else connects to it.
 
@@ -12,7 +14,7 @@ import logging
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -47,7 +49,7 @@ def serve_probes(daemon: Daemon) -> Iterator[None]:
     host = host.strip("[]")
     server = HttpServer(
         page=_pages(daemon),
-        slow={"/healthz": lambda: _text(_health(daemon))},
+        slow={"/healthz": lambda: _text(_health(daemon)), **_reports(daemon)},
         is_own=is_own_node(host, settings.node_addresses),
         tls=_tls(settings),
     )
@@ -58,6 +60,14 @@ def serve_probes(daemon: Daemon) -> Iterator[None]:
             raise ConfigError(f"cannot listen on {address}: {getattr(error, 'strerror', '') or error}") from error
         logger.info("answering probes", extra={"address": "{}:{}".format(*bound)})
         yield
+
+
+def _reports(daemon: Daemon) -> Mapping[str, Callable[[], HttpAnswer]]:
+    if not daemon.settings.listen_report:
+        return {}
+    from plugwright.sdk.report_pages import report_pages  # few daemons have them
+
+    return report_pages(daemon)
 
 
 def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/proc")) -> Callable[[str], bool]:

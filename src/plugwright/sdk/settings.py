@@ -78,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: Path | None = None  # with its key: enables TLS on that port
     tls_key: Path | None = None
     metrics_token_file: Path | None = None  # /metrics requires the bearer token in this file; None: no token
+    listen_report: bool = False  # that port also serves the NodeReport and the history, to every client
     cordons: tuple[CordonRule, ...] = ()  # of the configuration that the daemon starts with
     watchdog: float = 0.0  # seconds after which a process whose event loop hangs ends itself; 0: never
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -99,6 +100,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
+        if self.listen_report and not self.listen:
+            raise ConfigError("the NodeReport needs an address to listen on (--listen)")
+        # API servers remove the Authorization header from requests to pods.
+        if self.listen_report and self.metrics_token_file is not None:
+            raise ConfigError("the NodeReport cannot be on a port whose metrics need a token: it would need none")
         if not all(map(DNS_SUBDOMAIN.fullmatch, self.release.split("/"))):
             raise _wrong("release", "lower-case names separated by '/', as namespace/name", self.release)
 

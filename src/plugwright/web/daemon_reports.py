@@ -60,7 +60,7 @@ class DaemonReports:
         followed = self._followed.get(node)
         if followed is None or (not followed.report and followed.problem == "not read yet"):
             return None
-        via = str(followed.daemon)
+        via = followed.daemon.via
         if followed.problem:
             return NodeSource(node=node, via=via, problem=followed.problem)
         return NodeSource(node=node, via=via, report=msgspec.json.decode(followed.report))

@@ -216,7 +216,8 @@ def _select(name: str, label: str, values: Iterable[str], chosen: str) -> Html:
 
 def _cell(device: FleetDevice) -> Html:
     holders = ", ".join(holder.name for holder in device.holders)
-    words = [f"{device.id} of {device.resource} on {device.node}: {device.state}", holders, device.reason]
+    index = f" (#{device.index})" if device.index else ""
+    words = [f"{device.id}{index} of {device.resource} on {device.node}: {device.state}", holders, device.reason]
     label = attribute(", ".join(filter(None, words)))
     letter = escape(STATE_LETTERS[device.state])
     return f'<a class="c s-{device.state}" href="{device_url(device)}" aria-label="{label}">{letter}</a>'
