@@ -355,6 +355,11 @@ def check_cordons(document: Document, file: ConfigFile) -> None:
             raise document.error(f"$.cordons[{index}].resource", problem)
 
 
+def repeated(document: Document, resources: str, name: str, earlier: int, index: int) -> ConfigError:
+    line = document.line(f"{resources}[{earlier}].name")
+    return document.error(f"{resources}[{index}].name", f"{name} is already the resource in line {line}")
+
+
 def check_resource(
     document: Document, resources: str, entries: Mapping[int, ResourceEntry[Any]], host: HostSettings
 ) -> None:
@@ -363,12 +368,11 @@ def check_resource(
     path, earlier = f"{resources}[{index}]", [same for _, same in numbered]
     for other, same in numbered:
         if same.name == entry.name:
-            line = document.line(f"{resources}[{other}].name")
-            raise document.error(f"{path}.name", f"{entry.name} is a resource already in line {line}")
+            raise repeated(document, resources, entry.name, other, index)
         driver = driver_of(entry)
         if driver and driver_of(same) == driver:
             line = document.line(f"{resources}[{other}]", "serve")
-            raise document.error(path, f"driver {driver} is that of {same.name} already, in line {line}", "serve")
+            raise document.error(path, f"driver {driver} is already that of {same.name} in line {line}", "serve")
     example = entry.name
     for placeholder, value in entry.family.placeholders.items():
         example = example.replace(f"{{{placeholder}}}", value)
