@@ -1,5 +1,6 @@
-"""Errors that end a command: one line each on stderr, and the exit code."""
+"""Errors that end a command: one line each on stderr, wrapped on a terminal, and the exit code."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import NoReturn
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.text import clean
 
-__all__ = ["fail", "failing_in_one_line"]
+__all__ = ["fail", "failing_in_one_line", "wrapped_on_terminal"]
 
 
 @contextmanager
@@ -28,5 +29,15 @@ def failing_in_one_line() -> Iterator[None]:
 
 def fail(*messages: str) -> NoReturn:
     for message in messages:
-        sys.stderr.write(f"plugwright: {clean(message, limit=100_000)}\n")
+        sys.stderr.write(f"{wrapped_on_terminal(f'plugwright: {clean(message, limit=100_000)}')}\n")
     sys.exit(1)
+
+
+def wrapped_on_terminal(line: str) -> str:
+    """Wraps a line between words if the error output is a terminal; elsewhere returns it unchanged."""
+    if not sys.stderr.isatty():
+        return line
+    from textwrap import fill  # loaded only for a person
+
+    width = shutil.get_terminal_size().columns
+    return fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
