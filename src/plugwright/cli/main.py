@@ -58,7 +58,7 @@ _COMMANDS = {
         "node": ("node", "Show and clean up extended resources of nodes."),
         "handover": ("handover", "Move a node's devices between the device plugin API and DRA."),
         "dra": ("dra", "Show ResourceSlices and ResourceClaims of any cluster."),
-        "cordon": ("cordon", "Take a device out of service; list what is out."),
+        "cordon": ("cordon", "Take a device out of service; list cordons."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
         "log-level": ("log_level", "Change the daemon's log level for a while."),
         "command": ("plugin_command", "Send a plugin one of its own commands."),

@@ -156,7 +156,7 @@ def _daemon_lines(report: DaemonStatus, now: float) -> Iterator[str]:
     for call in report.get("hung", []):
         yield f"hung for {_age(now - call['since'])}: {clean(call['name'])}, in {clean(call['line'])}"
     if report["log_lines_dropped"]:
-        yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
+        yield f"{report['log_lines_dropped']} log lines dropped: they are not read fast enough"
     if report["cordons_unreadable"]:
         yield clean(report["cordons_unreadable"])
 

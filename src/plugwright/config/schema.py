@@ -134,7 +134,7 @@ def _digest_of(entry: ResourceEntry[Any]) -> str:
     """Of the settings that decide which devices are found."""
     try:
         content = msgspec.json.encode([entry.key, entry.settings, entry.options])
-    except (TypeError, ValueError):  # a family of another package may have any settings
+    except (TypeError, ValueError):  # a family of another package can have any settings
         content = repr([entry.key, entry.settings, entry.options]).encode()
     return digest(content)
 
@@ -289,7 +289,7 @@ def resource_entry(document: Document, path: str, content: dict[str, Any]) -> Re
         every = ", ".join(sorted(registered | families.installed().keys()))
         raise document.error(path, f"a resource must have one kind of device, got none; one of: {every}")
     [(key, family)] = used.items()
-    # The key of another family may be there without a value, as in a file made of a template.
+    # The key of another family can exist without a value, as in a file made from a template.
     present = {name: value for name, value in content.items() if name == key or name not in registered}
     value: Any = document.convert(_entry_type(key, family), path, present)
     options = family.options

@@ -53,7 +53,7 @@ def _added(row: FreeCount, unnamed: UnnamedDevices) -> FreeCount:
 
 
 def select_devices(devices: Iterable[FleetDevice], what: str, namespace: str = "") -> list[FleetDevice]:
-    """The devices that `what` means: a resource's, one device, or those held by a pod; empty if it means nothing.
+    """The devices that `what` names: a resource's, one device, or those of a pod; empty if there is none.
 
     A pod is `NAMESPACE/NAME`, or a name in `namespace`. An id prefix means all devices with it.
     """
