@@ -202,8 +202,8 @@ class OutlivesKubelet(Rule):
         "ends or gives up meanwhile leaves the node without its devices."
     )
     fix = (
-        "Take a lost connection for an event. Wait for the next kubelet.sock without an end, and try again if no process "
-        "listens on it: the time between two attempts may grow to some seconds."
+        "Treat a lost connection as an event. Wait for the next kubelet.sock indefinitely, and try again if no process "
+        "listens on it: the time between two attempts can grow to some seconds."
     )
 
     async def check(self, verifier: Verifier) -> None:
