@@ -207,7 +207,7 @@ def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Ite
     yield f"kubectl describe node node-1    # {resource} in Capacity and Allocatable"
     yield f"kubectl run two --image=demo --overrides={overrides}"
     yield "kubectl wait --for=condition=Ready pod/two"
-    yield "kubectl logs two                # the variables, mounts and nodes of its devices"
+    yield "kubectl logs two                # its variables, mounts and device nodes"
     node = "" if len(info.nodes) == 1 else " --node node-1"
     yield f"{program} status{node}"
 
