@@ -32,7 +32,7 @@ _LIMIT = 300.0  # seconds of a command, on a busy machine
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]")
 _OURS = ("make", ".venv/bin/plugwright")
 # Commands to paste, with their paths, cannot be wrapped.
-_PASTED = re.compile(r"--[a-z-]+[ =][/']|kubeconfig /|plugwright (down|dev|run|status) ")
+_PASTED = re.compile(r"--[a-z-]+[ =][/']|kubeconfig /|plugwright (down|dev|run|status) |pip wheel ")
 _CHART = "deploy/helm/plugwright"
 _POD = '{"spec":{"containers":[{"name":"two","image":"demo","resources":{"limits":{"mock/gpu":"2"}}}]}}'
 

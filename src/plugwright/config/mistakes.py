@@ -7,6 +7,7 @@ the remaining ones can be consequences of the removal.
 import copy
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -42,8 +43,9 @@ def _mistakes(document: Document) -> list[ConfigError]:
         path = f"$.resources[{index}]"
         of_entry = _collect(resource, path, partial(schema.resource_entry, document, path, resource))
         errors += of_entry
-        if all(_is_harmless(error) for error in of_entry):
-            entries[index] = schema.resource_entry(document, path, resource)
+        if all(map(_is_harmless, of_entry)):
+            with suppress(ConfigError):  # the removed key was the kind of device
+                entries[index] = schema.resource_entry(document, path, resource)
     errors += _repeated_names(document, resources, entries)
     try:
         outline = document.convert(schema.Outline, "$", content)
@@ -57,7 +59,7 @@ def _mistakes(document: Document) -> list[ConfigError]:
 
 def _is_harmless(error: ConfigError) -> bool:
     """Whether the rest of an entry means the same without this mistake."""
-    return "unknown key" in str(error) and "did you mean" not in str(error)
+    return f"unknown key {error.key!r}" in str(error) and "did you mean" not in str(error)
 
 
 def _repeated_names(
