@@ -126,6 +126,6 @@ async def test_conflicts_of_entries_with_other_mistakes_are_reported_too(tmp_pat
     assert [line.partition(": ")[2] for line in lines] == [
         "bad.yaml:4: resources[0]: unknown key 'colour'",
         "bad.yaml:5: resources[0].env: '{nod}' has {nod}: did you mean {node}?",
-        "bad.yaml:6: resources[1].name: mock/gpu is already the resource in line 2",
+        "bad.yaml:6: resources[1].name: mock/gpu is already a resource, in line 2",
         'bad.yaml:7: resources[1].mock.count: expected an integer, got the string "ten"',
     ]

@@ -357,7 +357,7 @@ def check_cordons(document: Document, file: ConfigFile) -> None:
 
 def repeated(document: Document, resources: str, name: str, earlier: int, index: int) -> ConfigError:
     line = document.line(f"{resources}[{earlier}].name")
-    return document.error(f"{resources}[{index}].name", f"{name} is already the resource in line {line}")
+    return document.error(f"{resources}[{index}].name", f"{name} is already a resource, in line {line}")
 
 
 def check_resource(
