@@ -1,6 +1,5 @@
 """Errors that end a command: one line each on stderr, wrapped on a terminal, and the exit code."""
 
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +36,8 @@ def wrapped_on_terminal(line: str) -> str:
     """Wraps a line between words if the error output is a terminal; elsewhere returns it unchanged."""
     if not sys.stderr.isatty():
         return line
-    from textwrap import fill  # loaded only for a person
+    from shutil import get_terminal_size  # both only for a person: shutil loads bz2 and lzma
+    from textwrap import fill
 
-    width = shutil.get_terminal_size().columns
+    width = get_terminal_size().columns
     return fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
