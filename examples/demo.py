@@ -90,7 +90,7 @@ def main() -> None:
             path for path in map(Path, (facts["kubeconfig"], facts["control"], node_directory(facts))) if path.exists()
         ]
         expect(not left, f"left behind: {left}")
-    print(f"\nAll steps verified in {time.monotonic() - began:.0f} seconds. A cluster of your own:\n")
+    print(f"\nAll steps verified in {time.monotonic() - began:.0f} seconds. Its cluster has ended; start your own:\n")
     print(shlex.join([relative(Path(sys.executable).with_name("plugwright")), "up"]))
 
 

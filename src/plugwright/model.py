@@ -328,8 +328,7 @@ def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
     for node in numbers:
         if not isinstance(node, int) or isinstance(node, bool) or (node != -1 and node not in NUMA_NODES):
             raise InvalidValue(
-                f"NUMA nodes of {device_id!r} must be whole numbers from 0 to {NUMA_NODES[-1]}, or -1 for none, "
-                f"got {node!r}"
+                f"NUMA nodes of {device_id!r} must be integers from 0 to {NUMA_NODES[-1]}, or -1 for none, got {node!r}"
             )
     return tuple(sorted({node for node in numbers if isinstance(node, int) and node >= 0}))
 

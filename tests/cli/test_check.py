@@ -30,6 +30,17 @@ cordons:
 """
 
 
+TOGETHER = """\
+resources:
+  - name: mock/gpu
+    paths: [/dev/null]
+    colour: red
+    env: {GPU: "{nod}"}
+  - name: mock/gpu
+    mock: {count: ten}
+"""
+
+
 QUOTED = 'expected a string or a list or nothing, got the integer 0403: put it in quotes: "0403"'
 
 
@@ -107,3 +118,14 @@ async def test_a_kubernetes_object_is_recognised(tmp_path: Path) -> None:
 async def test_a_misspelt_template_is_answered_with_the_closest_one(tmp_path: Path) -> None:
     entry = "resources:\n  - {name: a.io/b, paths: [/dev/null], env: {X: '{nod}'}}\n"
     assert "has {nod}: did you mean {node}?" in (await check(tmp_path / "x.yaml", entry))[1][0]
+
+
+async def test_conflicts_of_entries_with_other_mistakes_are_reported_too(tmp_path: Path) -> None:
+    code, lines, _ = await check(tmp_path / "bad.yaml", TOGETHER)
+    assert code == 1
+    assert [line.partition(": ")[2] for line in lines] == [
+        "bad.yaml:4: resources[0]: unknown key 'colour'",
+        "bad.yaml:5: resources[0].env: '{nod}' has {nod}: did you mean {node}?",
+        "bad.yaml:6: resources[1].name: mock/gpu is already a resource, in line 2",
+        'bad.yaml:7: resources[1].mock.count: expected an integer, got the string "ten"',
+    ]

@@ -86,6 +86,14 @@ def test_the_printed_steps_and_the_ci_install_plugwright_from_its_source(tmp_pat
     ]
 
 
+@pytest.mark.parametrize("place", ["npu", "projects/npu"])
+def test_the_chart_depends_on_that_of_the_clone(tmp_path: Path, place: str) -> None:
+    assert made("npu", "--dir", tmp_path / place).exit_code == 0
+    chart = tmp_path / place / "chart"
+    [dependency] = yaml.safe_load((chart / "Chart.yaml").read_text())["dependencies"]
+    assert Path(os.path.normpath(chart / dependency["repository"].removeprefix("file://"))) == CHART
+
+
 def test_everything_is_filled_in(project: Path) -> None:
     files = [path for path in project.rglob("*") if path.is_file()]
     assert sorted(str(path.relative_to(project)) for path in files) == [

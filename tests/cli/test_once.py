@@ -238,7 +238,7 @@ async def test_each_error_is_shown_with_its_resource_and_the_others_are_complete
     assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel at odd.py:43 in allocate"
     assert "worn out" in worn["error"]
     assert not any(device["allocation"] for device in shown["odd/untold"]["devices"])
-    assert "does not say where it writes" in shown["odd/untold"]["devices"][0]["error"]
+    assert "does not declare where it writes" in shown["odd/untold"]["devices"][0]["error"]
 
 
 async def test_unhealthy_devices_are_no_failure(node: Node) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plugwright.cli.output import print_table, table_lines, wrapped
+from plugwright.cli.output import echo_wrapped, print_table, table_lines, wrapped
 
 HEALTHY_GPU = (
     "from plugwright.cli.output import print_table; print_table(['ID', 'HEALTH'], [['gpu', ('Healthy', 'green')]])"
@@ -112,3 +112,32 @@ def test_a_long_line_is_wrapped_on_a_terminal_alone() -> None:
     assert " ".join(part.strip() for part in lines) == text
     assert all(len(part) <= 40 for part in lines)
     assert all(part.startswith("    ") for part in lines[1:])
+
+
+ERRORS = {
+    "an error": "from plugwright.cli.failures import fail; fail('no daemon listens here; ' * 9)",
+    "a wrong call": "import sys; sys.argv[1:] = ['status', '--' + 'watched' * 3 + ' '.join(['every'] * 30)]\n"
+    "from plugwright.cli.main import main; main()",
+}
+
+
+@pytest.mark.parametrize("program", ERRORS.values(), ids=ERRORS)
+def test_messages_on_a_terminal_are_wrapped_between_words(program: str) -> None:
+    ours, theirs = pty.openpty()
+    environment = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "50"}
+    try:
+        subprocess.run([sys.executable, "-c", program], stderr=theirs, env=environment, check=False, timeout=60)
+        lines = os.read(ours, 4096).decode().split("\r\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert max(map(len, lines)) <= 50
+
+
+def test_commands_among_wrapped_lines_stay_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    echo_wrapped(["  a text that is wider", "    kubectl get pods --namespace default"])
+    assert capsys.readouterr().out == "  a text that is\n    wider\n    kubectl get pods --namespace default\n"

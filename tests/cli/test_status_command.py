@@ -279,4 +279,4 @@ async def test_dropped_log_lines_are_shown(controlled: Settings, node: Node) -> 
             done = await node.ask("status")
     finally:
         logging.getLogger().removeHandler(handler)
-    assert re.match(r"\d+ log lines dropped: nobody reads the log fast enough\n", done.out)
+    assert re.match(r"\d+ log lines dropped: they are not read fast enough\n", done.out)

@@ -161,7 +161,7 @@ def test_a_key_that_is_given_twice_is_refused(path: Path) -> None:
 
 def test_a_resource_that_is_given_twice_is_refused_with_both_lines(path: Path) -> None:
     text = GPU + "    mock: {}\n  - name: mock/gpu\n    mock: {}\n"
-    assert refused(path, text) == "plugwright.yaml:4: resources[1].name: mock/gpu is a resource already in line 2"
+    assert refused(path, text) == "plugwright.yaml:4: resources[1].name: mock/gpu is already a resource, in line 2"
 
 
 def test_a_key_that_is_no_text_is_refused_with_its_line(path: Path) -> None:

@@ -92,7 +92,7 @@ def test_two_resources_cannot_have_one_driver() -> None:
 - {name: example.com/tape, mock: {count: 1}, serve: dra}
 - {name: example.com/disk, mock: {count: 1}, serve: {api: dra, driver: tape.example.com}}
 """
-    with pytest.raises(ConfigError, match=r"plugwright.yaml:3: .*driver tape.example.com is that of example.com/tape"):
+    with pytest.raises(ConfigError, match=r"yaml:3: .*driver tape.example.com is already that of example.com/tape"):
         schema.read("plugwright.yaml", text)
 
 

@@ -16,7 +16,7 @@ from plugwright.conformance.session import TimeLimits
     ("program", "seen"),
     [
         ("print('no such device'); raise SystemExit(7)", "status 7; its last line was 'no such device'"),
-        ("import time; time.sleep(600)", "nobody listens on a socket in plugins_registry; it runs"),
+        ("import time; time.sleep(600)", "no process listens on a socket in plugins_registry; it runs"),
     ],
 )
 async def test_a_program_that_never_registers_fails_the_first_rule(program: str, seen: str) -> None:

@@ -88,7 +88,7 @@ def test_mps_refuses_more_than_one_by_default() -> None:
 def test_mps_overrides_time_slicing_with_a_note() -> None:
     both = f"{MPS}  timeSlicing:\n    resources: [{{name: nvidia.com/gpu, replicas: 2}}]\n"
     assert translated(both)["nvidia.com/gpu"]["share"]["by"] == "mps"
-    assert any("NVIDIA's plugin uses `mps` where both are given" in note for note in noted(both))
+    assert any("NVIDIA's plugin uses `mps` if both are given" in note for note in noted(both))
 
 
 IGNORED = """\

@@ -69,7 +69,7 @@ def test_unsupported_keys_are_noted() -> None:
     text = f'{{"periodicUpdateInterval": 0, "extra": 1,\n "configList": [{one}]}}'
     assert notes(translate, source(text, flags=("-use-cdi",))) == [
         "1: unknown key 'extra', left out",
-        "1: periodicUpdateInterval: left out: changes of the hardware are noticed at once",
+        "1: periodicUpdateInterval: left out: hardware changes are noticed immediately",
         "1: write `cdi: true` beside each resource instead",
         "2: configList[0]: unknown key 'x', left out",
     ]
@@ -84,7 +84,7 @@ def test_unsupported_keys_are_noted() -> None:
             {"devices": ["a"], "resourceName": "a-b"},
             "resourceName: resourceName must be letters, digits and '_', got 'a-b'",
         ),
-        ({"devices": ["a"], "rdmaHcaMax": -1}, "rdmaHcaMax: must be a whole number, got '-1'"),
+        ({"devices": ["a"], "rdmaHcaMax": -1}, "rdmaHcaMax: must be an integer, got '-1'"),
         ({"devices": ["a"], "resourcePrefix": "A"}, "'A/hca' is not a resource name"),
         ({"selectors": {"vendors": ["mellanox"]}}, "vendors[0]: must be four hexadecimal digits"),
     ],

@@ -70,7 +70,7 @@ def test_difference_is_noted(text: str, problem: str) -> None:
     [
         ("- nummaxdevices: 1\n", "file:1: [0]: devicematch is missing"),
         ("devicematch: a\n", "file:1: must be a list, got a mapping"),
-        (match("a").replace("2", "many"), "file:2: [0].nummaxdevices: must be a whole number, got 'many'"),
+        (match("a").replace("2", "many"), "file:2: [0].nummaxdevices: must be an integer, got 'many'"),
     ],
 )
 def test_error_is_refused_with_its_line(text: str, problem: str) -> None:

@@ -133,7 +133,7 @@ TROUBLES: dict[Trouble, tuple[str, str]] = {
     a_device_healthy_and_unhealthy: ("2.8", "counts such a device twice"),
     an_older_stream_that_ends: ("2.22", "tears down the newer connection"),
     a_held_device_dropped: ("2.25", "crashes when that pod is admitted again"),
-    a_device_dropped_in_the_middle_of_allocate: ("2.25", "crashes when the answer comes"),
+    a_device_dropped_in_the_middle_of_allocate: ("2.25", "crashes when the response arrives"),
     an_answer_without_containers: ("3.43", "marked as in use until its next clean-up"),
     two_answers_that_differ: ("3.54", "keeps one of them, at random"),
     a_resource_of_nobody: ("3.63", "starts the pod without any such device"),

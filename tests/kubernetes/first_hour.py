@@ -1,4 +1,4 @@
-"""`make first-hour`: the first hour of a new user, played from a bare clone on a terminal of 100 columns.
+"""`make first-hour`: the first hour of a new user, played from a bare clone on a terminal of 80 columns.
 
 The commands are those of the pages. It fails on a command that fails, on a traceback, and on a line of ours that is
 wider than the terminal. kubectl and helm are built from source and kept (`tests.kubernetes.building`).
@@ -27,12 +27,12 @@ from tests.kubernetes import building
 __all__ = ["main"]
 
 _REPOSITORY = Path(__file__).parents[2]
-_COLUMNS, _ROWS = 100, 40
+_COLUMNS, _ROWS = 80, 40
 _LIMIT = 300.0  # seconds of a command, on a busy machine
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]")
 _OURS = ("make", ".venv/bin/plugwright")
 # Commands to paste, with their paths, cannot be wrapped.
-_PASTED = re.compile(r"--[a-z-]+[ =][/']|kubeconfig /|plugwright (down|dev|run|status) ")
+_PASTED = re.compile(r"--[a-z-]+[ =][/']|kubeconfig /|plugwright (down|dev|run|status) |pip wheel ")
 _CHART = "deploy/helm/plugwright"
 _POD = '{"spec":{"containers":[{"name":"two","image":"demo","resources":{"limits":{"mock/gpu":"2"}}}]}}'
 

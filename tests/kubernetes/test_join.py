@@ -128,7 +128,7 @@ def test_a_device_fails_a_node_is_lost_and_comes_back_and_the_server_goes_away(
         plane.until(lambda: ready(plane, "gpu-1") == "True", "it is back")
 
         plane.kill_api_server()
-        running.until_said("API server is away")
+        running.until_said("API server is unavailable")
         plane.start_api_server()
         before = renewed(plane, "gpu-2")
         plane.until(lambda: renewed(plane, "gpu-2") > before, "leases are renewed again")
@@ -136,7 +136,7 @@ def test_a_device_fails_a_node_is_lost_and_comes_back_and_the_server_goes_away(
         assert phase(plane, "keeps") == "Running"
         assert running.end() == 0
         said = "\n".join(running.errors)
-        assert 1 <= said.count("API server is back") == said.count("API server is away") <= 2, said
+        assert 1 <= said.count("API server is back") == said.count("API server is unavailable") <= 2, said
         assert "Traceback" not in said
     assert len(plane.items("nodes")) == 2
     with joined(plane, tmp_path, "-f", file, "--state", state):
@@ -178,7 +178,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(plane: ControlPlane, tmp_path:
     assert refused(nobody, "--nodes", "2").startswith("plugwright: not allowed to create nodes and ")
     theirs = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plugwright-2"}}
     plane.apply(theirs)
-    expected = "plugwright: node plugwright-2 is there already and is not a node of plugwright"
+    expected = "plugwright: node plugwright-2 already exists and is not a node of plugwright"
     assert refused(plane.kubeconfig, "--nodes", "2").startswith(expected)
     assert [node["metadata"]["name"] for node in plane.items("nodes")] == ["plugwright-2"]
     plane.kubectl("delete", "node", "plugwright-2")

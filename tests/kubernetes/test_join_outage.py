@@ -10,7 +10,7 @@ import pytest
 from tests.kubernetes.control_plane import ControlPlane, control_plane
 from tests.kubernetes.joining import allocatable, devices, joined, nodes_file, phase, plugwright, pod, ready, renewed
 
-pytestmark = pytest.mark.full("the API server is away for a minute")
+pytestmark = pytest.mark.full("the API server is unavailable for a minute")
 NAMES = ("gpu-1", "gpu-2")
 AWAY = 60.0  # seconds
 
@@ -35,7 +35,7 @@ def test_after_a_minute_without_its_server_everything_is_right_and_nothing_twice
         plane.kubectl("delete", "pod", "leaves", "--wait=false")
         plane.kill_api_server()
         killed = time.monotonic()
-        running.until_said("API server is away")
+        running.until_said("API server is unavailable")
         node = before[names[0]]["spec"]["nodeName"]
         plugwright("mock", "fail", failed, "--control-socket", running.info["nodes"][node]["control_socket"])
         plane.until(lambda: time.monotonic() - killed > AWAY, "a minute has passed", 2 * AWAY)
@@ -66,7 +66,11 @@ def test_after_a_minute_without_its_server_everything_is_right_and_nothing_twice
         plane.until(lambda: not plane.items("pods"), "pods can be deleted")
         assert running.end() == 0
         away, failing, back = running.errors
-        assert ("API server is away" in away, failed in failing, "API server is back" in back) == (True, True, True)
+        assert ("API server is unavailable" in away, failed in failing, "API server is back" in back) == (
+            True,
+            True,
+            True,
+        )
     assert plane.items("nodes") == plane.items("leases", "-n", "kube-node-lease") == []
 
 

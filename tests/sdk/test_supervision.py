@@ -316,7 +316,7 @@ async def test_a_part_that_has_run_steadily_is_started_soon_again() -> None:
 async def test_a_part_that_ends_by_itself_has_failed() -> None:
     trial = Trial()
     await trial.run(lambda: asyncio.sleep(0), until=lambda: bool(trial.pauses))
-    assert trial.failures[0] == "discovery failed: RuntimeError: it ended by itself"
+    assert trial.failures[0] == "discovery failed: RuntimeError: it ended without an error"
 
 
 async def test_a_failure_with_an_odd_text_has_a_reason_that_can_be_sent() -> None:

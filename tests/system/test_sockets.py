@@ -52,7 +52,7 @@ def test_a_link_of_ours_is_followed(root: Path) -> None:
 def test_a_directory_that_everybody_may_write_to_must_be_like_tmp(root: Path) -> None:
     (root / "open").mkdir()
     (root / "open").chmod(0o777)
-    with pytest.raises(ConfigError, match="must not be writable by everybody, got mode 0777"):
+    with pytest.raises(ConfigError, match="must not be world-writable, got mode 0777"):
         json_lines.listen(root / "open" / "control.sock")
     (root / "open").chmod(0o1777)
     json_lines.listen(root / "open" / "control.sock").close()

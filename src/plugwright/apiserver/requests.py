@@ -154,7 +154,7 @@ def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     if grace is not None and (isinstance(grace, bool) or not _is_number(str(grace))):
-        raise bad_request(f"gracePeriodSeconds must be a whole number, got {grace!r:.40}")
+        raise bad_request(f"gracePeriodSeconds must be an integer, got {grace!r:.40}")
     if not isinstance(preconditions, dict):
         raise bad_request("preconditions must be an object")
     seconds = None if grace is None else int(grace)

@@ -65,7 +65,7 @@ def _shared_options(command: F) -> F:
     return command
 
 
-@click.group(epilog="Example:  plugwright checkpoint show /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
+@click.group(epilog="Example:  plugwright checkpoint show kubelet_internal_checkpoint")
 def checkpoint() -> None:
     """Show, verify and compare device checkpoints.
 
@@ -73,7 +73,7 @@ def checkpoint() -> None:
     """
 
 
-@checkpoint.command(epilog="Example:  plugwright checkpoint show --output json | jq '.entries[] | {pod, devices}'")
+@checkpoint.command(epilog="Example:  plugwright checkpoint show -o json | jq '.entries[].pod'")
 @click.argument("file", type=click.Path(allow_dash=True), default="")
 @_shared_options
 def show(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: Path | None) -> None:

@@ -1,5 +1,6 @@
 """The progress of long operations on the error output: a bar on a terminal, occasional plain lines elsewhere."""
 
+import os
 import shutil
 import sys
 import time
@@ -18,7 +19,7 @@ class CountingLine:
 
     def __init__(self, what: str, total: int = 0, stream: TextIO | None = None) -> None:
         self._what, self._total, self._stream = what, total, stream or sys.stderr
-        self._is_terminal = self._stream.isatty()
+        self._is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._began = time.monotonic()
         self._next = self._began + (_SILENT if self._is_terminal else _REPEATED)
         self._is_drawn = False

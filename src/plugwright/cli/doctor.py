@@ -14,7 +14,7 @@ import msgspec
 from plugwright.cli.completing import complete_node
 from plugwright.cli.control import control_socket
 from plugwright.cli.fleet_options import cluster_options
-from plugwright.cli.output import document_printed, output_option
+from plugwright.cli.output import document_printed, output_option, wrapped
 from plugwright.doctor.cluster_checks import ClusterView, report_without_daemon, with_cluster_checks
 from plugwright.doctor.diagnosis import diagnose
 from plugwright.doctor.doctor_report import DoctorCheck, DoctorReport
@@ -36,6 +36,7 @@ Examples:
   plugwright doctor --root /host
 """
 _CODES = {"healthy": 0, "findings": 1, "unknown": 2}
+_INDENT = 8  # of a text: its mark and the gaps between columns
 _MARKS = {"finding": ("FAIL", "red"), "unknown": ("?", "yellow"), "ok": ("ok", "green")}
 
 
@@ -128,10 +129,13 @@ def _lines(report: DoctorReport) -> Iterator[str]:
     width = max((len(check.name) for check in report.checks), default=0)
     for check in sorted(report.checks, key=lambda check: order.index(check.state)):
         mark, color = _MARKS[check.state]
-        yield f"{click.style(f'{mark:<4}', fg=color)}  {clean(check.name):<{width}}  {clean(_text(check))}"
+        line = f"{click.style(f'{mark:<4}', fg=color)}  {clean(check.name):<{width}}  {clean(_text(check))}"
+        yield wrapped(line, width + _INDENT)
     count = Counter(check.state for check in report.checks)
     yield ""
-    yield f"{clean(report.result)}: {count['finding']} findings, {count['ok']} ok, {count['unknown']} not checked"
+    found = "1 finding" if count["finding"] == 1 else f"{count['finding']} findings"
+    result = "" if count["finding"] else f"{clean(report.result)}: "
+    yield f"{result}{found}, {count['ok']} ok, {count['unknown']} not checked"
 
 
 def _text(check: DoctorCheck) -> str:

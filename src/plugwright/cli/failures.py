@@ -1,4 +1,4 @@
-"""Errors that end a command: one line each on stderr, and the exit code."""
+"""Errors that end a command: one line each on stderr, wrapped on a terminal, and the exit code."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import NoReturn
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.text import clean
 
-__all__ = ["fail", "failing_in_one_line"]
+__all__ = ["fail", "failing_in_one_line", "wrapped_on_terminal"]
 
 
 @contextmanager
@@ -28,5 +28,16 @@ def failing_in_one_line() -> Iterator[None]:
 
 def fail(*messages: str) -> NoReturn:
     for message in messages:
-        sys.stderr.write(f"plugwright: {clean(message, limit=100_000)}\n")
+        sys.stderr.write(f"{wrapped_on_terminal(f'plugwright: {clean(message, limit=100_000)}')}\n")
     sys.exit(1)
+
+
+def wrapped_on_terminal(line: str) -> str:
+    """Wraps a line between words if the error output is a terminal; elsewhere returns it unchanged."""
+    if not sys.stderr.isatty():
+        return line
+    from shutil import get_terminal_size  # both only for a person: shutil loads bz2 and lzma
+    from textwrap import fill
+
+    width = get_terminal_size().columns
+    return fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from plugwright.cli.completing import complete_namespace
+from plugwright.cli.output import wrapped
 from plugwright.fleet.daemons import SELECTOR, DaemonChoice
 from plugwright.fleet.fleet_devices import Fleet
 from plugwright.text import clean
@@ -67,4 +68,4 @@ def pod_namespace(command: F) -> F:
 def echo_unseen(fleet: Fleet) -> None:
     """Prints the facts that the answer could not take into account."""
     for entry in fleet.unseen:
-        click.echo(f"not seen: {clean(entry)}")
+        click.echo(wrapped(f"not seen: {clean(entry)}", 2))

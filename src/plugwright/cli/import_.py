@@ -43,7 +43,7 @@ def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
 
 @click.command(
     "import",
-    epilog="Example:  plugwright import --from gdp config.yaml >new.yaml && plugwright run --check -c new.yaml",
+    epilog="Example:  plugwright import --from gdp config.yaml >plugwright.yaml",
 )
 @click.argument("words", metavar="FILE [-- FLAGS]...", nargs=-1, required=True)
 @click.option(

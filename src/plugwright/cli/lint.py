@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from plugwright.cli.cluster_question import AskedCluster, cluster_options, read_objects
-from plugwright.cli.output import document_printed
+from plugwright.cli.output import document_printed, echo_wrapped
 from plugwright.explain.claim_lint import LintFinding, LintReport, lint_objects
 from plugwright.explain.fitting import in_namespace, with_objects
 from plugwright.text import clean
@@ -46,7 +46,7 @@ def lint(click_context: click.Context, filename: Path | None, cluster: AskedClus
     scoped = [in_namespace(entry, cluster.namespace) for entry in objects]
     report = lint_objects(with_objects(world, scoped, cluster.namespace), scoped)
     if not document_printed(report, output):
-        click.echo("\n".join(_lines(report, is_wide=output == "wide")))
+        echo_wrapped(_lines(report, is_wide=output == "wide"))
     if any(finding.level == "error" for finding in report.findings):
         click_context.exit(1)
 

@@ -1,5 +1,6 @@
-"""A view that is redrawn in place on a terminal, and printed as plain lines after each change elsewhere."""
+"""A view that is redrawn in place on a terminal, and printed after each change on a dumb terminal and in a pipe."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ View = Callable[[], tuple[object, Sequence[str]]]  # a value that differs after 
 
 def show_live(view: View, pause: float) -> None:
     """Shows the view until Ctrl-C, updated every `pause` seconds."""
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         _print_changes(view, pause)
         return
     from rich.console import Console, Group

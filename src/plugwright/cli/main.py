@@ -6,12 +6,13 @@
 import os
 import sys
 from importlib import import_module
+from io import StringIO
 from keyword import iskeyword
 
 import click
 
 from plugwright.cli.color import color_choice
-from plugwright.cli.failures import fail, failing_in_one_line
+from plugwright.cli.failures import fail, failing_in_one_line, wrapped_on_terminal
 from plugwright.system.early_signals import raise_on_interrupt
 from plugwright.version import __version__
 
@@ -57,7 +58,7 @@ _COMMANDS = {
         "node": ("node", "Show and clean up extended resources of nodes."),
         "handover": ("handover", "Move a node's devices between the device plugin API and DRA."),
         "dra": ("dra", "Show ResourceSlices and ResourceClaims of any cluster."),
-        "cordon": ("cordon", "Take a device out of service; list what is out."),
+        "cordon": ("cordon", "Take a device out of service; list cordons."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
         "log-level": ("log_level", "Change the daemon's log level for a while."),
         "command": ("plugin_command", "Send a plugin one of its own commands."),
@@ -118,6 +119,14 @@ def cli() -> None:
     """
 
 
+def _show(error: click.UsageError) -> None:
+    """Prints the usage and the message, wrapped as other errors are."""
+    shown = StringIO()
+    error.show(shown)
+    for line in shown.getvalue().splitlines():
+        sys.stderr.write(f"{wrapped_on_terminal(line)}\n")
+
+
 def main() -> None:
     if "_PLUGWRIGHT_COMPLETE" not in os.environ:  # Ctrl-C in a shell ends a completion without a word
         raise_on_interrupt()
@@ -128,7 +137,7 @@ def main() -> None:
             )  # the argument of `ctx.exit`; a command itself returns None
             sys.exit(code if isinstance(code, int) else 0)
         except click.UsageError as error:
-            error.show()
+            _show(error)
             sys.exit(2)
         except click.Abort:
             sys.exit(130)

@@ -32,10 +32,10 @@ def _dns_label(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
-@click.command(epilog="Example:  plugwright manifest -c plugwright.yaml --namespace devices | kubectl apply -f -")
+@click.command(epilog="Example:  plugwright manifest -c plugwright.yaml | kubectl apply -f -")
 @click.option("-c", "--config", "path", type=click.Path(path_type=Path),
               help="Configuration to deploy.  [default: ten mock GPUs, as mock/gpu]")  # fmt: skip
-@click.option("--namespace", default=_NAME, show_default=True, callback=_dns_label)
+@click.option("--namespace", default=_NAME, show_default=True, callback=_dns_label, help="Namespace of the objects.")
 @click.option("--image", default="",
               show_default=f"{_NAME}:{__version__}, or {_NAME}-tools:{__version__} for NVIDIA GPUs",
               help="Image that the nodes can pull. Build it yourself: no image is published.")  # fmt: skip

@@ -49,7 +49,7 @@ _PROBE_SETTINGS = [
             help="Failed probes in a row before a daemon is restarted."),
     _time("--grace", _DEFAULTS.grace, "Time for a daemon to end before it is killed."),
     _option("--program", default=_DEFAULTS.program, help="NVIDIA's control program."),
-    _option("--smi", default=_DEFAULTS.smi, help="The program that sets compute modes, where that is configured."),
+    _option("--smi", default=_DEFAULTS.smi, help="Program that sets compute modes, if that is configured."),
 ]  # fmt: skip
 
 
@@ -58,11 +58,11 @@ def mps() -> None:
     """Run the MPS control daemons of GPUs shared by MPS."""
 
 
-@mps.command("run", epilog="Example:  plugwright mps run -c plugwright.yaml --interval 5")
+@mps.command("run", epilog="Example:  plugwright mps run -c plugwright.yaml --interval 5s")
 @_CONFIG
 @click.option("--resource", "only", multiple=True, help="Only this resource; may be given several times.")
-@click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True)
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True, help="Log format.")
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="Log level.")
 def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **values: object) -> None:
     """Run the MPS control daemons of the node, until SIGTERM or SIGINT.
 

@@ -5,6 +5,7 @@ The files are in `new_project`, with placeholders such as `@NAME@`; MODULE in a 
 
 import json
 import keyword
+import os
 import re
 import shlex
 import sys
@@ -24,7 +25,8 @@ __all__ = ["new"]
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?")
 _SUFFIX = ".in"
-_CHART = "file://../../plugwright/deploy/helm/plugwright"
+_CHART = "deploy/helm/plugwright"
+_BESIDE = f"file://../../plugwright/{_CHART}"  # the clone, in the directory of the project
 
 
 @click.command(epilog="Example:  plugwright new npu --resource acme.example/npu")
@@ -32,15 +34,15 @@ _CHART = "file://../../plugwright/deploy/helm/plugwright"
 @click.option("--resource", default="", help="Resource that pods request.  [default: example.com/NAME]")
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False),
               help="Directory of the new project.  [default: NAME]")  # fmt: skip
-@click.option("--chart", default=_CHART, show_default=True, help="Helm repository of plugwright's own chart.")
-def new(name: str, resource: str, directory: Path | None, chart: str) -> None:
+@click.option("--chart", help="Helm repository of plugwright's own chart.  [default: that of the clone]")
+def new(name: str, resource: str, directory: Path | None, chart: str | None) -> None:
     """Make a project for a device plugin: the plugin, its tests, CI, image and chart.
 
-    Its tests pass without a cluster, root or hardware. Then replace the directory of files that it serves by your own
-    hardware.
+    Its tests pass without a cluster, root or hardware. Then replace the directory of files that it serves with your
+    own hardware.
     """
-    values = _values(name, resource or f"example.com/{name}", chart)
     directory = directory or Path(name)
+    values = _values(name, resource or f"example.com/{name}", chart or _chart(directory))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"directory of a new project must be empty or not exist, got {directory}")
     for path, text in _contents(files("plugwright.cli") / "new_project", values):
@@ -96,6 +98,14 @@ def _next_steps(directory: Path, values: dict[str, str]) -> list[str]:
         f"  plugwright dev {values['MODULE']}.py        # reloads when you save",
         "README.md has the rest: the image, the chart, a pod.",
     ]
+
+
+def _chart(directory: Path) -> str:
+    """The chart of the clone that plugwright was installed from, relative to the project's own chart."""
+    chart = Path(_source(), _CHART)
+    if not chart.is_absolute() or not chart.is_dir():
+        return _BESIDE
+    return f"file://{os.path.relpath(chart.resolve(), (directory / 'chart').resolve())}"
 
 
 def _source() -> str:

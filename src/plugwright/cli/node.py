@@ -13,7 +13,7 @@ import yaml
 
 from plugwright.cli.completing import complete_node
 from plugwright.cli.options import duration
-from plugwright.cli.output import Cell, document_printed, output_option, print_table
+from plugwright.cli.output import Cell, document_printed, output_option, print_table, wrapped
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.extended_resources import changes, removal, report, survey, uninstall
 from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeOutcome, ChangeTarget
@@ -283,7 +283,7 @@ class _Progress:
         text, at = self._printed.get(target, ("", 0.0))
         if not self._quiet and (text != progress or now - at >= _REPEAT_PROGRESS):
             self._printed[target] = (progress, now)
-            click.echo(f"{now - self._start:4.0f} s  {target}: {progress}", err=True)
+            click.echo(wrapped(f"{now - self._start:4.0f} s  {target}: {progress}", 8), err=True)
 
 
 def _finish(outcomes: Sequence[ChangeOutcome], output: str) -> None:
@@ -293,7 +293,7 @@ def _finish(outcomes: Sequence[ChangeOutcome], output: str) -> None:
         click.echo("nothing is stale")
     else:
         for outcome in outcomes:
-            click.echo(f"{outcome.target}: {_coloured_result(outcome.result)}: {outcome.detail}")
+            click.echo(wrapped(f"{outcome.target}: {_coloured_result(outcome.result)}: {outcome.detail}", 2))
     if any(outcome.result.failed for outcome in outcomes):
         sys.exit(1)
 

@@ -33,8 +33,8 @@ Examples:
               help="Kubeconfig of the cluster.  [default: this pod's service account, or as kubectl]")  # fmt: skip
 @click.option("--clear", is_flag=True, help="Remove the release's conditions from the Node, and exit.")
 @click.option("--all-nodes", is_flag=True, help="With --clear: from every Node.")
-@click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True)
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True, help="Log format.")
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True, help="Log level.")
 def node_events(
     node_name: str, release: str, control_socket: Path, kubeconfig: Path | None, clear: bool, all_nodes: bool,
     log_format: str, log_level: str,

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ __all__ = [
     "Dumper",
     "age",
     "document_printed",
+    "echo_wrapped",
     "output_option",
     "print_table",
     "table_lines",
@@ -37,6 +38,7 @@ _UNLIMITED = 1_000_000  # columns
 _GAP = 2
 _WORD = re.compile(r" *[^ ]+| +$")
 _DETAIL_INDENT = 4
+_COMMANDS = ("kubectl ", "plugwright ")
 
 
 def output_option(text: str = "", default: str | None = "text") -> Callable[[Any], Any]:
@@ -65,7 +67,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], details:
     for number, line in enumerate(lines):
         click.echo(line)
         if details:
-            click.echo(f"{indent}{details[number]}")
+            click.echo(wrapped(f"{indent}{details[number]}", len(indent) + _GAP))
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
@@ -105,6 +107,13 @@ def wrapped(line: str, indent: int) -> str:
         lines[-1] += word
         length += len(click.unstyle(word))
     return "\n".join(lines)
+
+
+def echo_wrapped(lines: Iterable[str]) -> None:
+    """Prints the lines, each wrapped on a terminal, except commands, which are there to be pasted."""
+    for line in lines:
+        text = line.lstrip(" ")
+        click.echo(line if text.startswith(_COMMANDS) else wrapped(line, len(line) - len(text) + _GAP))
 
 
 def age(seconds: float) -> str:

@@ -118,4 +118,4 @@ def _made(target: str, plugin: object) -> Plugin:
         return plugin()
     except Exception as error:  # the author's own __init__
         failed = PluginFailed(target, "__init__", error)
-        raise ConfigError(f"{failed}; where it needs arguments, name an instance instead of the class") from error
+        raise ConfigError(f"{failed}; if it needs arguments, name an instance instead of the class") from error

@@ -29,9 +29,7 @@ _PAUSE, _REMOTE_PAUSE = 1.0, 3.0  # seconds between two updates; on another node
 _MOST_EVENTS = 5
 
 
-@click.command(
-    epilog="Example:  plugwright status --output json | jq '.resources[].devices[] | select(.holders == [])'"
-)
+@click.command(epilog="Example:  plugwright status -o json | jq '.resources[].devices[].id'")
 @click.argument("names", metavar="[RESOURCE]...", nargs=-1, shell_complete=complete_resource)
 @output_option("json and yaml are a NodeReport: docs/node-report.md.")
 @click.option(
@@ -158,7 +156,7 @@ def _daemon_lines(report: DaemonStatus, now: float) -> Iterator[str]:
     for call in report.get("hung", []):
         yield f"hung for {_age(now - call['since'])}: {clean(call['name'])}, in {clean(call['line'])}"
     if report["log_lines_dropped"]:
-        yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
+        yield f"{report['log_lines_dropped']} log lines dropped: they are not read fast enough"
     if report["cordons_unreadable"]:
         yield clean(report["cordons_unreadable"])
 

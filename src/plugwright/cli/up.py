@@ -103,7 +103,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 )
 @_time_option("--heartbeat", "10s", "Time between a node's status rounds.")
 @_time_option("--silence", "50s", "Time without a heartbeat until a node is NotReady.")
-@_time_option("--plugin-grace", "5m", "Time a resource stays on a node after its plugin has gone.")
+@_time_option("--plugin-grace", "5m", "Time that a resource stays on a node after its plugin stopped.")
 @output_option()
 @click.pass_context
 def up(context: click.Context, /, state: Path | None, output: str, no_page: bool, **values: Any) -> None:
@@ -191,22 +191,24 @@ def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float, p
 
 
 def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Iterator[str]:
-    if not info.resources:
+    offered = {name: count for name, count in info.resources.items() if count}
+    if not offered:
         kubelet_dir = info.nodes["node-1"]["kubelet_dir"]
         yield f"{program} run -c plugwright.yaml --kubelet-dir {shlex.quote(kubelet_dir)}"
         yield f"PLUGWRIGHT_KUBELET_DIR={shlex.quote(kubelet_dir)} python tape.py      # a plugin of your own"
         yield "kubectl describe node node-1"
         yield "kubectl get events --watch"
         return
-    resource = next(iter(info.resources))
-    container: dict[str, object] = {"name": "two", "image": "demo", "resources": {"limits": {resource: "2"}}}
+    resource, count = next(iter(offered.items()))
+    limits = {resource: str(min(2, count))}
+    container: dict[str, object] = {"name": "two", "image": "demo", "resources": {"limits": limits}}
     if processes:  # the container's process runs on this machine
         container["command"] = ["sh", "-c", "env; exec sleep 3600"]
     overrides = shlex.quote(json.dumps({"spec": {"containers": [container]}}, separators=(",", ":")))
     yield f"kubectl describe node node-1    # {resource} in Capacity and Allocatable"
     yield f"kubectl run two --image=demo --overrides={overrides}"
     yield "kubectl wait --for=condition=Ready pod/two"
-    yield "kubectl logs two                # the variables, mounts and nodes of its devices"
+    yield "kubectl logs two                # its variables, mounts and device nodes"
     node = "" if len(info.nodes) == 1 else " --node node-1"
     yield f"{program} status{node}"
 
@@ -229,7 +231,7 @@ def start_node(node: str, state: Path | None) -> None:
     click.echo(f"{node} is started")
 
 
-@up.command(epilog="Example:  plugwright up status --output json | jq '.nodes[] | select(.ready | not)'")
+@up.command(epilog="Example:  plugwright up status -o json | jq '.nodes[] | select(.ready | not)'")
 @state_option
 @output_option()
 def status(state: Path | None, output: str) -> None:

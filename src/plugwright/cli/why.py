@@ -13,7 +13,7 @@ from plugwright.cli.cluster_question import (
     with_reports,
 )
 from plugwright.cli.completing import complete_why
-from plugwright.cli.output import Cell, document_printed, table_lines
+from plugwright.cli.output import Cell, document_printed, echo_wrapped, table_lines
 from plugwright.errors import ConfigError, PeerRefused
 from plugwright.explain.claim_answers import explain_claim
 from plugwright.explain.explanation import Explanation, explain_pod
@@ -54,7 +54,7 @@ def why(what: str, reports: AskedReports, cluster: AskedCluster, output: str) ->
         raise click.UsageError("--all-namespaces lists the waiting pods: not with a name")
     explanation = _explained(what, cluster, reports)
     if not document_printed(explanation, output):
-        click.echo("\n".join(explanation_lines(explanation, is_wide=output == "wide")))
+        echo_wrapped(explanation_lines(explanation, is_wide=output == "wide"))
 
 
 def _list(cluster: AskedCluster, reports: AskedReports, output: str) -> None:
@@ -63,7 +63,7 @@ def _list(cluster: AskedCluster, reports: AskedReports, output: str) -> None:
     found = waiting_pods(with_reports(world, cluster, reports, waiting), cluster.namespace)
     if not document_printed(found, output):
         lines = waiting_lines(found, world.hidden, has_namespace=not cluster.namespace, is_wide=output == "wide")
-        click.echo("\n".join(lines))
+        echo_wrapped(lines)
 
 
 def waiting_lines(found: WaitingList, hidden: Collection[str], *, has_namespace: bool, is_wide: bool) -> list[str]:

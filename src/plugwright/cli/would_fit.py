@@ -14,7 +14,7 @@ from plugwright.cli.cluster_question import (
     report_options,
     with_reports,
 )
-from plugwright.cli.output import document_printed
+from plugwright.cli.output import document_printed, echo_wrapped
 from plugwright.cli.why import explanation_lines
 from plugwright.errors import ConfigError
 from plugwright.explain.fitting import FitReport, fit_pod, with_objects, workloads
@@ -64,7 +64,7 @@ def fit(
     world = with_objects(world, objects, of_pod)
     report = fit_pod(world, pod, min(replicas or count, _MOST_REPLICAS))
     if not document_printed(report, output):
-        click.echo("\n".join(_lines(report, is_wide=output == "wide")))
+        echo_wrapped(_lines(report, is_wide=output == "wide"))
     if report.placed < report.wanted:
         click_context.exit(1)
 

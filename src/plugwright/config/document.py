@@ -76,7 +76,7 @@ class Document(msgspec.Struct, frozen=True):
     def convert(self, kind: type[T], path: str = "$", content: object = None) -> T:
         """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line.
 
-        `content` is the value at `path`, where that is not the whole file.
+        `content` is the value at `path`, if that is not the whole file.
         """
         try:
             return msgspec.convert(self.content if content is None else content, kind, strict=True)
@@ -194,7 +194,7 @@ def _check_keys(name: str, node: yaml.Node | None) -> None:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEYS:
                 shown = f": {key.value}" if isinstance(key, yaml.ScalarNode) else ""
-                raise ConfigError(f"{name}:{line}: a key must be a text{shown}")
+                raise ConfigError(f"{name}:{line}: a key must be a string{shown}")
             if key.value in seen:
                 raise ConfigError(f"{name}:{line}: key '{key.value}' is given twice")
             seen.add(key.value)

@@ -31,7 +31,7 @@ from plugwright.text import clean
 
 __all__ = ["DryDevice", "DryReport", "DryResource", "dry_run"]
 
-_NOT_ASKED = "its device family does not say where it writes files, so it was not asked"
+_NOT_ASKED = "its device family does not declare where it writes files, so it was not called"
 _LEAVING = 1.0  # seconds for plugins to end when all is known
 
 

@@ -1,4 +1,4 @@
-"""When the operator's file may have become another one: by a write, or by a link or directory of its path.
+"""Reports possible changes of the operator's file: writes, and changes of links or directories on its path.
 
 A link is followed wherever it is: `releases/current` pointed to another release, the `..data` of a mounted ConfigMap, a
 link to a file in another directory. So every directory in which a part of the path is looked up is watched: for its
@@ -36,7 +36,7 @@ class LookupDirectory(msgspec.Struct, frozen=True, order=True):
 
 
 async def file_changes(path: Path, settle: float = SETTLE) -> AsyncGenerator[None, None]:
-    """Yields at first, and `settle` seconds after the file at `path` may have changed. Close it with `aclosing`.
+    """Yields at first, and `settle` seconds after a possible change of the file at `path`. Close it with `aclosing`.
 
     CallUnfinished if the path cannot be looked up in time.
     """
@@ -45,8 +45,8 @@ async def file_changes(path: Path, settle: float = SETTLE) -> AsyncGenerator[Non
     try:
         async for _ in changed.notifications():
             await asyncio.sleep(settle)
-            # In a thread: the file may be on a server that does not answer. Again, because what was not watched until
-            # now may have changed before it was.
+            # In a thread: the file can be on a server that does not answer. Again, because a directory can have changed
+            # before it was watched.
             while await watched.replace(await lookups.run(partial(lookup_directories, path))):
                 pass
             yield

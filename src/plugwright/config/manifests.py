@@ -81,7 +81,7 @@ class DaemonTarget(msgspec.Struct, frozen=True):
 
     @property
     def cluster_name(self) -> str:
-        """The name of cluster-wide objects: two namespaces may contain daemons with the same name."""
+        """The name of cluster-wide objects: two namespaces can contain daemons with the same name."""
         return f"{self.namespace}-{self.name}"
 
     @property
@@ -293,7 +293,7 @@ def _arguments(release: str) -> list[str]:
 def _mounts() -> list[Manifest]:
     return [
         {"name": "device-plugins", "mountPath": f"{_KUBELET}/device-plugins"},
-        # Also if no resource is served by claims: claims of an earlier configuration may still hold devices.
+        # Also if no resource is served by claims: claims of an earlier configuration can still hold devices.
         {"name": "plugins-registry", "mountPath": f"{_KUBELET}/plugins_registry"},
         {"name": "plugins", "mountPath": f"{_KUBELET}/plugins"},
         {"name": "pod-resources", "mountPath": f"{_KUBELET}/pod-resources", "readOnly": True},

@@ -6,7 +6,8 @@ the remaining ones can be consequences of the removal.
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -42,8 +43,10 @@ def _mistakes(document: Document) -> list[ConfigError]:
         path = f"$.resources[{index}]"
         of_entry = _collect(resource, path, partial(schema.resource_entry, document, path, resource))
         errors += of_entry
-        if not of_entry:
-            entries[index] = schema.resource_entry(document, path, resource)
+        if all(map(_is_harmless, of_entry)):
+            with suppress(ConfigError):  # the removed key was the kind of device
+                entries[index] = schema.resource_entry(document, path, resource)
+    errors += _repeated_names(document, resources, entries)
     try:
         outline = document.convert(schema.Outline, "$", content)
     except ConfigError:
@@ -51,6 +54,26 @@ def _mistakes(document: Document) -> list[ConfigError]:
     errors += _contradictions(document, entries, outline)
     if len(entries) == len(resources):  # every name is known
         errors += _wrong_cordons(document, list(entries.values()), outline)
+    return errors
+
+
+def _is_harmless(error: ConfigError) -> bool:
+    """Whether the rest of an entry means the same without this mistake."""
+    return f"unknown key {error.key!r}" in str(error) and "did you mean" not in str(error)
+
+
+def _repeated_names(
+    document: Document, resources: Sequence[Mapping[str, Any]], checked: Container[int]
+) -> list[ConfigError]:
+    """Names that an invalid entry shares with an earlier one; `checked` are the others."""
+    errors, first = [], dict[str, int]()
+    for index, resource in enumerate(resources):
+        name = resource.get("name")
+        if not isinstance(name, str):
+            continue
+        earlier = first.setdefault(name, index)
+        if earlier != index and not (index in checked and earlier in checked):
+            errors.append(schema.repeated(document, "$.resources", name, earlier, index))
     return errors
 
 

@@ -135,7 +135,7 @@ def _digest_of(entry: ResourceEntry[Any]) -> str:
     """Of the settings that decide which devices are found."""
     try:
         content = msgspec.json.encode([entry.key, entry.settings, entry.options])
-    except (TypeError, ValueError):  # a family of another package may have any settings
+    except (TypeError, ValueError):  # a family of another package can have any settings
         content = repr([entry.key, entry.settings, entry.options]).encode()
     return digest(content)
 
@@ -300,7 +300,7 @@ def resource_entry(document: Document, path: str, content: dict[str, Any]) -> Re
         every = ", ".join(sorted(registered | families.installed().keys()))
         raise document.error(path, f"a resource must have one kind of device, got none; one of: {every}")
     [(key, family)] = used.items()
-    # The key of another family may be there without a value, as in a file made of a template.
+    # The key of another family can exist without a value, as in a file made from a template.
     present = {name: value for name, value in content.items() if name == key or name not in registered}
     value: Any = document.convert(_entry_type(key, family), path, present)
     options = family.options
@@ -366,6 +366,11 @@ def check_cordons(document: Document, file: ConfigFile) -> None:
             raise document.error(f"$.cordons[{index}].resource", problem)
 
 
+def repeated(document: Document, resources: str, name: str, earlier: int, index: int) -> ConfigError:
+    line = document.line(f"{resources}[{earlier}].name")
+    return document.error(f"{resources}[{index}].name", f"{name} is already a resource, in line {line}")
+
+
 def check_resource(
     document: Document, resources: str, entries: Mapping[int, ResourceEntry[Any]], host: HostSettings
 ) -> None:
@@ -374,12 +379,11 @@ def check_resource(
     path, earlier = f"{resources}[{index}]", [same for _, same in numbered]
     for other, same in numbered:
         if same.name == entry.name:
-            line = document.line(f"{resources}[{other}].name")
-            raise document.error(f"{path}.name", f"{entry.name} is a resource already in line {line}")
+            raise repeated(document, resources, entry.name, other, index)
         driver = driver_of(entry)
         if driver and driver_of(same) == driver:
             line = document.line(f"{resources}[{other}]", "serve")
-            raise document.error(path, f"driver {driver} is that of {same.name} already, in line {line}", "serve")
+            raise document.error(path, f"driver {driver} is already that of {same.name} in line {line}", "serve")
     example = entry.name
     for placeholder, value in entry.family.placeholders.items():
         example = example.replace(f"{{{placeholder}}}", value)

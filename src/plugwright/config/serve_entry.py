@@ -36,7 +36,7 @@ class TaintsEntry(FamilySettings, frozen=True):
 
 
 class ServeEntry(FamilySettings, frozen=True, rename="camel"):
-    """How a resource is served, where one word does not say it.
+    """How a resource is served, in the form of a mapping.
 
     With `both` and without a split, `keepFree` is 1, so that neither API runs out of devices while the other has some.
     """
@@ -52,7 +52,7 @@ ServeValue = ServeMode | ServeEntry
 
 
 def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
-    """The settings in the file; raises `InvalidSetting` where they contradict each other."""
+    """The settings in the file; raises `InvalidSetting` if they contradict each other."""
     if isinstance(value, ServeMode):
         value = ServeEntry(api=value)
     _check(value, is_template)
@@ -78,7 +78,7 @@ def serve_settings(value: ServeValue, is_template: bool) -> ServeSettings:
 
 
 def driver_of(entry: ResourceEntry[Any]) -> str:
-    """The DRA driver of a resource; empty if it has none, or where the machine decides its name."""
+    """The DRA driver of a resource; empty if it has none, or if the machine decides its name."""
     if entry.serve.api is ServeMode.DEVICE_PLUGIN or entry.is_template:
         return ""
     return entry.serve.driver or driver_name(entry.name)

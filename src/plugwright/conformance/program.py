@@ -83,7 +83,7 @@ class Target:
             raise ConfigError("--bind needs a mount namespace, which is not allowed here: run as root")
         if self.needs_namespace and namespace.enter() is None:
             raise ConfigError(
-                "the command does not say where the kubelet is, and mount namespaces are not allowed here: use {dir}, "
+                "the command does not name the kubelet's directory, and mount namespaces are not allowed: use {dir}, "
                 "{root} or {socket} in it, --env or --device-plugins-dir-flag"
             )
 

@@ -56,7 +56,7 @@ def _added(row: FreeCount, unnamed: UnnamedDevices) -> FreeCount:
 def select_devices(
     devices: Iterable[FleetDevice], what: str, namespace: str = "", *, by_index: bool = False
 ) -> list[FleetDevice]:
-    """The devices that `what` means: a resource's, one device, or those of a pod or claim; empty if it means nothing.
+    """The devices that `what` names: a resource's, one device, or those of a pod or claim; empty if there is none.
 
     A pod or claim is `NAMESPACE/NAME`, or a name in `namespace`. `mock-1` is `mock-1-3f` rather than `mock-10`; any
     other beginning means all ids with it. An index, if `by_index`, has precedence over beginnings.

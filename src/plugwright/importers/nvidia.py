@@ -148,7 +148,7 @@ def _shared(settings: NvidiaSettings, mig: str) -> dict[str, _SharedGpus]:
         return {}
     blocks = sharing.fields(("timeSlicing", "mps"), settings.notes)
     if len(blocks) > 1:
-        settings.notes.append(blocks["timeSlicing"].note("ignored: NVIDIA's plugin uses `mps` where both are given"))
+        settings.notes.append(blocks["timeSlicing"].note("ignored: NVIDIA's plugin uses `mps` if both are given"))
     if "mps" in blocks and mig == "mixed":
         raise blocks["mps"].error("must not be combined with migStrategy mixed: NVIDIA's plugin refuses it")
     by, block = ("mps", blocks["mps"]) if "mps" in blocks else ("time-slicing", blocks.get("timeSlicing"))

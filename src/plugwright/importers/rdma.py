@@ -41,7 +41,7 @@ def translate(source: ForeignConfig) -> ImportResult:
     fields = source.root.fields(("periodicUpdateInterval", "configList"), notes)
     if "periodicUpdateInterval" in fields:
         fields["periodicUpdateInterval"].integer()
-        notes.append(fields["periodicUpdateInterval"].note("left out: changes of the hardware are noticed at once"))
+        notes.append(fields["periodicUpdateInterval"].note("left out: hardware changes are noticed immediately"))
     entries = fields["configList"].items() if "configList" in fields else []
     if not entries:
         raise source.root.error("configList must have at least one entry")

@@ -105,7 +105,7 @@ class ConfigValue:
     def integer(self) -> int:
         """A number as JSON writes it: no sign, no octal."""
         if self.node.tag != f"{_TAG}int" or not _INTEGER.fullmatch(self.raw):
-            raise self.error(f"must be a whole number, got {self._shown()}")
+            raise self.error(f"must be an integer, got {self._shown()}")
         return int(self.raw)
 
     def boolean(self) -> bool:

@@ -10,7 +10,7 @@ __all__ = ["ContainerInput"]
 
 
 class ContainerInput:
-    """Of one container, over all its runs; what is written between two runs is lost.
+    """Of one container, over all its runs; input between two runs is lost.
 
     `is_open` as `stdin` of the container: without it there is a terminal at most. `closes_with_client` as `stdinOnce`.
     """

@@ -115,7 +115,7 @@ def _quantity(text: str) -> Decimal:
 
 
 def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:
-    """The field and the text of what an API server refuses in the extended resources."""
+    """The field and the text of an API server's objection to the extended resources."""
     for container in pod.containers:
         for resource in sorted({*container.limits, *container.requests}):
             path = f"{container.name}.resources"

@@ -67,7 +67,7 @@ class _PipeOptions(TypedDict):
 
 
 ReportEvent = Callable[[StateChange | Output], None]
-# The options with those of their CDI devices, and what could not be applied.
+# The options with those of their CDI devices, and the edits that could not be applied.
 ApplyCdi = Callable[[RunContainerOptions], tuple[RunContainerOptions, list[str]]]
 
 
@@ -224,7 +224,7 @@ def granted_paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
 async def _connected(
     given: ContainerInput | None,
 ) -> AsyncIterator[tuple[_Readable, TerminalOptions | _PipeOptions, Callable[[], None]]]:
-    """What the process writes, its ends of the streams, and a call that closes our copies of those ends."""
+    """The output of the process, its ends of the streams, and a call that closes our copies of those ends."""
     if given is not None and given.is_terminal:
         with given.terminal() as terminal:
             yield terminal, terminal.options, terminal.close_theirs

@@ -61,7 +61,7 @@ class VersionProfile:
     reports_device_health: bool = True
     # DRA drivers are called: plugins of their type register (11.1).
     prepares_claims: bool = True
-    # A DRA driver is asked for health only where it announces that, in the newest version of both (11.23).
+    # A DRA driver is asked for health only if it announces that, in the newest version of both (11.23).
     asks_announced_health: bool = False
     # Health of so many devices of a DRA driver is kept, and none of further ones (11.26d); 0: of all.
     health_entries: int = 0

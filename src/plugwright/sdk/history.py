@@ -152,7 +152,7 @@ class History:
         found = list(self._events_between(self._known))
         now = dict(_facts(self._daemon, held))
         found += changes(self._known, now, time.time(), is_complete=holdings.is_complete)
-        # Holders that may have gone are still to be compared with when all are known again.
+        # Keeps holders that are unknown now, for the comparison when all are known again.
         if not holdings.is_complete:
             now = {key: _with_earlier(facts, self._known.get(key)) for key, facts in now.items()}
         self._known = {**self._known, **now}

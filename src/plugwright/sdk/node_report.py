@@ -125,7 +125,7 @@ class ShareUsageReport(_Part, frozen=True, kw_only=True):
     driver: int | None = None
     driver_peak: int | None = None  # the highest measurement
     exceeded: bool = False  # whether the driver currently counts more than the limit
-    incidents: int = 0  # how often the limit was exceeded anew
+    incidents: int = 0  # how often the limit was exceeded again
     measured_at: datetime | None = None
 
 

@@ -56,7 +56,11 @@ def _families(daemon: Daemon) -> Iterator[MetricFamily]:
     yield from _supervision(runtimes)
     yield from _shares(runtimes, daemon.ledger.latest.value)
     yield single("plugwright_stalls_total", "Stalls of the event loop by plugin code", daemon.stalls.count)
-    yield single("plugwright_log_lines_dropped_total", "Log lines that nobody read in time", logs.dropped_lines())
+    yield single(
+        "plugwright_log_lines_dropped_total",
+        "Log lines dropped because they were not read in time",
+        logs.dropped_lines(),
+    )
     if daemon.config.value is not None:
         yield from _config(daemon.config.value)
 

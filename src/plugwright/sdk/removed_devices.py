@@ -39,7 +39,7 @@ class RemovedDevices:
             self._cannot_read(error)
 
     async def run(self) -> None:
-        """Removes devices from the list that are gone for a while and that no pod holds; runs forever."""
+        """Removes devices from the list that have been missing for a while and that no pod holds; runs forever."""
         inventory = self._inventory
         while True:
             await inventory.latest.until(lambda _: bool(inventory.removed_since))

@@ -32,7 +32,7 @@ class ShareUsage(msgspec.Struct, frozen=True, kw_only=True):
     driver: int | None = None
     driver_peak: int | None = None  # the highest measurement
     exceeded: bool = False  # at present
-    incidents: int = 0  # how often the limit was exceeded anew
+    incidents: int = 0  # how often the limit was exceeded again
 
     @property
     def incident(self) -> str:

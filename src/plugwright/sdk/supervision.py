@@ -96,7 +96,7 @@ class ResourceSupervisor:
             began = self._clock.now()
             try:
                 await part.run()
-                error: BaseException = RuntimeError("it ended by itself")
+                error: BaseException = RuntimeError("it ended without an error")
             except Exception as raised:  # noqa: BLE001  one resource's supervision
                 error = single_error(raised)
             if self._clock.now() - began > self._timeouts.steady:
@@ -134,4 +134,4 @@ class ResourceSupervisor:
 def _error_of(task: "asyncio.Task[None]") -> BaseException:
     if task.cancelled():
         return RuntimeError(f"{task.get_name()} was cancelled by plugin code")
-    return task.exception() or RuntimeError(f"{task.get_name()} ended by itself")
+    return task.exception() or RuntimeError(f"{task.get_name()} ended without an error")

@@ -77,7 +77,7 @@ def _check_directory(directory: Path, owners: Collection[int]) -> None:
             raise ConfigError(f"{kind} {directory} must belong to root or to this user, got user {status.st_uid}")
         if kind == "directory" and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             mode = stat.S_IMODE(status.st_mode)
-            raise ConfigError(f"directory {directory} must not be writable by everybody, got mode {mode:04o}")
+            raise ConfigError(f"directory {directory} must not be world-writable, got mode {mode:04o}")
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ __all__ = ["DevicePage"]
 _PAST = 7 * 86_400.0  # seconds of requested history
 _MOST_EVENTS = 200
 _SHOWN = ("index", "model")  # attributes with their own lines
-_NO_HISTORY = "The node's daemon keeps no history: only what is so now is shown."
+_NO_HISTORY = "The node's daemon keeps no history, so only the present state is shown."
 
 
 class DevicePage:

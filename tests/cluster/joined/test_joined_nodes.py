@@ -65,7 +65,7 @@ async def test_a_node_of_another_owner_is_refused_and_left_as_it_is(tmp_path: Pa
     async with embedded(silence=5.0) as lab:
         theirs = NodePlan(name="node-1")
         error = await refusal(lab, tmp_path, QUICK, NodePlan(name="new-1"), theirs)
-        assert str(error).startswith("node node-1 is there already and is not a node of plugwright")
+        assert str(error).startswith("node node-1 already exists and is not a node of plugwright")
         assert lab.node()["metadata"]["labels"].get(OWNER_LABEL) is None
         assert lab.store.get(ObjectKey(NODES.qualified, "", "new-1")) is None
 

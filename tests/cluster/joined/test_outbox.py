@@ -101,7 +101,7 @@ async def test_writes_wait_while_the_server_is_away_and_two_lines_say_so(
         assert api.store.require(NODE)["status"]["capacity"]["example.com/a"] == "19"
         assert api.store.get(LEASE.key) is not None
         assert [record.message for record in caplog.records] == [
-            "API server is away, writes wait",
+            "API server is unavailable, writes wait",
             "API server is back",
         ]
 

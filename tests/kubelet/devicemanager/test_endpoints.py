@@ -327,7 +327,7 @@ async def test_device_dropped_during_allocate_is_a_finding(node: Kubelet) -> Non
         pod = await admitting
         assert pod.container("main").env == {"TAPE": "a"}  # recorded, where a real kubelet crashes
     [finding] = node.findings
-    assert (finding.fact, finding.really) == ("2.25", "crashes when the answer comes")
+    assert (finding.fact, finding.really) == ("2.25", "crashes when the response arrives")
 
 
 @pytest.mark.parametrize(

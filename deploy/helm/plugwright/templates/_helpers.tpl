@@ -251,7 +251,7 @@ sys.exit({{ ternary "0" "not answer.startswith(b'{\"ok\"')" (eq . "startup") }})
 {{- fail (printf "%s: a resource must have one kind of device, got none; one of: %s" $at (join ", " $kinds)) -}}
 {{- end -}}
 {{- if has $resource.name $names -}}
-{{- fail (printf "%s.name: %s is a resource already" $at $resource.name) -}}
+{{- fail (printf "%s.name: %s is already a resource" $at $resource.name) -}}
 {{- end -}}
 {{- $names = append $names $resource.name -}}
 {{- $example := $resource.name -}}

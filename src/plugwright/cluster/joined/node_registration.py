@@ -109,7 +109,7 @@ class NodeRegistration:
         owner = (node["metadata"].get("labels") or {}).get(OWNER_LABEL)
         if owner != self.owner:
             whose = f"belongs to the nodes joined by {owner}" if owner else "is not a node of plugwright"
-            raise ClusterError(f"node {name} is there already and {whose}: give ours another name, it is left as it is")
+            raise ClusterError(f"node {name} already exists and {whose}, so it is not changed: give ours another name")
 
     async def _create(self, identity: NodeIdentity, created: list[Object]) -> None:
         node = node_status.new_node(identity, PluginResources({}), clock.timestamp(clock.now()))

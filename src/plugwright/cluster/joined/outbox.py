@@ -251,7 +251,7 @@ class Outbox:
         self._problems.warning("API server refuses a write, it is dropped", code, key=(code, key.kind), extra=facts)
 
     def _unanswered(self, error: PeerGone) -> None:
-        self._problems.warning("API server is away, writes wait", "away", extra={"error": str(error)})
+        self._problems.warning("API server is unavailable, writes wait", "away", extra={"error": str(error)})
 
     def _answered(self) -> None:
         if self._problems.recovered():

@@ -198,7 +198,7 @@ class DriverSession(Session):
         ended = self.ending
         calls = [event for event in self.kubelet.recorded[mark:] if isinstance(event, Call)]
         if not calls:
-            return f"nobody listens on a socket in plugins_registry; {ended}"
+            return f"no process listens on a socket in plugins_registry; {ended}"
         failed = [f"{call.method} was answered {call.outcome!r}" for call in calls if call.outcome != "OK"]
         failed += [text for call in calls if call.method == "NotifyRegistrationStatus" for text in call.asked]
         return "; ".join([*failed[-1:], ended])

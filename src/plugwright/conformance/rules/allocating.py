@@ -31,9 +31,9 @@ _MOST = 16  # devices of one container
 
 class AllocatesEveryDevice(Rule):
     id, level, facts = "ALO-01", Level.MUST, ("3.36", "3.39")
-    title = "Every healthy device can be allocated by itself"
-    why = "The kubelet chooses any healthy device; an error refuses the pod for good."
-    fix = "List a device as Unhealthy where it cannot be handed out."
+    title = "Every healthy device can be allocated alone"
+    why = "The kubelet chooses any healthy device; an error refuses the pod permanently."
+    fix = "List a device as Unhealthy if it cannot be allocated."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -161,7 +161,7 @@ class AnswersAreRepeatable(Rule):
     id, level, facts = "ALO-09", Level.SHOULD, ("3.49", "8.12")
     title = "The same devices get the same answer"
     why = "The kubelet keeps the first answer for all restarts of a container; others would not match it."
-    fix = "Derive the answer from the devices alone; sort what comes from a map."
+    fix = "Derive the answer from the devices alone; sort the entries of maps."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -174,7 +174,7 @@ class OrderOfIdsIsFree(Rule):
     id, level, facts = "ALO-10", Level.MUST, ("3.27",)
     title = "Devices can be asked for in any order"
     why = "The kubelet's sets have no order: ids come in another one each time."
-    fix = "Sort the ids where the order matters."
+    fix = "Sort the ids if the order matters."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier, 2):
@@ -243,8 +243,8 @@ class AllocatesAfterRestart(Rule):
 
 class StartsContainers(Rule):
     id, level, facts = "PST-01", Level.MUST, ("3.47", "3.48")
-    title = "PreStartContainer is answered where the options announce it"
-    why = "The container waits with CreateContainerConfigError, and is tried again for ever."
+    title = "PreStartContainer is answered if the options announce it"
+    why = "The container waits with CreateContainerConfigError, and is tried again indefinitely."
     fix = "Implement the method, or do not set pre_start_required."
 
     async def check(self, verifier: Verifier) -> None:
@@ -283,7 +283,7 @@ class StartsContainersInTime(Rule):
 class RefusesUnknownStart(Rule):
     id, level, facts = "PST-04", Level.SHOULD, ("3.48",)
     title = "PreStartContainer of a device that is not listed is refused"
-    why = "The kubelet sends the devices on record, listed or not: the container would start with one that is gone."
+    why = "The kubelet sends the devices on record, listed or not: the container would start with a missing device."
     fix = "Return an error for an unknown id."
 
     async def check(self, verifier: Verifier) -> None:

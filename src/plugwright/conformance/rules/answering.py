@@ -32,7 +32,7 @@ class NodesExist(Rule):
     id, level, facts = "ANS-01", Level.MUST, ("3.55",)
     title = "Device nodes in an answer exist on the host"
     why = "The runtime looks at the node when it creates the container, and fails: no such file."
-    fix = "Check the node in Allocate, and return an error or mark the device Unhealthy where it is gone."
+    fix = "Check the node in Allocate, and return an error or mark the device Unhealthy if it is missing."
 
     async def check(self, verifier: Verifier) -> None:
         def missing(response: AllocateResponse) -> Iterator[str]:
@@ -75,7 +75,7 @@ class PermissionsAreLetters(Rule):
     id, level, facts = "ANS-04", Level.MUST, ("3.55",)
     title = "Permissions of a device node are letters of rwm"
     why = "A runtime drops letters that it does not know, and creates no container for an answer without any."
-    fix = "Use rw, or rwm where the container makes nodes itself."
+    fix = "Use rw, or rwm if the container makes nodes itself."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -237,7 +237,7 @@ class CdiAnnotationsResolve(Rule):
 class AnswerFits(Rule):
     id, level, facts = "ANS-13", Level.MUST, ("8.17",)
     title = "An answer for all devices is smaller than 4 MiB"
-    why = "The kubelet refuses a larger message, and the pod for good."
+    why = "The kubelet refuses a larger message, and the pod permanently."
     fix = "Mount a directory instead of many files."
 
     async def check(self, verifier: Verifier) -> None:

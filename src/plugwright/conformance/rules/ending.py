@@ -43,7 +43,7 @@ class EndsOnSigterm(Rule):
 class ExitsWithZero(Rule):
     id, level, facts, alone, observation = "END-02", Level.SHOULD, (), True, "program life"
     title = "The exit status after SIGTERM is 0"
-    why = "Any other is shown as an error of the pod, and alarms somebody at each upgrade."
+    why = "Any other is shown as an error of the pod, and raises an alarm at each upgrade."
     fix = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
 
     async def check(self, verifier: Verifier) -> None:
@@ -54,7 +54,7 @@ class ExitsWithZero(Rule):
 class RemovesSocket(Rule):
     id, level, facts, alone, observation = "END-03", Level.SHOULD, ("8.21",), True, "program life"
     title = "A program that ends removes its socket"
-    why = "What is left is dialled in vain, and fills the directory over the years."
+    why = "Leftover sockets are dialled in vain, and fill the directory over the years."
     fix = "Unlink the socket when the server stops, if it is still yours."
 
     async def check(self, verifier: Verifier) -> None:
@@ -76,8 +76,10 @@ class LeavesNoProcess(Rule):
 class StartsAfterKill(Rule):
     id, level, facts, alone = "END-05", Level.MUST, ("1.15", "1.16"), True
     title = "A program that was killed can be started again"
-    why = "Its socket is still there, and nobody removes it while the kubelet runs: address already in use, for ever."
-    fix = "Use a new name for each start, or remove a socket on which nobody listens."
+    why = (
+        "Its socket is still there, and is not removed while the kubelet runs: address already in use, at every start."
+    )
+    fix = "Use a new name for each start, or remove a socket on which no process listens."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -114,7 +116,7 @@ class LeavesSuccessorAlone(Rule):
         "ends before). Kubelets up to 1.36 cut the new one off then, later ones have refused its socket, and none can "
         "dial it when it registers again."
     )
-    fix = "Use a socket name of its own for each process, and unlink only the file that you have made."
+    fix = "Use a separate socket name for each process, and unlink only the file that you have made."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -176,7 +178,7 @@ class LeavesWhatPodsUse(Rule):
     title = "Files, sockets and CDI specs of answers outlive the program's end and its next start"
     why = (
         "Pods run on while the plugin is upgraded. The kubelet starts their containers again with the stored answer, "
-        "without asking: a path that is gone keeps them from starting."
+        "without asking: a missing path keeps them from starting."
     )
     fix = (
         "Remove nothing at SIGTERM or at the start that an answer to Allocate has named; use names that stay the same."

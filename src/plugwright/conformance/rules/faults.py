@@ -43,7 +43,7 @@ async def _raw(verifier: Verifier, plugin: RegisteredPlugin, method: str, messag
 
 class SurvivesMalformed(Rule):
     id, level, facts = "FLT-01", Level.MUST, ()
-    title = "A malformed message is refused and harms nobody"
+    title = "A malformed message is refused and does no harm"
     why = "Any process that may write to the socket could end the plugin, and the node would have no devices."
     fix = "Let the gRPC library decode, and do not end the process on its errors."
 
@@ -85,7 +85,7 @@ class RefusesUnknownMethod(Rule):
 class SurvivesLargeRequest(Rule):
     id, level, facts = "FLT-04", Level.MUST, ("8.17",)
     title = "A request of 5 MiB is answered or refused"
-    why = "The kubelet has no limit for what it sends: many devices make a large request."
+    why = "The kubelet does not limit its requests: many devices make a large one."
     fix = "Raise the limit of received messages, and do not end the process beyond it."
 
     async def check(self, verifier: Verifier) -> None:
@@ -99,9 +99,9 @@ class SurvivesLargeRequest(Rule):
 
 class SurvivesEmptyRequest(Rule):
     id, level, facts = "FLT-05", Level.MUST, ()
-    title = "An Allocate without containers, and one without devices, harm nobody"
+    title = "An Allocate without containers, and one without devices, do no harm"
     why = "A limit of 0 reaches some plugins as such a request; an index out of range ends the process."
-    fix = "Loop over what is there; never take the first without looking."
+    fix = "Loop over the entries; never take the first one without a check."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -115,7 +115,7 @@ class SurvivesEmptyRequest(Rule):
 class SurvivesGarbage(Rule):
     id, level, facts = "FLT-06", Level.MUST, ()
     title = "Bytes that are not HTTP/2 end their own connection only"
-    why = "A probe or a curious process connects now and then."
+    why = "Probes and other processes connect occasionally."
     fix = "Leave connections to the gRPC library; close one that fails, not the server."
 
     async def check(self, verifier: Verifier) -> None:
@@ -142,7 +142,7 @@ class ServesBesideSilentConnections(Rule):
     id, level, facts = "FLT-08", Level.MUST, ()
     title = f"{_SILENT_CONNECTIONS} connections that stay silent do not keep others out"
     why = "Killed kubelets and probes leave connections behind that never say a word."
-    fix = "Serve each connection by itself; a pool of few threads is used up by waiting ones."
+    fix = "Serve each connection separately; waiting ones use up a small pool of threads."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -171,7 +171,7 @@ class ServesBesideSlowReader(Rule):
 class ServesAfterCancelledStreams(Rule):
     id, level, facts = "FLT-10", Level.MUST, ("2.15",)
     title = f"The plugin serves after {_CANCELLED_STREAMS} streams that were opened and cancelled"
-    why = "Each restart of a kubelet cancels a stream; where it holds a thread or a place, none is left after a while."
+    why = "Each restart of a kubelet cancels a stream; if it holds a thread or a slot, none is left after a while."
     fix = "Return from ListAndWatch when its context is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
@@ -200,7 +200,7 @@ class SurvivesCutAllocate(Rule):
 
 class SurvivesCutPreference(Rule):
     id, level, facts = "FLT-12", Level.MUST, ("3.30",)
-    title = "A kubelet that is killed during GetPreferredAllocation harms nobody"
+    title = "A kubelet that is killed during GetPreferredAllocation does no harm"
     why = "The next kubelet asks again."
     fix = "Keep no lock over the call; end the search when the context is cancelled."
 

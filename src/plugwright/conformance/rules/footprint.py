@@ -102,7 +102,7 @@ class IsQuietWhenIdle(Rule):
     id, level, facts, observation = "RES-04", Level.SHOULD, (), "idleness"
     title = "An idle plugin does not wake up all the time"
     why = "It runs on every node, for months, beside work that needs the cores."
-    fix = "Wait for events; where you must look, look every few seconds."
+    fix = "Wait for events; if you must poll, poll every few seconds."
 
     async def check(self, verifier: Verifier) -> None:
         await _session(verifier)

@@ -73,7 +73,7 @@ def _health(session: Session, resource: str, device_id: str) -> str:
 class ReportsFailure(Rule):
     id, level, facts, observation = "HOT-01", Level.MUST, ("2.10", "7.7"), "health"
     title = "A device that fails is listed as Unhealthy"
-    why = "The kubelet goes on handing it out, and each pod that gets it fails."
+    why = "The kubelet keeps allocating it, and each pod that gets it fails."
     fix = "Watch the device, and send a new list when its health changes."
 
     async def check(self, verifier: Verifier) -> None:
@@ -121,7 +121,7 @@ class FailsAlone(Rule):
         "One lost device must not refuse every pod of the node. If ids are places among the healthy devices, pods get "
         "devices that others hold."
     )
-    fix = "Keep the health of each device by itself, and know devices by their ids."
+    fix = "Store the health of each device separately, by its id."
 
     async def check(self, verifier: Verifier) -> None:
         known = (await verifier.remembered(answered_devices)).answers
@@ -152,7 +152,7 @@ class UpdatesEveryStream(Rule):
     id, level, facts, observation = "HOT-06", Level.MUST, ("2.22",), "health"
     title = "A change reaches every open stream"
     why = "Streams that read one channel take updates from each other, and the kubelet's may get none."
-    fix = "Publish the latest list, and let each stream compare it with what it has sent."
+    fix = "Publish the latest list, and let each stream compare it with its last sent one."
 
     async def check(self, verifier: Verifier) -> None:
         _, plugin, device_id = await _chosen(verifier)

@@ -77,7 +77,7 @@ class IdsAreShort(Rule):
     id, level, facts = "LST-05", Level.SHOULD, ("2.7", "8.15")
     title = f"Ids have at most {DEVICE_ID_LIMIT} characters"
     why = "The API says so, and tools that label or report devices rely on it; the kubelet does not check it."
-    fix = "Shorten them, by a hash where they must stay unique."
+    fix = "Shorten them, with a hash if they must stay unique."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -106,7 +106,7 @@ class NumaNodesExist(Rule):
         "sysfs writes -1 for no node. Sent as it is, or as 255, no node suits the device: the topology policies "
         "restricted and single-numa-node refuse every pod that asks for it. The kubelet's masks have 64 nodes."
     )
-    fix = "Leave the topology out where the node is not known."
+    fix = "Leave the topology out if the node is not known."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -119,7 +119,7 @@ class TopologyHasNodes(Rule):
     id, level, facts = "LST-08", Level.SHOULD, ("6.11", "8.16")
     title = "A topology has at least one NUMA node"
     why = "A device with an empty topology is missing from the pod-resources API's GetAllocatableResources."
-    fix = "Leave the topology field out where there is none."
+    fix = "Leave the topology field out if there is none."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -160,8 +160,8 @@ class ServesAfterDeadStream(Rule):
     id, level, facts = "LST-11", Level.MUST, ("2.15",)
     title = "A stream whose connection was cut does not keep the next from its list"
     why = (
-        "Killed kubelets leave such streams behind; where they hold a lock or take the update, the next one waits "
-        "for ever."
+        "Killed kubelets leave such streams behind; if they hold a lock or take the update, the next one waits "
+        "indefinitely."
     )
     fix = "End a stream when its context ends, and share no channel between streams."
 
@@ -176,7 +176,7 @@ class ListStaysSame(Rule):
     waits, observation = 1, "first restart"
     title = "The list is the same after a restart of the kubelet: the devices, their health and their NUMA nodes"
     why = (
-        "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them. "
+        "Each list is complete: devices that it omits are removed, and pods that hold them lose them. "
         "Without its NUMA nodes a device is given to pods on another one."
     )
     fix = "Send the same list on every stream, with the health that each device has, however many streams there were."

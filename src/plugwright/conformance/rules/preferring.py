@@ -37,8 +37,8 @@ async def _preferred(verifier: Verifier, plugin: RegisteredPlugin, request: Pref
 
 class AnswersPreference(Rule):
     id, level, facts = "PRF-01", Level.MUST, ("3.28", "3.30")
-    title = "GetPreferredAllocation is answered where the options announce it"
-    why = "An error refuses the pod for good, with UnexpectedAdmissionError."
+    title = "GetPreferredAllocation is answered if the options announce it"
+    why = "An error refuses the pod permanently, with UnexpectedAdmissionError."
     fix = "Implement the method, or do not set get_preferred_allocation_available."
 
     async def check(self, verifier: Verifier) -> None:
@@ -146,9 +146,9 @@ class OnePreferencePerContainer(Rule):
 
 class PrefersWithoutChoice(Rule):
     id, level, facts = "PRF-09", Level.MUST, ("3.25", "3.30")
-    title = "A preference is given where there is no choice left"
+    title = "A preference is given even if there is no choice left"
     why = "Without NUMA nodes the plugin is asked even for all devices; an error refuses the pod."
-    fix = "Return the whole list where its length is allocation_size."
+    fix = "Return the whole list if its length is allocation_size."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):

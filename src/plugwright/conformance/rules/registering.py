@@ -170,7 +170,7 @@ class OptionsAgree(Rule):
 
 class WaitsForKubelet(Rule):
     id, level, facts, alone = "REG-11", Level.MUST, ("1.1", "8.7"), True
-    title = "A program that starts before the kubelet registers when it comes"
+    title = "A program that starts before the kubelet registers when the kubelet starts"
     why = (
         "After a boot the order is not known; a program that gives up leaves the node without devices until it is "
         "restarted."

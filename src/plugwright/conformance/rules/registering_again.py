@@ -46,7 +46,7 @@ class RegistersAgainPromptly(Rule):
     id, level, facts, waits = "REG-15", Level.SHOULD, ("3.69", "8.7"), 1
     title = "The plugin is back soon after a restart of the kubelet"
     why = (
-        "Until then pods with devices are refused for good with UnexpectedAdmissionError, after a node's reboot "
+        "Until then pods with devices are refused permanently with UnexpectedAdmissionError, after a node's reboot "
         "above all."
     )
     fix = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
@@ -63,7 +63,7 @@ class RegistersAgainPromptly(Rule):
 class SurvivesRestarts(Rule):
     id, level, facts, waits = "REG-16", Level.MUST, ("2.15",), _RESTARTS
     title = "The plugin registers after every one of several restarts"
-    why = "A kubelet in a crash loop restarts many times; plugins that count their attempts are gone for good."
+    why = "A kubelet in a crash loop restarts many times; plugins that limit their attempts do not come back."
     fix = (
         "Make a new server for each registration, keep no state of the last one, and never stop trying; or exit with "
         "an error, so that the program is started again."
@@ -85,10 +85,10 @@ class NoticesRemovedSocket(Rule):
     id, level, facts, waits = "REG-17", Level.SHOULD, ("1.16", "8.7"), 1
     title = "The plugin registers again when its own socket is removed"
     why = (
-        "A kubelet that starts removes every socket; where the new kubelet.sock and the end of the stream were missed, "
+        "A kubelet that starts removes every socket; if the new kubelet.sock and the end of the stream were missed, "
         "this is the only other notice."
     )
-    fix = "Watch your own socket as well, and serve and register again when it is gone."
+    fix = "Watch your own socket as well, and serve and register again when it is removed."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -160,7 +160,7 @@ class KeepsOptions(Rule):
     title = "The options are the same after a restart of the kubelet"
     why = (
         "The kubelet asks again at each registration and forgets what was answered before: without pre_start_required "
-        "containers start on devices that nobody has reset."
+        "containers start on devices that were not reset."
     )
     fix = "Answer GetDevicePluginOptions from the configuration alone, as often as it is called."
 
@@ -196,14 +196,14 @@ class NoticesLostStream(Rule):
 
 class OutlivesKubelet(Rule):
     id, level, facts, waits = "REG-25", Level.MUST, ("1.16", "2.15", "8.7"), 3
-    title = "The program waits for a kubelet that is away, and registers when it is back"
+    title = "The program waits for a stopped kubelet, and registers when it is back"
     why = (
         "A kubelet is down for minutes in an upgrade, and leaves its socket behind when it is killed; a plugin that "
         "ends or gives up meanwhile leaves the node without its devices."
     )
     fix = (
-        "Take a lost connection for an event. Wait for the next kubelet.sock without an end, and try again if nobody "
-        "listens on it: the time between two attempts may grow to some seconds."
+        "Treat a lost connection as an event. Wait for the next kubelet.sock indefinitely, and try again if no process "
+        "listens on it: the time between two attempts can grow to some seconds."
     )
 
     async def check(self, verifier: Verifier) -> None:

@@ -153,7 +153,7 @@ def _misnamed(fields: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 class FailureHoldsNothing(Rule):
     id, level, facts, holds = "ALO-15", Level.MUST, ("3.39", "8.11"), True
     title = "An Allocate or a PreStartContainer that fails holds none of its devices"
-    why = "The pod is refused, and nobody reports a device as free: the node has one less with each such pod."
+    why = "The pod is refused, and no call frees its devices: the node loses some with each such pod."
     fix = "Check all ids before you change anything, and keep no record of what was allocated."
 
     async def check(self, verifier: Verifier) -> None:

@@ -109,7 +109,7 @@ class DeviceSplit:
         if placement is None:
             return f"{device_id}: it is not decided yet which API offers it"
         if placement.state is DeviceState.DISPUTED:
-            return f"{device_id}: it is not clear who holds it; it is given to nobody until that is known"
+            return f"{device_id}: it is not clear who holds it; it is not offered until that is known"
         pod = next(filter(None, map(self.observations.pod, self.unit(device_id))), "")
         if pod:
             return f"{device_id} is held by {pod} through the device plugin API; the claim gets it when that pod ends"
@@ -236,4 +236,4 @@ class DeviceSplit:
 
     def _check_moves(self) -> None:
         if not self._moves.loaded:
-            raise ConfigError(f"{self._runtime.resource}: it is not known yet where its devices are")
+            raise ConfigError(f"{self._runtime.resource}: the state of its devices is not known yet")

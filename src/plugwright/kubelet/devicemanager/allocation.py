@@ -1,7 +1,7 @@
 """Device allocation for one container: which devices it gets, and the Allocate call for them (3.8 to 3.46).
 
-`select_devices` is pure: a generator that yields a query where the kubelet calls GetPreferredAllocation, is sent the
-plugin's preference, and returns the devices. Where the kubelet takes devices in random order, this takes natural order,
+`select_devices` is pure: a generator that yields a query when the kubelet calls GetPreferredAllocation, is sent the
+plugin's preference, and returns the devices. If the kubelet takes devices in random order, this takes natural order,
 so that equal requests get equal devices. `Allocator` is the shell around it that calls the plugin and records the
 result. The order of containers is `admission`.
 """
@@ -243,7 +243,7 @@ class _Selected:
         self.ids.update(self.devices.first(self.missing, unselected))
 
     def take_preferred(self, preference: Sequence[str], allowed: frozenset[str]) -> None:
-        """Takes the plugin's preference in its order, cut to what is allowed and to the number missing (3.29)."""
+        """Takes the plugin's preference in its order, limited to the allowed devices and the missing number (3.29)."""
         usable = dict.fromkeys(device_id for device_id in preference if device_id in allowed)
         self.take([device_id for device_id in usable if device_id not in self.ids][: self.missing])
 

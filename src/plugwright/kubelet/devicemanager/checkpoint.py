@@ -27,7 +27,7 @@ _SYSTEM_CALLS = FileCalls()
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """The usable content of the file; `problem` says what could not be used, and why."""
+    """The usable content of the file; `problem` describes the unusable part and the reason."""
 
     checkpoint: Checkpoint
     problem: str = ""

@@ -113,7 +113,7 @@ class ContainerStarter:
         return replace(options, cdi=(*options.cdi, *self._claim_devices(pod.spec, container.spec)))
 
     def _missing_paths(self, options: RunContainerOptions) -> Iterator[str]:
-        """The device nodes and mounts that the host does not have, where the settings say which host."""
+        """The device nodes and mounts that are missing on the host, if the settings name a host."""
         root = self._manager.context.settings.host_root
         if root is None:
             return

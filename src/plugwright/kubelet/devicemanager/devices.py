@@ -121,7 +121,7 @@ def list_problems(devices: Sequence[ListedDevice]) -> Iterator[ListProblem]:
     healthy = {device.id for device in devices if device.health == Health.HEALTHY}
     both = healthy & {device.id for device in devices if device.health != Health.HEALTHY}
     if both:
-        yield "2.8", f"listed healthy and unhealthy at once: {_quoted(both)}", "counts such a device twice"
+        yield "2.8", f"listed both healthy and unhealthy: {_quoted(both)}", "counts such a device twice"
     unknown_health = {device.health for device in devices} - set(Health)
     if unknown_health:
         yield "2.6", f"health is {_quoted(unknown_health)}", "takes everything but Healthy for unhealthy"
@@ -143,7 +143,7 @@ def dropped_device_problems(
         yield (
             "2.25",
             f"dropped from the list while Allocate is asked for it: {_quoted(mid_call)}",
-            "crashes when the answer comes",
+            "crashes when the response arrives",
         )
     held = {device_id for device_id in dropped if device_id in in_use and before.nodes(device_id)} - mid_call
     if held:

@@ -114,7 +114,7 @@ def by_numa_node(device_ids: Iterable[str], nodes: Mapping[str, tuple[int, ...]]
 
 
 class ReusableDevices:
-    """The devices of init containers that later containers of the same pod may take over (3.32 to 3.34)."""
+    """The devices of init containers that later containers of the same pod can take over (3.32 to 3.34)."""
 
     def __init__(self, *, keeps_sidecars: bool) -> None:
         self._keeps_sidecars = keeps_sidecars  # before 1.29 later containers took over a sidecar's devices too

@@ -32,7 +32,7 @@ class DRAManager:
         self.claims = ClaimInfos(context.paths.root)
 
     async def prepare(self, pod: PodSpec) -> None:
-        """Raises `ClaimNotPrepared` with the kubelet's text; what other drivers have prepared stays so (11.15)."""
+        """Raises `ClaimNotPrepared` with the kubelet's text; devices of other drivers stay prepared (11.15)."""
         try:
             claims = [await self._checked(pod, name, generated) for name, generated in _claim_names(pod)]
             await self._prepare(self._recorded(pod, claims))
@@ -40,12 +40,12 @@ class DRAManager:
             raise ClaimNotPrepared(f"prepare dynamic resources: {error}") from error
 
     async def unprepare(self, pod: PodSpec) -> None:
-        """Has the claims unprepared that no other pod uses; raises `ClaimNotPrepared` where a driver fails (11.19)."""
+        """Has the claims unprepared that no other pod uses; raises `ClaimNotPrepared` if a driver fails (11.19)."""
         names = {name for name, _ in _claim_names(pod)} | {info.claim.name for info in self.claims.used_by(pod.uid)}
         await self._end_claims([info for name in sorted(names) if (info := self._unused_without(pod, name))])
 
     async def reconcile(self, pods: PodTable) -> None:
-        """Has claims unprepared whose pods are gone, as those force-deleted while the kubelet was down (11.19a)."""
+        """Unprepares the claims of deleted pods, such as those force-deleted while the kubelet was down (11.19a)."""
         while True:
             await asyncio.sleep(self._context.settings.timing.claim_reconcile)
             if pods.sources_ready:
@@ -69,7 +69,7 @@ class DRAManager:
         self.claims.save()
 
     async def end(self, pod: PodSpec, done: Callable[[], None]) -> None:
-        """`unprepare` for a pod that has ended, then `done`; what fails is tried again in the background (11.19)."""
+        """`unprepare` for a pod that has ended, then `done`; failures are retried in the background (11.19)."""
         try:
             await self.unprepare(pod)
         except ClaimNotPrepared as error:
@@ -243,7 +243,7 @@ def _is_active(pod: Pod | None) -> bool:
 
 
 def _claim_names(pod: PodSpec) -> list[tuple[str, bool]]:
-    """The names of the pod's claims, and whether they were generated for it; an error where there is none yet."""
+    """The names of the pod's claims, and whether they were generated for it; an error if there is none yet."""
     for claim in pod.claims:
         if not claim.claim_name and claim.generated:
             raise KubeletError(

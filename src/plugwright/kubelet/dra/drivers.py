@@ -59,7 +59,7 @@ class DRAPlugin:
 
 
 class HealthHandler(Protocol):
-    """Receives what a driver says of its devices, and the end of its stream."""
+    """Receives a driver's health reports, and the end of its stream."""
 
     def health_received(self, driver: str, devices: Iterable[ReportedHealth]) -> None: ...
 

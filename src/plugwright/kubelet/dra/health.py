@@ -1,4 +1,4 @@
-"""What drivers say of their devices' health, until it is too old to be believed (11.24 to 11.26).
+"""The health that drivers report for their devices, until the report is too old (11.24 to 11.26).
 
 It outlives the kubelet in a file, `dra_health_state` (11.26c), which a kubelet that cannot read it starts without.
 
@@ -105,7 +105,7 @@ class ClaimHealth:
         self._save()
 
     def of(self, driver: str, pool: str, name: str) -> tuple[HealthStatus, str]:
-        """The health and its message; unknown where the driver has not repeated it in time."""
+        """The health and its message; unknown if the driver has not repeated it in time."""
         said = self._said.get(driver, {}).get((pool, name))
         if said is None or self._clock() - said.at > said.timeout:
             return HealthStatus.UNKNOWN, ""

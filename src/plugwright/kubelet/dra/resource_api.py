@@ -1,4 +1,4 @@
-"""What a kubelet asks of its API server about ResourceClaims and ResourceSlices."""
+"""A kubelet's requests to its API server for ResourceClaims and ResourceSlices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class ResourceClaim:
         )
 
     def check_usable(self, pod_uid: str, pod_name: str, *, generated: bool) -> None:
-        """Raises where this pod may not use the claim, in the kubelet's words (11.12)."""
+        """Raises, in the kubelet's words, if this pod must not use the claim (11.12)."""
         if generated and self.owner != pod_uid:
             raise KubeletError(
                 f"ResourceClaim {self.namespace}/{self.name} was not created for Pod {self.namespace}/{pod_name} "

@@ -293,7 +293,7 @@ def _check_one_of(what: str, text: object, allowed: Sequence[str]) -> None:
 
 def _check_whole_number(what: str, number: object) -> None:
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-        raise InvalidValue(f"{what} must be a whole number from 0 on, got {number!r}")
+        raise InvalidValue(f"{what} must be an integer >= 0, got {number!r}")
 
 
 def _tuple(what: str, items: object, of: type[T]) -> tuple[T, ...]:

@@ -102,7 +102,7 @@ class DriverRegisters(DriverRule):
 class HasName(DriverRule):
     id, level, facts = "DRG-02", Level.MUST, ("11.1",)
     title = "The driver's name is a DNS name in lower case of at most 63 bytes"
-    why = "It is a field of slices and claims, where the API server refuses other names or warns of them."
+    why = "It is a field of slices and claims, for which the API server refuses other names or warns about them."
     fix = "Use a domain of yours, such as gpu.example.com."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -206,7 +206,7 @@ class PathsFit(DriverRule):
 class DriverIsFoundAgain(DriverRule):
     id, level, facts, waits = "DRG-10", Level.MUST, ("11.8",), 2
     title = "A kubelet that was restarted finds the driver"
-    why = "Kubelets are restarted by upgrades; no claim could be prepared until somebody restarts the driver."
+    why = "Kubelets are restarted by upgrades; no claim could be prepared until the driver is restarted by hand."
     fix = "Keep both sockets and their servers for as long as the program runs."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -231,9 +231,9 @@ class DriverIsFoundAgain(DriverRule):
 
 class OutlivesConnections(DriverRule):
     id, level, facts = "DRG-11", Level.MUST, ("11.6",)
-    title = "A connection that ends harms nobody"
+    title = "A connection that ends does no harm"
     why = "Kubelets that crash and probes leave ended connections behind."
-    fix = "Do not end the program or the server when a peer goes away."
+    fix = "Do not end the program or the server when a peer disconnects."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

@@ -63,7 +63,7 @@ async def _away(session: DriverSession) -> AsyncIterator[None]:
 
 class OutlivesApiServer(DriverRule):
     id, level, alone, waits = "API-01", Level.MUST, True, 3
-    title = "The driver runs on while the API server is away, and repairs its slices when it is back"
+    title = "The driver runs on while the API server is unavailable, and repairs its slices when it is back"
     why = (
         "API servers are upgraded and lost for minutes; a driver that ends or gives up leaves its node without devices."
     )
@@ -83,7 +83,7 @@ class OutlivesApiServer(DriverRule):
 
 class UnpreparesWithoutApiServer(DriverRule):
     id, level, facts, alone = "API-02", Level.MUST, ("11.19",), True
-    title = "Claims are unprepared while the API server is away"
+    title = "Claims are unprepared while the API server is unavailable"
     why = "The kubelet asks no API server when a pod ends; the pod stays in Terminating, and its device held."
     fix = "Read what you need from the checkpoint, not from the API."
 
@@ -106,7 +106,7 @@ class UnpreparesWithoutApiServer(DriverRule):
 class StartsWithoutApiServer(DriverRule):
     id, level, alone, waits = "API-03", Level.MUST, True, 3
     title = "A driver that starts before the API server can be reached publishes when it is there"
-    why = "After a power cut nodes are faster than the control plane, and nobody restarts every driver by hand."
+    why = "After a power cut nodes start faster than the control plane, and drivers are not restarted by hand."
     fix = "Wait for the API server, or exit with an error so that the program is started again."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -215,7 +215,7 @@ class PreparesAfterFailure(DriverRule):
 class PreparesAfterCut(DriverRule):
     id, level, facts = "API-08", Level.MUST, ("11.10", "11.17")
     title = "A claim is prepared after a kubelet was killed while it waited for the claim"
-    why = "The next kubelet asks for the same claim; one that stays under preparation for ever is never prepared."
+    why = "The next kubelet asks for the same claim; a claim that stays under preparation is never prepared."
     fix = "Clear what marks a claim as under preparation in any case, also when the call is cancelled."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

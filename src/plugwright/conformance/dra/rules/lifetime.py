@@ -110,7 +110,7 @@ class ClaimsLeaveNoMemory(DriverRule):
 
 class DriverOutlivesKubelet(DriverRule):
     id, level, facts, waits = "DRG-12", Level.MUST, ("11.6", "11.8"), 2
-    title = "The driver waits for a kubelet that is away, and can be found when it is back"
+    title = "The driver waits for a stopped kubelet, and can be found when it is back"
     why = "A kubelet is down for minutes in an upgrade; no claim could be prepared until the driver is restarted."
     fix = "Keep both sockets and their servers for as long as the program runs, whether a kubelet is connected or not."
 

@@ -176,7 +176,7 @@ class LeavesOtherDrivers(DriverRule):
 class RefusesUnknownClaim(DriverRule):
     id, level, facts = "PRP-09", Level.MUST, ("11.10",)
     title = "A claim that is not in the API is refused"
-    why = "It was deleted meanwhile: nobody has allocated anything to it."
+    why = "It was deleted meanwhile: nothing is allocated to it."
     fix = "Put the error of the GET into the claim's entry."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -208,7 +208,7 @@ class RefusesUnallocatedClaim(DriverRule):
     id, level, facts = "PRP-11", Level.MUST, ("11.12",)
     title = "A claim without an allocation is refused"
     why = "Success without a device starts the pod without one."
-    fix = "Return an error where status.allocation is missing."
+    fix = "Return an error if status.allocation is missing."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -308,7 +308,7 @@ class AllowsAdminAccess(DriverRule):
 class FailsOneClaimAlone(DriverRule):
     id, level, facts = "PRP-16", Level.MUST, ("11.15",)
     title = "A claim that fails leaves the other claims of the call alone"
-    why = "An error of the whole call says nothing about which claim is at fault, and fails them all."
+    why = "An error of the whole call does not name the claim at fault, and fails them all."
     fix = "Put errors into the claim's entry, and return a gRPC error for nothing but a broken request."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -338,7 +338,7 @@ class FailsOneClaimAlone(DriverRule):
 
 class ErrorsAreReadable(DriverRule):
     id, level, facts = "PRP-17", Level.SHOULD, ("11.15",)
-    title = "Errors say in a line what is wrong with the claim"
+    title = "Errors describe the problem with the claim in one line"
     why = "The text is all that the pod's owner gets to see, in an event of the pod."
     fix = "Say what was expected and what was there; no stack, no bare code."
 

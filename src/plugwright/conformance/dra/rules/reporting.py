@@ -100,7 +100,7 @@ class RepeatsHealth(DriverRule):
     id, level, facts, waits = "DRH-04", Level.MUST, ("11.24",), 5
     title = "Health is repeated before its time is over, in v1 and in v1alpha1"
     why = "A device that is not repeated within its timeout, 30 seconds by default, is Unknown."
-    fix = "Send the whole list every ten seconds, also where nothing has changed."
+    fix = "Send the whole list every ten seconds, also if nothing has changed."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         _, found = await _with_health(verifier)

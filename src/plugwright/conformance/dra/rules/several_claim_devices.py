@@ -134,7 +134,7 @@ def _edits(
 class PartialFailureHoldsNothing(DriverRule):
     id, level, facts, holds = "PRP-24", Level.MUST, ("11.15",), True
     title = "A claim that fails for one of its devices holds none of the others"
-    why = "The pod waits, perhaps for ever, and no other pod gets the devices that its claim was half prepared with."
+    why = "The pod waits, possibly indefinitely, and no other pod gets the devices of its half-prepared claim."
     fix = "Check all devices before you write anything, or undo what was done when one of them fails."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

@@ -57,7 +57,7 @@ class AllowsCallsAtOnce(DriverRule):
 class SharesDevice(DriverRule):
     id, level = "PRP-20", Level.MUST
     title = "A device with allowMultipleAllocations is prepared for several claims at once"
-    why = "The scheduler gives shares of it to several pods; each but the first would wait for ever."
+    why = "The scheduler gives shares of it to several pods; all but the first would wait indefinitely."
     fix = "Do not count results with a shareID as exclusive."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

@@ -51,7 +51,7 @@ class IsAccepted(DriverRule):
 class NamesAreLabels(DriverRule):
     id, level = "SLC-02", Level.MUST
     title = "Names of devices are DNS labels, names of attributes C identifiers"
-    why = "One bad name has the whole slice refused, with all its devices."
+    why = "The API server refuses the whole slice, with all its devices, because of one invalid name."
     fix = "Make names of lower-case letters, digits and dashes; attributes of letters, digits and underscores."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -166,7 +166,7 @@ def _missing(specs: list[Document], known: dict[tuple[str, str], str]) -> list[t
 class CountersSuffice(DriverRule):
     id, level = "SLC-09", Level.MUST
     title = "No device consumes more of a counter than there is"
-    why = "It can never be allocated, and its pod waits for ever."
+    why = "It can never be allocated, and its pod waits indefinitely."
     fix = "Compare the sum of each partition with the counter set."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -247,7 +247,7 @@ class RestoredAfterWipe(DriverRule):
     id, level, facts, waits = "SLC-12", Level.MUST, ("11.8",), 3
     title = "Slices are back after a start of the kubelet, which deletes them all"
     why = "Otherwise the node has no devices from then on, until the driver is restarted."
-    fix = "Watch your own slices for as long as the program runs, and put back what is missing."
+    fix = "Watch your own slices for as long as the program runs, and create missing ones again."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, before = await _contents(verifier)
@@ -259,7 +259,7 @@ class RestoredAfterWipe(DriverRule):
 
 class RestoredAfterDeletion(DriverRule):
     id, level, waits = "SLC-13", Level.MUST, 3
-    title = "A slice that somebody deletes is back"
+    title = "A slice that another client deletes is created again"
     why = "One missing slice makes its pool incomplete, and all of its devices useless."
     fix = "Watch your own slices, not the kubelet: anybody with the right may delete them."
 
@@ -272,9 +272,9 @@ class RestoredAfterDeletion(DriverRule):
 
 class RepairedAfterEdit(DriverRule):
     id, level, waits = "SLC-14", Level.SHOULD, 3
-    title = "A slice that somebody edits is repaired"
+    title = "A slice that another client edits is repaired"
     why = "Devices that are missing or wrong in it stay so until the program is restarted."
-    fix = "Compare what the watch shows with what you want, and update where they differ."
+    fix = "Compare the watched slices with the desired ones, and update those that differ."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, before = await _contents(verifier)
@@ -309,7 +309,7 @@ class KeptOverRestart(DriverRule):
         "with other names cannot be prepared for claims that were allocated before."
     )
     fix = (
-        "List your slices first; update or delete existing ones, and create only what is missing. Derive the names of "
+        "List your slices first; update or delete existing ones, and create only missing ones. Derive the names of "
         "devices from the hardware."
     )
 

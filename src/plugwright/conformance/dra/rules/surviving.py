@@ -151,7 +151,9 @@ class SurvivesDamage(DriverRule):
         "A driver that does not know who holds its devices may refuse to go on, but every pod of the node waits then: "
         "whoever is called must learn from the last line which file it is about."
     )
-    fix = "Put the file aside, say so, and go on with what the CDI directory and the API tell; or name it in the error."
+    fix = (
+        "Put the file aside, log that, and continue with the CDI directory and the API; or name the file in the error."
+    )
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         await _damage(verifier, lambda path: path.write_bytes(_GARBAGE))
@@ -174,7 +176,7 @@ class SurvivesKillWhilePreparing(DriverRule):
         "A driver that is killed in the middle of a call leaves a claim half prepared. The kubelet asks for it again; "
         "if that is refused, its pod waits until somebody removes the driver's state."
     )
-    fix = "Undo or finish at the start what the checkpoint has as begun."
+    fix = "At the start, undo or finish every preparation that the checkpoint records as begun."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
@@ -226,7 +228,7 @@ class AllowsSuccessor(DriverRule):
 class DriverEndsOnSigterm(DriverRule):
     id, level, alone = "DRE-01", Level.MUST, True
     title = "SIGTERM ends the driver, with status 0"
-    why = "A pod that does not end is killed after its grace period; another status alarms somebody at each upgrade."
+    why = "A pod that does not end is killed after its grace period; another status raises an alarm at each upgrade."
     fix = "Handle SIGTERM, finish the call that runs, and return normally."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -252,8 +254,8 @@ class RemovesSockets(DriverRule):
 class StartsBesideStaleSockets(DriverRule):
     id, level, alone = "DRE-03", Level.MUST, True
     title = "A driver that was killed can be started again"
-    why = "Its sockets are still there, and nobody removes them: address already in use, for ever."
-    fix = "Unlink your own sockets before you listen, where nobody answers on them."
+    why = "Its sockets are still there and are never removed: address already in use, at every start."
+    fix = "Unlink your own sockets before you listen, if no process answers on them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, _):

@@ -65,7 +65,7 @@ class UnpreparesTwice(DriverRule):
 class UnpreparesUnknown(DriverRule):
     id, level, facts = "UNP-03", Level.MUST, ("11.19",)
     title = "A claim that was never prepared is unprepared without an error"
-    why = "The kubelet unprepares what it failed to prepare, and the pod would never end."
+    why = "The kubelet unprepares claims that it failed to prepare, and the pod would never end."
     fix = "Take a claim that is not in the checkpoint for done."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -77,8 +77,8 @@ class UnpreparesUnknown(DriverRule):
 
 class UnpreparesDeleted(DriverRule):
     id, level, facts = "UNP-04", Level.MUST, ("11.19",)
-    title = "A claim that is gone from the API is unprepared"
-    why = "A pod that was force-deleted takes its claim with it; its devices would be held for ever."
+    title = "A claim that was deleted from the API is unprepared"
+    why = "A pod that was force-deleted takes its claim with it; its devices would be held indefinitely."
     fix = "Read what you need from the checkpoint, not from the API."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -94,7 +94,7 @@ class UnpreparesDeleted(DriverRule):
 
 class UnpreparesWithoutSpec(DriverRule):
     id, level, facts = "UNP-08", Level.MUST, ("11.17", "11.19")
-    title = "A claim whose CDI spec is gone is unprepared"
+    title = "A claim whose CDI spec is missing is unprepared"
     why = (
         "A reboot empties /var/run/cdi. The kubelet unprepares claims of pods that were deleted meanwhile, without "
         "preparing them again; a failure keeps the claim allocated and its device held."
@@ -169,7 +169,7 @@ class CdiEditsAreThere(DriverRule):
     id, level = "CDI-03", Level.MUST
     title = "CDI devices of prepared claims have edits"
     why = "A device without any is invalid and makes its file useless, or the pod runs without its device."
-    fix = "Where there is nothing to edit, send no CDI name."
+    fix = "If there is nothing to edit, send no CDI name."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -189,7 +189,7 @@ class CdiNodesExist(DriverRule):
     id, level = "CDI-04", Level.MUST
     title = "Device nodes in the specs of prepared claims exist"
     why = "The runtime fails to create the container, or the pod starts without its device."
-    fix = "Look for the node on the host before you answer, and return an error where it is gone."
+    fix = "Check the node on the host before you answer, and return an error if it is missing."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -222,7 +222,7 @@ def _nodes(verifier: DriverVerifier, session: DriverSession, names: Sequence[str
 
 class CdiSpecsAreRemoved(DriverRule):
     id, level = "CDI-05", Level.SHOULD
-    title = "The spec of a claim is gone after it was unprepared"
+    title = "The spec of a claim is removed when it is unprepared"
     why = "Runtimes read every file at each change: a node that is never rebooted gets slower with each pod."
     fix = "Write one file for each claim, and remove it."
 
