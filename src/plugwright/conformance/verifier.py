@@ -261,7 +261,7 @@ class Verifier:
     def cdi_dirs(self) -> list[Path]:
         """The directories of CDI specs on this machine that a runtime of the program's node would read."""
         assert self.current is not None
-        return [self.current.on_host(path) for path in self.options.cdi_dirs]
+        return list(dict.fromkeys([*map(self.current.on_host, self.options.cdi_dirs), self.current.cdi]))
 
     def on_host(self, path: str) -> Path:
         """The file on this machine behind a path of the program's node."""

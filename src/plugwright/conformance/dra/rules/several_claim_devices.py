@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices
+from plugwright.conformance.dra.cdi_specs import CdiDevice, cdi_devices
 from plugwright.conformance.dra.claim_calls import (
     REQUEST,
     ClaimAllocation,
@@ -112,6 +112,23 @@ class PreparesSeveral(DriverRule):
         common = set.intersection(*alone.values())
         lost = sorted({edit for device in answer for edit in alone.get(device.name, set())} - edits - common)
         expect(not lost, "the device nodes, mounts and variables that each device has by itself", f"no {some(lost)}")
+        twice = _conflicts(known, [name for device in answer for name in device.cdi_devices])
+        expect(not twice, "different paths and variables in the container for each device", some(twice))
+
+
+def _conflicts(known: Mapping[str, CdiDevice], names: Sequence[str]) -> list[str]:
+    """Paths and variables of the container that two of the CDI devices set in different ways: the last one wins."""
+    sources: dict[str, set[str]] = {}
+    for name in dict.fromkeys(names):
+        edits = known.get(name, {}).get("containerEdits") or {}
+        for node in edits.get("deviceNodes") or ():
+            sources.setdefault(f"node {node.get('path')}", set()).add(str(node.get("hostPath") or node.get("path")))
+        for mount in edits.get("mounts") or ():
+            sources.setdefault(f"mount {mount.get('containerPath')}", set()).add(str(mount.get("hostPath")))
+        for variable in edits.get("env") or ():
+            key, _, value = str(variable).partition("=")
+            sources.setdefault(f"variable {key}", set()).add(value)
+    return [f"{what} is {some(sorted(found))}" for what, found in sources.items() if len(found) > 1]
 
 
 def _edits(

@@ -223,6 +223,37 @@ class AllowsSuccessor(DriverRule):
                 await prepared(session, driver, claim)
 
 
+class RemembersEndOfClaims(DriverRule):
+    id, level, facts, alone = "DST-09", Level.MUST, ("11.19",), True
+    title = (
+        "A driver that was killed and started again knows which of several claims were unprepared, and which were not"
+    )
+    why = (
+        "A device of a pod that has ended stays held until somebody removes the driver's state; that of a claim which "
+        "was forgotten is given out twice."
+    )
+    fix = "Write all claims to the checkpoint whenever one is prepared or unprepared, before you answer."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        exclusive = await verifier.remembered(refuses_held)
+        async with verifier.fresh_running() as (session, driver):
+            wanted = [ClaimAllocation([device]) for device in separate_devices(session, driver, 2)[:3]]
+            async with (
+                allocated(session, driver, *wanted) as claims,
+                allocated(session, driver, *wanted) as [free, *others],
+            ):
+                for claim in claims:
+                    await prepared(session, driver, claim)
+                await unprepare(session, driver, claims[0])
+                again = await _start_again(verifier, session)
+                answer = (await prepare(session, again, free)).get(free.uid)
+                is_free = answer is not None and not isinstance(answer, str)
+                expect(is_free, f"{wanted[0].devices[0].name} is free after its claim was unprepared", f"{answer!r}")
+                if exclusive:  # PRP-13 otherwise
+                    held = "a device of one of several claims that were prepared before"
+                    await asyncio.gather(*(expect_refused(session, again, other, held) for other in others))
+
+
 class DriverEndsOnSigterm(DriverRule):
     id, level, alone = "DRE-01", Level.MUST, True
     title = "SIGTERM ends the driver, with status 0"
@@ -291,7 +322,7 @@ STATE_RULES: tuple[type[Rule], ...] = (
     SurvivesEmptyFile,
     AllowsSuccessor,
 )
-KILL_RULES: tuple[type[Rule], ...] = (SurvivesKillWhilePreparing,)
+KILL_RULES: tuple[type[Rule], ...] = (SurvivesKillWhilePreparing, RemembersEndOfClaims)
 END_RULES: tuple[type[Rule], ...] = (
     DriverEndsOnSigterm,
     RemovesSockets,
