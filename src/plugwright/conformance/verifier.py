@@ -58,6 +58,7 @@ class Verifier:
         self.options = options
         self.limits = options.limits
         self.current: Session | None = None  # the last used session, for the calls of a verdict
+        self.emptied: Session | None = None  # the session that has lost its healthy devices: no rule waits again
         self.failure = ""  # why the last start failed
         self.resources: frozenset[str] = frozenset()
         self.settled = 0  # number of events when the shared session had started

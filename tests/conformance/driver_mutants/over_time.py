@@ -213,3 +213,35 @@ class AdminTakesDevice(SmallDriver):
     def is_used(result: Document, claims: Mapping[str, Sequence[Document]]) -> bool:
         held = [one for devices in claims.values() for one in devices if one["device"] == result["device"]]
         return any(not one.get("adminAccess") for one in held)
+
+
+@breaks("UNP-07")
+class EndsAllShares(SmallDriver):
+    """A device is given back, and with it each claim that has a share of it."""
+
+    async def give_back(self, claim: Claim) -> str:
+        claims = self.load()
+        own = {one["device"] for one in claims.get(claim.uid, ()) if one.get("shareID")}
+        others = {uid for uid, held in claims.items() if own.intersection(one["device"] for one in held)}
+        for uid in others:
+            self.remove_spec(Claim("", "", uid))
+        self.save({uid: held for uid, held in claims.items() if uid not in others})
+        return await super().give_back(claim)
+
+
+@breaks("DST-01")
+class SavesWhenAlone(SmallDriver):
+    """The checkpoint is written for the first claim, and at each end of one."""
+
+    state_in_memory: dict[str, list[Document]] | None = None
+
+    def load(self) -> dict[str, list[Document]]:
+        if self.state_in_memory is None:
+            self.state_in_memory = super().load()
+        return dict(self.state_in_memory)
+
+    def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
+        known = self.load()
+        self.state_in_memory = {uid: list(held) for uid, held in claims.items()}
+        if len(claims) < 2 or len(claims) < len(known):
+            super().save(claims)

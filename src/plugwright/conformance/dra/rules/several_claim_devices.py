@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.conformance.asking import expect
@@ -14,6 +15,7 @@ from plugwright.conformance.dra.claim_calls import (
     prepare,
     prepared,
     separate_devices,
+    shared_device,
     unprepare,
 )
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
@@ -275,6 +277,8 @@ class LeavesOtherClaims(DriverRule):
         session, drivers = await verifier.drivers()
         exclusive = await verifier.remembered(refuses_held)
         for driver in drivers:
+            with suppress(RuleNotApplicable):  # a driver without shared devices
+                await self._check_shares(verifier, session, driver)
             one, two = (ClaimAllocation([device]) for device in separate_devices(session, driver, 2)[:2])
             async with allocated(session, driver, one, two, two) as [ended, kept, other]:
                 await prepared(session, driver, ended)
@@ -288,6 +292,18 @@ class LeavesOtherClaims(DriverRule):
                     await expect_refused(session, driver, other, "a device of a claim that stays")
                 after = await prepared(session, driver, kept)
                 expect(before == after, f"the same answer as before, {before}", f"{after}")
+
+    @staticmethod
+    async def _check_shares(verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver) -> None:
+        """The end of one share of a device leaves the other one."""
+        wanted = ClaimAllocation([shared_device(session, driver)])
+        async with allocated(session, driver, wanted, wanted) as [ended, kept]:
+            await prepared(session, driver, ended)
+            names = {name for device in await prepared(session, driver, kept) for name in device.cdi_devices}
+            names &= set(cdi_devices(spec_directories(verifier, session)))
+            await unprepare(session, driver, ended)
+            gone = sorted(names - set(cdi_devices(spec_directories(verifier, session))))
+            expect(not gone, "the CDI specs of another share of the device", f"none for {some(gone)}")
 
 
 PREPARE_RULES: tuple[type[Rule], ...] = (PreparesSeveral, PartialFailureHoldsNothing, PreparesManyPods)

@@ -55,12 +55,13 @@ async def _registered(verifier: DriverVerifier, session: DriverSession, mark: in
         raise RuleViolated("a registration after the start", str(error)) from None
 
 
-def _together(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
-    """Two devices for one claim, or one if the driver has no more that a claim can have together."""
+def _claimed(session: DriverSession, driver: RegisteredDriver) -> list[list[PublishedDevice]]:
+    """The devices of two claims, of which the first has two; fewer if the driver has not as many."""
     try:
-        return separate_devices(session, driver, 2)[:2]
+        devices = separate_devices(session, driver, 2)[:3]
     except RuleNotApplicable:
-        return plain_devices(session, driver)
+        devices = plain_devices(session, driver)
+    return [claimed for claimed in (devices[:2], devices[2:]) if claimed]
 
 
 class RemembersClaims(DriverRule):
@@ -72,16 +73,19 @@ class RemembersClaims(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         exclusive = await verifier.remembered(refuses_held)
         async with verifier.fresh_running() as (session, driver):
-            devices = _together(session, driver)
-            others = [ClaimAllocation([device]) for device in devices]
-            async with allocated(session, driver, ClaimAllocation(devices), *others) as [one, *claims]:
-                before = await prepared(session, driver, one)
+            wanted = [ClaimAllocation(devices) for devices in _claimed(session, driver)]
+            others = [ClaimAllocation([device]) for one in wanted for device in one.devices]
+            async with (
+                allocated(session, driver, *wanted) as holders,
+                allocated(session, driver, *others) as claims,
+            ):
+                before = [await prepared(session, driver, holder) for holder in holders]
                 again = await _start_again(verifier, session)
                 if exclusive:  # PRP-13 otherwise
                     held = "a device that was in use before the restart"
                     await asyncio.gather(*(expect_refused(session, again, other, held) for other in claims))
-                after = await prepared(session, again, one)
-                expect(before == after, f"the same answer as before the restart, {before}", f"{after}")
+                after = [await prepared(session, again, holder) for holder in holders]
+                expect(before == after, f"the same answers as before the restart, {before}", f"{after}")
 
 
 class KeepsSpecs(DriverRule):
