@@ -83,7 +83,8 @@ async def program_life(verifier: Verifier) -> ProgramLife:
         await program.end()
         again = await _start_again(verifier, session)
         paths_gone += [path for path in paths if path not in _existing(verifier, paths)]
-        answers_again = {} if again else await _answers(verifier, session, _REPEATED)
+        ids_again = _ids(session)  # before further calls, which can end it
+        answers_again = await _answers(verifier, session, _REPEATED) if nodes and not again else {}
         return ProgramLife(
             ended,
             program.returncode,
@@ -93,7 +94,7 @@ async def program_life(verifier: Verifier) -> ProgramLife:
             gone,
             ids,
             again,
-            _ids(session),
+            ids_again,
             tuple(dropped),
             tuple(dict.fromkeys(paths_gone)),
             nodes,
