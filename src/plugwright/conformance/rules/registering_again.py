@@ -13,7 +13,7 @@ from plugwright.conformance.restarting import restart_kubelet, until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, PluginNotRunning, PrerequisiteBroken, RuleViolated
+from plugwright.errors import PeerGone, PluginNotRunning, RuleViolated
 from plugwright.kubelet.events import Call
 from plugwright.model import some
 
@@ -79,8 +79,7 @@ class SurvivesRestarts(Rule):
             try:
                 await until_back(session, verifier.resources, mark)
             except PluginNotRunning as error:
-                expected, seen = f"back after each of {count} restarts", f"restart {number + 1}: {error}"
-                raise PrerequisiteBroken("REG-14", expected, seen) from None
+                raise RuleViolated(f"back after each of {count} restarts", f"restart {number + 1}: {error}") from None
 
 
 class NoticesRemovedSocket(Rule):
