@@ -70,7 +70,7 @@ class PublishesFailure(DriverRule):
         expect(session.has_whole_pools(driver.name), "complete pools", "slices that do not belong together")
 
 
-class ReportsFailure(DriverRule):
+class ReportsFailedDevice(DriverRule):
     id, level, facts, holds = "DRH-06", Level.MUST, ("11.24",), True
     title = "A device that fails is reported as Unhealthy, and as Healthy when it recovers"
     why = (
@@ -105,4 +105,4 @@ class ReportsFailure(DriverRule):
 
 
 SLICE_RULES: tuple[type[Rule], ...] = (PublishesFailure,)
-HEALTH_RULES: tuple[type[Rule], ...] = (ReportsFailure,)
+HEALTH_RULES: tuple[type[Rule], ...] = (ReportsFailedDevice,)

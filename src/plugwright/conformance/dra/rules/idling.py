@@ -57,7 +57,7 @@ async def _look(session: DriverSession, seconds: float) -> IdleDriver:
     return IdleDriver((processor_demand(pids) - cpu) / seconds, (len(session.api.requests) - requests) / seconds)
 
 
-class CostsNothingWhenIdle(DriverRule):
+class DriverRestsWhenIdle(DriverRule):
     id, level, observation, waits = "DRR-04", Level.MUST, "idleness", 1
     title = "An idle driver does not use the processor"
     why = "A busy loop takes a core of every node."
@@ -110,4 +110,4 @@ class StreamsLeaveNoDescriptor(DriverRule):
         return left
 
 
-RULES: tuple[type[Rule], ...] = (CostsNothingWhenIdle, AsksNothingWhenIdle, StreamsLeaveNoDescriptor)
+RULES: tuple[type[Rule], ...] = (DriverRestsWhenIdle, AsksNothingWhenIdle, StreamsLeaveNoDescriptor)
