@@ -25,11 +25,14 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 from plugwright.protocol.registration import PluginInfo
 from plugwright.system import sockets
+from plugwright.system.concurrency import first
+from plugwright.system.inotify import Directory
 from plugwright.system.latest import Latest
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 LEASE = 4  # seconds
 HOST_NODES = {"part-1": "/dev/zero", "part-2": "/dev/full"}  # of the others it is /dev/null
+MODES: tuple[dict[str, str], ...] = ({}, {"mode": "fast"}, {"mode": "slow"})
 Document = dict[str, Any]
 
 
@@ -53,19 +56,29 @@ class SmallDriver:
         self.lock = asyncio.Lock()
         self.stopped = Latest(False)
         self.connected = Latest(0)  # peers of the service
+        self.health = Directory(root)  # files `fail-ID` make devices fail
 
     # the slices
 
     def devices(self) -> list[Document]:
-        plain = [
+        plain: list[Document] = [
             {"name": f"part-{number}", "attributes": {"model": {"string": "A"}, "firmware": {"version": "1.2.3"}}}
             for number in range(3)
         ]
         consumed = [{"counterSet": "card", "counters": {"memory": {"value": "20Gi"}}}]
-        halves = [{"name": f"half-{number}", "consumesCounters": consumed} for number in range(2)]
+        halves: list[Document] = [{"name": f"half-{number}", "consumesCounters": consumed} for number in range(2)]
         policy = {"default": "10Gi", "validRange": {"min": "1Gi"}}
         capacity = {"memory": {"value": "40Gi", "requestPolicy": policy}}
-        return [*plain, *halves, {"name": "shared", "allowMultipleAllocations": True, "capacity": capacity}]
+        shared: Document = {"name": "shared", "allowMultipleAllocations": True, "capacity": capacity}
+        return [{**device, **self.taints(device["name"])} for device in (*plain, *halves, shared)]
+
+    def failed(self) -> set[str]:
+        return {path.name.removeprefix("fail-") for path in self.root.glob("fail-*")}
+
+    def taints(self, device: str) -> Document:
+        if device not in self.failed():
+            return {}
+        return {"taints": [{"key": f"{self.name}/failed", "effect": "NoSchedule"}]}
 
     def counter_sets(self) -> list[Document]:
         return [{"name": "card", "counters": {"memory": {"value": "40Gi"}}}]
@@ -118,7 +131,12 @@ class SmallDriver:
 
     async def publish_once(self) -> None:
         found, version = await self.api.list(SLICES, **self.selector())
+        failed = self.failed()
         await self.sync({document["metadata"]["name"]: document for document in found})
+        await first(self.until_changed(version), self.health.changed.until(lambda: self.failed() != failed))
+
+    async def until_changed(self, version: str) -> None:
+        """Returns when another client has changed a slice."""
         async with aclosing(self.api.watch(SLICES, version, **self.selector())) as changes:
             async for kind, document in changes:
                 if self.concerns(kind, document):
@@ -191,7 +209,7 @@ class SmallDriver:
     def check_parameters(self, parameters: Document) -> None:
         if not self.takes_parameters:
             raise Refused("this driver takes no parameters")
-        if parameters != {"apiVersion": f"{self.name}/v1", "kind": "PartConfig"}:
+        if parameters not in ({"apiVersion": f"{self.name}/v1", "kind": "PartConfig", **mode} for mode in MODES):
             raise Refused(f"unknown parameters: {sorted(parameters)}")
 
     def check_known(self, result: Document) -> None:
@@ -276,7 +294,12 @@ class SmallDriver:
     # health
 
     def reported(self) -> list[ReportedHealth]:
-        return [ReportedHealth(self.node, one["name"], HealthStatus.HEALTHY, timeout=LEASE) for one in self.devices()]
+        return [
+            ReportedHealth(self.node, one["name"], self.health_of(one["name"]), timeout=LEASE) for one in self.devices()
+        ]
+
+    def health_of(self, device: str) -> HealthStatus:
+        return HealthStatus.UNHEALTHY if device in self.failed() else HealthStatus.HEALTHY
 
     async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
         while True:
@@ -334,6 +357,7 @@ class SmallDriver:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.on_signal)
         self.begin()
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.health.watching())
             await self.serve(stack)
             publishing = asyncio.create_task(self.publish())
             await self.stopped.until(bool)

@@ -23,11 +23,11 @@ _SEVERAL = "no test there plays it yet: its effect is in the container, which la
 DRIVER_REASONS: Mapping[str, str] = {
     **dict.fromkeys((f"API-0{number}" for number in range(1, 9)), _FAULT),
     **dict.fromkeys(("DRG-12", "PRP-25"), _FAULT),
-    **dict.fromkeys((f"DRR-0{number}" for number in range(1, 4)), _LOAD),
+    **dict.fromkeys((f"DRR-0{number}" for number in range(1, 7)), _LOAD),
     **dict.fromkeys(
         ("PRP-23", "PRP-24", "PRP-26", "UNP-05", "UNP-06", "UNP-07", "CDI-07", "CDI-08", "DST-07"), _SEVERAL
     ),
-    **dict.fromkeys(("UNP-08", "DST-08"), _FAULT),
+    **dict.fromkeys(("UNP-08", "DST-08", "DST-09", "SLC-18", "DRH-06"), _FAULT),
     **dict.fromkeys((f"PAR-0{number}" for number in range(1, 6)), _SEVERAL),
     **dict.fromkeys(("DRG-08", "DRG-09"), _LINUX),
     "DRE-01": _POD,
@@ -35,8 +35,10 @@ DRIVER_REASONS: Mapping[str, str] = {
     "RGT-02": _LOAD,
 }
 PLUGIN_REASONS: Mapping[str, str] = {
-    **dict.fromkeys(("ALO-14", "ALO-15", "ALO-17", "ANS-14", "PST-05", "REG-26", "END-10", "END-11"), _SEVERAL),
-    **dict.fromkeys(("ALO-16", "HOT-09", "HOT-10"), _FAULT),
+    **dict.fromkeys(
+        ("ALO-14", "ALO-15", "ALO-17", "ANS-14", "ANS-15", "PST-05", "REG-26", "END-10", "END-11"), _SEVERAL
+    ),
+    **dict.fromkeys(("ALO-16", "ALO-18", "ALO-19", "HOT-09", "HOT-10"), _FAULT),
     **dict.fromkeys(("REG-07", "REG-08"), _LINUX),
     **dict.fromkeys(("REG-02", "END-01", "END-02", "END-04", "END-09"), _POD),
     **dict.fromkeys((f"RES-0{number}" for number in range(1, 10)), _LOAD),

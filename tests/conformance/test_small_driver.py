@@ -8,7 +8,15 @@ import os
 from dataclasses import replace
 
 import pytest
-from tests.conformance.verifying import PARAMETERS, broken_rules, distinct_versions, driver_options, small_driver
+from tests.conformance.verifying import (
+    FAIL,
+    PARAMETERS,
+    RECOVER,
+    broken_rules,
+    distinct_versions,
+    driver_options,
+    small_driver,
+)
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.rule import RuleStatus
@@ -23,7 +31,8 @@ TIMED = {"DRG-06", "PRP-18", "SLC-17"}  # a busy machine decides these as well
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_correct_driver_keeps_every_rule(version: str) -> None:
-    verdicts = await runner.verify(small_driver(), RULES, driver_options(version))
+    options = replace(driver_options(version), fail=FAIL, recover=RECOVER)
+    verdicts = await runner.verify(small_driver(), RULES, options)
     broken = [
         f"{verdict.rule.id} {verdict.status}: expected {verdict.expected}, seen {verdict.seen}"
         for verdict in verdicts

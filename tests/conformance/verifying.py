@@ -29,7 +29,11 @@ __all__ = [
 
 FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
 PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
-PARAMETERS = {"apiVersion": "part.example.com/v1", "kind": "PartConfig"}  # of the small driver that takes some
+PARAMETERS = {
+    "apiVersion": "part.example.com/v1",
+    "kind": "PartConfig",
+    "mode": "fast",
+}  # of the small driver that takes some
 _SLOW_START = 15.0  # where a start must fail
 _BROKEN = (RuleStatus.FAIL, RuleStatus.WARNING)
 _NOT_KEPT = (*_BROKEN, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerGone, PlugwrightError, RuleNotApplicable, RuleViolated
+from plugwright.errors import PeerGone, PlugwrightError, PrerequisiteBroken, RuleNotApplicable, RuleViolated
 from plugwright.kubelet.events import Call
 from plugwright.model import PreferenceRequest, some
 from plugwright.protocol import messages
@@ -55,8 +55,24 @@ def expect_answers(calls: Iterable[Call]) -> None:
 
 
 async def with_devices(verifier: Verifier, count: int = 1) -> list[RegisteredPlugin]:
-    """The plugins with at least `count` healthy devices; not applicable if there are none."""
-    plugins = [plugin for plugin in await verifier.plugins() if len(plugin.ids) >= count]
+    """The plugins with at least `count` healthy devices; not applicable if there are none.
+
+    A plugin that has had healthy devices gets some time to list one again: some check them after each registration.
+    """
+    session = await verifier.running()
+    healthy = {event.about for event in session.lists() if any(device.health == "Healthy" for device in event.devices)}
+    if healthy and not any(plugin.ids for plugin in session.plugins()):
+        if verifier.emptied is not session:
+            with suppress(PeerGone):
+                await session.kubelet.until(
+                    lambda: any(plugin.ids for plugin in session.plugins()), verifier.limits.prompt, ""
+                )
+            verifier.emptied = session
+        if not any(plugin.ids for plugin in session.plugins()):
+            raise PrerequisiteBroken(
+                "ALO-18", f"healthy devices of {some(sorted(healthy))}, as before", "none any more"
+            )
+    plugins = [plugin for plugin in session.plugins() if len(plugin.ids) >= count]
     if not plugins:
         raise RuleNotApplicable(f"no resource has {count} healthy device{'s' if count > 1 else ''}")
     return plugins

@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from plugwright.conformance.dra.rules import (
     announcing,
     api_server,
+    failing,
+    idling,
     lifetime,
     parameters,
     preparing,
@@ -62,7 +64,7 @@ GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
 RULES: tuple[type[Rule], ...] = tuple(rule for rules in GROUPS.values() for rule in rules)
 DRIVER_GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
     "DRA: registration": (*announcing.RULES, *lifetime.AWAY_RULES),
-    "DRA: ResourceSlices": slicing.RULES,
+    "DRA: ResourceSlices": (*slicing.RULES, *failing.SLICE_RULES),
     "DRA: preparing claims": (*preparing.RULES, *shared_claims.RULES, *several_claim_devices.PREPARE_RULES),
     "DRA: parameters of claims": parameters.RULES,
     "DRA: unpreparing claims": (
@@ -73,10 +75,10 @@ DRIVER_GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
     "DRA: CDI devices": unpreparing.CDI_RULES,
     "DRA: restarts, reboots and damage": (*surviving.STATE_RULES, *lifetime.UPDATE_RULES, *surviving.KILL_RULES),
     "DRA: the API server": api_server.RULES,
-    "DRA: health": reporting.HEALTH_RULES,
+    "DRA: health": (*reporting.HEALTH_RULES, *failing.HEALTH_RULES),
     "DRA: rights": reporting.RIGHTS_RULES,
     "DRA: the end of the program": surviving.END_RULES,
-    "DRA: resources": lifetime.LEAK_RULES,
+    "DRA: resources": (*lifetime.LEAK_RULES, *idling.RULES),
 }
 DRIVER_RULES: tuple[type[Rule], ...] = tuple(rule for rules in DRIVER_GROUPS.values() for rule in rules)
 

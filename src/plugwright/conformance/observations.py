@@ -5,7 +5,7 @@ Each is made once per verifier, and remembered.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerGone, PluginNotRunning, PlugwrightError
 from plugwright.model import Options
 from plugwright.protocol import messages
+from plugwright.protocol.messages import AllocateResponse
 from plugwright.system.concurrency import first
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
 
 _FOREIGN = ("foreign.sock", "notes.txt")
 _REFUSED = 8  # maximum number of registrations
-_ASKED = 16  # devices of a resource
+_ASKED, _REPEATED = 16, 4  # devices of a resource, asked for once and again
+
+Answers = dict[tuple[str, str], AllocateResponse]  # by resource and id
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class ProgramLife:
     ids_again: dict[str, set[str]]
     dropped: tuple[str, ...]  # devices missing in a list after SIGTERM
     paths_gone: tuple[str, ...]  # of answers to Allocate, missing after the end or the next start
+    nodes: dict[tuple[str, str], set[str]]  # host paths by resource and id, of answers that are repeatable
+    nodes_again: dict[tuple[str, str], set[str]]
 
 
 async def program_life(verifier: Verifier) -> ProgramLife:
@@ -65,7 +70,9 @@ async def program_life(verifier: Verifier) -> ProgramLife:
             program = await session.start_program()
             await session.until_registered(verifier.resources, limit=verifier.limits.start)
             ids, served = _ids(session), [plugin.socket for plugin in session.plugins()]
-            paths, mark = await _answered_paths(verifier, session), session.mark
+            answers = await _answers(verifier, session, _ASKED)
+            nodes = _same_nodes(answers, await _answers(verifier, session, _REPEATED))
+            paths, mark = _existing_paths(verifier, answers.values()), session.mark
             ended = await program.stop(verifier.limits.end)
             lists = {event.about: {device.id for device in event.devices} for event in session.lists(mark)}
             dropped = [device_id for about, kept in lists.items() for device_id in sorted(ids.get(about, set()) - kept)]
@@ -76,6 +83,8 @@ async def program_life(verifier: Verifier) -> ProgramLife:
         await program.end()
         again = await _start_again(verifier, session)
         paths_gone += [path for path in paths if path not in _existing(verifier, paths)]
+        ids_again = _ids(session)  # before further calls, which can end it
+        answers_again = await _answers(verifier, session, _REPEATED) if nodes and not again else {}
         return ProgramLife(
             ended,
             program.returncode,
@@ -85,29 +94,52 @@ async def program_life(verifier: Verifier) -> ProgramLife:
             gone,
             ids,
             again,
-            _ids(session),
+            ids_again,
             tuple(dropped),
             tuple(dict.fromkeys(paths_gone)),
+            nodes,
+            {known: _nodes(answer) for known, answer in answers_again.items()},
         )
 
 
-async def _answered_paths(verifier: Verifier, session: Session) -> list[str]:
+async def _answers(verifier: Verifier, session: Session, count: int) -> Answers:
+    """The answers to Allocate of single devices, at most `count` of each resource."""
+    found: Answers = {}
+    for plugin in session.plugins():
+        for device_id in plugin.ids[:count]:
+            with suppress(PlugwrightError, TimeoutError, ValueError):
+                async with plugin.connect() as client, asyncio.timeout(verifier.limits.call):
+                    [encoded] = await client.allocate_encoded([device_id])
+                found[plugin.resource, device_id] = messages.decode(encoded)
+    return found
+
+
+def _nodes(answer: AllocateResponse) -> set[str]:
+    return {node.host_path for node in answer.nodes}
+
+
+def _same_nodes(answers: Answers, repeated: Answers) -> dict[tuple[str, str], set[str]]:
+    """The nodes of devices that get the same ones in both answers."""
+    return {
+        known: _nodes(answer)
+        for known, answer in answers.items()
+        if known in repeated and _nodes(answer) == _nodes(repeated[known])
+    }
+
+
+def _existing_paths(verifier: Verifier, answers: Iterable[AllocateResponse]) -> list[str]:
     """Existing paths and CDI names on which stored answers depend."""
     found: list[str] = []
-    for plugin in session.plugins():
-        for device_id in plugin.ids[:_ASKED]:
-            with suppress(PlugwrightError, TimeoutError):
-                async with plugin.connect() as client, asyncio.timeout(verifier.limits.call):
-                    [answer] = [messages.decode(one) for one in await client.allocate_encoded([device_id])]
-                found += [mount.host_path for mount in answer.mounts] + [node.host_path for node in answer.nodes]
-                found += answer.cdi
+    for answer in answers:
+        found += [mount.host_path for mount in answer.mounts] + [node.host_path for node in answer.nodes]
+        found += answer.cdi
     existing = _existing(verifier, found)
     return [path for path in dict.fromkeys(found) if path in existing]
 
 
 def _existing(verifier: Verifier, paths: Sequence[str]) -> set[str]:
-    root, names = verifier.options.host_root, cdi_devices(verifier.options.cdi_dirs)
-    return {path for path in paths if path in names or (root / path.lstrip("/")).exists()}
+    names = cdi_devices(verifier.cdi_dirs)
+    return {path for path in paths if path in names or verifier.on_host(path).exists()}
 
 
 async def _start_again(verifier: Verifier, session: Session) -> str:
@@ -140,6 +172,7 @@ class FirstRestart:
 
     before: KubeletView
     after: KubeletView
+    first_lists: dict[str, set[str]]  # the ids in the first list of each resource after the restart
 
 
 async def first_restart(verifier: Verifier) -> FirstRestart:
@@ -162,11 +195,14 @@ async def newly_started(verifier: Verifier) -> AsyncIterator[Session]:
 
 
 async def _restarted(verifier: Verifier, session: Session) -> FirstRestart:
-    before = _listing(session)
+    before, mark = _listing(session), session.mark
     await restart_kubelet(session)
+    first_lists: dict[str, set[str]] = {}
+    for event in session.lists(mark):
+        first_lists.setdefault(event.about, {device.id for device in event.devices})
     with suppress(PeerGone):  # some check their devices again first
         await session.kubelet.until(lambda: _listing(session).healthy >= before.healthy, verifier.limits.prompt, "")
-    return FirstRestart(before, _listing(session))
+    return FirstRestart(before, _listing(session), first_lists)
 
 
 def _listing(session: Session) -> KubeletView:

@@ -58,6 +58,7 @@ class Verifier:
         self.options = options
         self.limits = options.limits
         self.current: Session | None = None  # the last used session, for the calls of a verdict
+        self.emptied: Session | None = None  # the session that has lost its healthy devices: no rule waits again
         self.failure = ""  # why the last start failed
         self.resources: frozenset[str] = frozenset()
         self.settled = 0  # number of events when the shared session had started
@@ -261,7 +262,7 @@ class Verifier:
     def cdi_dirs(self) -> list[Path]:
         """The directories of CDI specs on this machine that a runtime of the program's node would read."""
         assert self.current is not None
-        return [self.current.on_host(path) for path in self.options.cdi_dirs]
+        return list(dict.fromkeys([*map(self.current.on_host, self.options.cdi_dirs), self.current.cdi]))
 
     def on_host(self, path: str) -> Path:
         """The file on this machine behind a path of the program's node."""

@@ -5,6 +5,7 @@ What a defect breaks besides, further rules may say; the correct driver keeps th
 
 from tests.conformance.driver_mutants import (
     announcing,
+    over_time,
     preparing,
     production,
     reporting,
@@ -19,6 +20,7 @@ __all__ = [
     "MUTANTS",
     "DriverMutant",
     "announcing",
+    "over_time",
     "preparing",
     "production",
     "reporting",

@@ -10,6 +10,7 @@ from tests.conformance.mutants import (
     lifetime,
     listing,
     many_devices,
+    over_time,
     registering,
     shipped,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "lifetime",
     "listing",
     "many_devices",
+    "over_time",
     "registering",
     "shipped",
 ]

@@ -1,6 +1,7 @@
 """CDI devices as found by a runtime in its directories: the names, and the edits of each."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import yaml
 
 from plugwright.grammars import CDI_DEVICE, CDI_KIND, PERMISSIONS
 
-__all__ = ["CdiDevice", "cdi_devices", "cdi_devices_of", "refused_specs", "spec_files"]
+__all__ = ["CdiDevice", "cdi_devices", "cdi_devices_of", "refused_specs", "spec_files", "spec_paths_on_host"]
 
 CdiDevice = Mapping[str, Any]
 _ENDINGS = (".json", ".yaml")
@@ -31,6 +32,13 @@ def spec_files(directories: Sequence[Path], name: str) -> int:
     return sum(name in cdi_devices_of(path) for path in _spec_paths(directories))
 
 
+def spec_paths_on_host(device: CdiDevice) -> list[str]:
+    """The host paths of a device's nodes and mounts."""
+    edits = device.get("containerEdits") or {}
+    nodes = [str(node.get("hostPath") or node.get("path")) for node in edits.get("deviceNodes") or ()]
+    return nodes + [str(mount.get("hostPath")) for mount in edits.get("mounts") or () if mount.get("type") != "tmpfs"]
+
+
 def refused_specs(directories: Sequence[Path], names: Sequence[str]) -> list[str]:
     """Why runtimes refuse the files of these devices: what the Go library of CDI checks when it reads a spec."""
     paths = [path for path in _spec_paths(directories) if set(names) & set(cdi_devices_of(path))]
@@ -43,11 +51,35 @@ def _problems(spec: Any) -> Iterator[str]:
         yield f"cdiVersion {version}, which must be one of {', '.join(_VERSIONS)}"
     if not CDI_KIND.fullmatch(spec["kind"]):
         yield f"kind {spec['kind']!r}, which must be a vendor and a class"
+    yield from _newer_features(spec, version)
+    counts = Counter(str(device["name"]) for device in spec["devices"])
+    for name in (name for name, count in counts.items() if count > 1):
+        yield f"the device {name!r} {counts[name]} times"
     for device in spec["devices"]:
+        if not any((device.get("containerEdits") or {}).values()):
+            yield f"no containerEdits of the device {device['name']!r}"
         if not CDI_DEVICE.fullmatch(str(device["name"])):
             yield f"the name {device['name']!r} of a device"
         yield from _problems_of_edits(device.get("containerEdits") or {}, version)
     yield from _problems_of_edits(spec.get("containerEdits") or {}, version)
+
+
+def _newer_features(spec: Any, version: str) -> Iterator[str]:
+    """Fields that need a later cdiVersion than the spec's."""
+    if version not in _VERSIONS:
+        return
+    entries = [*spec["devices"], spec]
+    edits = [entry.get("containerEdits") or {} for entry in entries]
+    features = {
+        "type of a mount": ("0.4.0", any(mount.get("type") for one in edits for mount in one.get("mounts") or ())),
+        "a name that starts with a digit": ("0.5.0", any(str(one["name"])[:1].isdigit() for one in spec["devices"])),
+        "annotations": ("0.6.0", any(entry.get("annotations") for entry in entries)),
+        "a class with a dot": ("0.6.0", "." in spec["kind"].partition("/")[2]),
+        "intelRdt or additionalGids": ("0.7.0", any(one.get("intelRdt") or one.get("additionalGids") for one in edits)),
+    }
+    for feature, (needed, used) in features.items():
+        if used and _VERSIONS.index(version) < _VERSIONS.index(needed):
+            yield f"{feature}, which needs cdiVersion {needed}"
 
 
 def _problems_of_edits(edits: CdiDevice, version: str) -> Iterator[str]:

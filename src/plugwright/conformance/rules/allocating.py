@@ -84,8 +84,11 @@ class ResponsesAreInOrder(Rule):
             one, two = plugin.ids[:2]
             single = [(await allocate(verifier, plugin, [device_id]))[:1] for device_id in (one, two)]
             both = await allocate(verifier, plugin, [one], [two])
-            swapped = single[0] != single[1] and [both[:1], both[1:2]] == [single[1], single[0]]
+            different = single[0] != single[1]
+            swapped = different and [both[:1], both[1:2]] == [single[1], single[0]]
             expect(not swapped, f"the answer for {one!r} first", f"that for {two!r} came first")
+            repeated = different and both[:1] == both[1:2] and both[:1] in single
+            expect(not repeated, f"the answers for {one!r} and {two!r}", "the same answer for both containers")
 
 
 class RefusesUnknown(Rule):

@@ -4,6 +4,7 @@ The kubelet forwards paths, permissions and names unchanged; a runtime that reje
 after the pod was admitted.
 """
 
+import itertools
 import re
 import stat
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from plugwright.conformance.asking import allocate, answered, answers, expect, outcome, with_devices
+from plugwright.conformance.dra.cdi_specs import cdi_devices, refused_specs, spec_files, spec_paths_on_host
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PlugwrightError, RuleNotApplicable
@@ -26,6 +28,7 @@ _LIMIT = 4 * 1024 * 1024
 _TOGETHER = 16  # devices of one container
 _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _ENDINGS = (".json", ".yaml")
+_WORD = "CDI device in an answer"
 
 
 class NodesExist(Rule):
@@ -234,6 +237,29 @@ class CdiAnnotationsResolve(Rule):
         await answered(verifier, unknown, f"a spec in {directories} for each name")
 
 
+class CdiSpecsWork(Rule):
+    id, level, facts, since = "ANS-15", Level.MUST, ("3.56",), "1.28"
+    title = "Runtimes accept the specs of CDI devices in answers: valid, each name in one file, nodes and mounts there"
+    why = "A runtime leaves out files that are invalid or define a device again: unresolvable CDI devices."
+    fix = (
+        "Write one file under one name, which the next start of the program replaces; the Go library of CDI checks it."
+    )
+
+    async def check(self, verifier: Verifier) -> None:
+        plugins = await with_devices(verifier)
+        found = [response.cdi for plugin in plugins for _, response in await answers(verifier, plugin)]
+        names = verifier.examine(dict.fromkeys(itertools.chain(*found)), _WORD)
+        known = cdi_devices(verifier.cdi_dirs)
+        names = [name for name in names if name in known]  # ANS-09 otherwise
+        refused = refused_specs(verifier.cdi_dirs, names)
+        expect(not refused, "valid specs", some(refused))
+        twice = [name for name in names if spec_files(verifier.cdi_dirs, name) > 1]
+        expect(not twice, "each name in one file", f"{some(twice)} in several")
+        paths = dict.fromkeys(path for name in names for path in spec_paths_on_host(known[name]))
+        gone = [path for path in paths if not verifier.on_host(path).exists()]
+        expect(not gone, "nodes and mounts of specs that exist", f"no {some(gone)}")
+
+
 class AnswerFits(Rule):
     id, level, facts = "ANS-13", Level.MUST, ("8.17",)
     title = "An answer for all devices is smaller than 4 MiB"
@@ -293,4 +319,5 @@ RULES: tuple[type[Rule], ...] = (
     AnnotationsHaveNames,
     AnswerFits,
     CdiAnnotationsResolve,
+    CdiSpecsWork,
 )

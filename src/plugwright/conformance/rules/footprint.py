@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from dataclasses import replace
 
 from plugwright.conformance.asking import UNKNOWN_ID, expect, expect_list, outcome, with_devices
 from plugwright.conformance.measuring import Growth, Usage, growth, usage
@@ -38,6 +39,15 @@ async def restart_growth(verifier: Verifier) -> Usage:
     session, restarts = await _session(verifier), _restarts(verifier)
     for _ in range(_WARM_UP):
         await _restart(session)
+    grown = await _grown(session, restarts)
+    if grown.memory < restarts * _MEMORY:
+        return grown
+    # A heap with a garbage collector grows before it reaches its limit: a leak goes on.
+    again = await _grown(session, restarts)
+    return replace(grown, memory=min(grown.memory, again.memory))
+
+
+async def _grown(session: Session, restarts: int) -> Usage:
     before = usage(session.program.processes())
     for _ in range(restarts):
         await _restart(session)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from plugwright.conformance.asking import allocate, answered_devices, expect, outcome, with_devices
@@ -104,14 +104,18 @@ class KeepsFailedDevice(Rule):
 
 class ReportsRecovery(Rule):
     id, level, facts, observation = "HOT-03", Level.MUST, ("2.5",), "health"
-    title = "A device that recovers is listed as Healthy again"
+    title = "A device that recovers is listed as Healthy again, and can be allocated"
     why = "Otherwise the node loses a device for each fault until the program is restarted."
     fix = "Watch for the recovery as you watch for the failure."
 
     async def check(self, verifier: Verifier) -> None:
+        known = (await verifier.remembered(answered_devices)).answers
         async with _failed(verifier) as (session, plugin, device_id):
             pass
         expect(_health(session, plugin.resource, device_id) == "Healthy", "Healthy", "Unhealthy")
+        if device_id in known.get(plugin.resource, {}):
+            error = await outcome(allocate(verifier, plugin, [device_id]))
+            expect(error is None, f"an answer to Allocate of {device_id!r} after its recovery", str(error))
 
 
 class FailsAlone(Rule):
@@ -129,11 +133,24 @@ class FailsAlone(Rule):
             latest = [event for event in session.lists() if event.about == plugin.resource][-1].devices
             others = sorted(set(plugin.ids) - {device_id} - _healthy(latest))
             expect(not others, "the others are Healthy", f"not so: {', '.join(others)}")
+            _expect_nodes(plugin, latest)
             for other in [one for one in plugin.ids[1:_OTHERS] if one in known.get(plugin.resource, {})]:
                 before, now = known[plugin.resource][other].nodes, await allocate(verifier, plugin, [other])
                 paths = {node.host_path for answer in now for node in answer.nodes}
                 lost = sorted({node.host_path for node in before} - paths)
                 expect(not lost, f"{some(lost)} for {other!r}, as before", some(sorted(paths)) or "no node")
+        lists = [event for event in session.lists() if event.about == plugin.resource]
+        _expect_nodes(plugin, lists[-1].devices)  # after the recovery
+
+
+def _expect_nodes(plugin: RegisteredPlugin, latest: Sequence[ListedDevice]) -> None:
+    """Raises RuleViolated unless each device has the NUMA nodes that it had before the failure."""
+    before = {device.id: sorted(device.nodes or ()) for device in plugin.devices}
+    for device in latest:
+        nodes = sorted(device.nodes or ())
+        expect(
+            nodes == before.get(device.id, nodes), f"NUMA nodes {before.get(device.id)} of {device.id!r}", f"{nodes}"
+        )
 
 
 class RefusesFailed(Rule):

@@ -187,6 +187,8 @@ class ListStaysSame(Rule):
         for resource, ids in seen.before.ids.items():
             missing = sorted(ids - seen.after.ids.get(resource, set()))
             expect(not missing, f"all {len(ids)} devices of {resource}", f"missing: {some(missing)}")
+            late = sorted(ids - seen.first_lists.get(resource, ids))
+            expect(not late, f"all {len(ids)} devices of {resource} in the first list", f"only later: {some(late)}")
         lost = sorted(device_id for _, device_id in seen.before.healthy - seen.after.healthy)
         expect(not lost, "the devices that were Healthy before", f"not Healthy: {some(lost)}")
         for (resource, device_id), nodes in seen.before.numa.items():

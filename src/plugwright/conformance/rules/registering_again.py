@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from plugwright.conformance.restarting import restart_kubelet, until_back
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import Session
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PluginNotRunning, RuleViolated
+from plugwright.errors import PeerGone, PluginNotRunning, RuleViolated
 from plugwright.kubelet.events import Call
 from plugwright.model import some
 
@@ -225,6 +226,17 @@ class OutlivesKubelet(Rule):
             raise RuleViolated(f"a registration with a kubelet that was away for {seconds:g} s", str(error)) from None
         await verifier.comes_back()  # a program may serve once more, when it sees the new socket
         await check_alive(verifier, f"a kubelet that was away for {seconds:g} s")
+        await self._check_devices(session, before)
+
+    @staticmethod
+    async def _check_devices(session: Session, before: Mapping[str, set[str]]) -> None:
+        """The healthy devices must return; LST-12 is about the first list after any restart."""
+
+        def is_complete() -> bool:
+            return all(before.get(plugin.resource, set()) <= set(plugin.ids) for plugin in session.plugins())
+
+        with suppress(PeerGone):  # some check their devices again first
+            await session.kubelet.until(is_complete, session.limits.prompt, "")
         for plugin in session.plugins():
             lost = sorted(before.get(plugin.resource, set()) - set(plugin.ids))
             expect(not lost, f"the healthy devices of {plugin.resource} as before", f"without {some(lost)}")

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from plugwright.conformance.asking import (
     UNKNOWN_ID,
@@ -12,11 +13,12 @@ from plugwright.conformance.asking import (
     outcome,
     with_devices,
 )
+from plugwright.conformance.observations import newly_started, program_life
 from plugwright.conformance.pace import PODS, WINDOW, pace
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
-from plugwright.errors import PeerRefused, RuleNotApplicable
+from plugwright.errors import PeerGone, PeerRefused, RuleNotApplicable
 from plugwright.model import some
 from plugwright.protocol.messages import AllocateResponse
 
@@ -99,11 +101,16 @@ def _rights(item: object) -> str:
 
 
 def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateResponse) -> Iterator[str]:
-    """Variables that differ between devices, and have only one device's value in the answer for all of them."""
+    """Variables of one device alone that are missing in the answer for all, and those with only one device's value."""
     for kind in ("env", "annotations"):
+        names = {device_id: set(getattr(answer, kind)) for device_id, answer in alone.items()}
+        shared = Counter(name for found in names.values() for name in found)
+        for device_id, found in names.items():
+            gone = sorted(name for name in found - set(getattr(together, kind)) if shared[name] == 1)
+            yield from (f"{name} of {device_id}" for name in gone)
         for name, value in getattr(together, kind).items():
             own = {device_id: getattr(answer, kind) for device_id, answer in alone.items()}
-            values = {device_id: found[name] for device_id, found in own.items() if name in found}
+            values = {device_id: theirs[name] for device_id, theirs in own.items() if name in theirs}
             if value in values.values() and len(set(values.values())) == len(values) > 1:
                 lost = next(device_id for device_id, single in values.items() if single != value)
                 yield f"value of {lost} in {name}, which is {value!r}"
@@ -197,6 +204,55 @@ class ServesManyPods(Rule):
                 expect(seconds <= _PRE_START_LIMIT, expected, f"they take {seconds:.0f} s")
 
 
+class KeepsNodes(Rule):
+    id, level, facts, alone, observation = "ALO-19", Level.MUST, ("3.49", "8.15"), True, "program life"
+    title = "Devices have the same nodes after a restart of the program"
+    why = (
+        "Pods run on with the nodes of an earlier start, and the kubelet knows devices by their ids alone: it hands "
+        "out another id, and two pods get one device."
+    )
+    fix = "Derive the id from what tells the hardware apart, and find the node by it; never by a place in a list."
+
+    async def check(self, verifier: Verifier) -> None:
+        life = await verifier.remembered(program_life)
+        if life.again:
+            raise RuleNotApplicable(f"it is not registered after a new start: {life.again}")
+        both = {known: nodes for known, nodes in life.nodes.items() if known in life.nodes_again}
+        verifier.examine((path for nodes in both.values() for path in nodes), "device node in an answer")
+        for (resource, device_id), nodes in both.items():
+            now = life.nodes_again[resource, device_id]
+            expect(nodes == now, f"{some(sorted(nodes))} for {device_id!r} of {resource}, as before", some(sorted(now)))
+
+
+class KeepsAllocatedDevices(Rule):
+    id, level, facts, alone = "ALO-18", Level.MUST, ("2.5", "2.25", "8.9"), True
+    title = "A device that was allocated stays in the list, and Healthy"
+    why = (
+        "The kubelet itself knows which devices are in use. Kubelets from 1.34 on may crash when an allocated device "
+        "is dropped; one that turns Unhealthy lowers allocatable, and its pod is reported to run on a broken device."
+    )
+    fix = "List what exists, whether it is in use or not; health is about the hardware alone."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with newly_started(verifier) as session:
+            chosen = {plugin.resource: plugin.ids[:1] for plugin in session.plugins() if plugin.ids}
+            verifier.examine(chosen, "resource with a healthy device")
+            for plugin in session.plugins():
+                if ids := chosen.get(plugin.resource):
+                    await outcome(allocate(verifier, plugin, ids))
+
+            def is_lost() -> bool:
+                return any(not set(chosen.get(one.resource, ())) <= set(one.ids) for one in session.plugins())
+
+            with suppress(PeerGone):  # no further list is expected
+                await session.kubelet.until(is_lost, verifier.limits.idle, "")
+            for plugin in session.plugins():
+                listed = {device.id: device.health for device in plugin.devices}
+                for device_id in chosen.get(plugin.resource, ()):
+                    seen = f"{device_id!r} is {listed.get(device_id, 'not listed')} after Allocate"
+                    expect(device_id in plugin.ids, f"{device_id!r} of {plugin.resource} as Healthy", seen)
+
+
 async def _serve_pods(
     plugin: RegisteredPlugin, call: Callable[[RegisteredPlugin, str], Awaitable[None]], limit: float
 ) -> float:
@@ -232,4 +288,11 @@ async def _start(plugin: RegisteredPlugin, device_id: str) -> None:
         await client.pre_start([device_id], WINDOW * 2)
 
 
-RULES: tuple[type[Rule], ...] = (AnswersAllDevices, FailureHoldsNothing, ServesManyPods, AnswersNameTheirDevice)
+RULES: tuple[type[Rule], ...] = (
+    AnswersAllDevices,
+    FailureHoldsNothing,
+    ServesManyPods,
+    AnswersNameTheirDevice,
+    KeepsAllocatedDevices,
+    KeepsNodes,
+)

@@ -51,10 +51,14 @@ async def call_growth(verifier: Verifier) -> Growth:
         raise RuleNotApplicable("the program is attached")
     wanted = ClaimAllocation(some_devices(session, driver))
 
+    made = 0
+
     async def make_calls(count: int) -> None:
+        nonlocal made
         for _ in range(count):
             async with allocated(session, driver, wanted) as [claim]:
-                await prepare(session, driver, claim)
+                await prepared(session, driver, claim)
+                made += 1
                 await prepare(session, driver, claim)
                 await unprepare(session, driver, claim)
             with suppress(PeerRefused):  # as for a pod whose claim was deleted
@@ -66,10 +70,10 @@ async def call_growth(verifier: Verifier) -> Growth:
     calls = max(_FEW_CALLS, min(_CALLS, int(_ROUND_TIME / max(each, 1e-4))))
     try:
         return await growth(session.program.processes, make_calls, calls, max(calls, _MANY_CALLS))
-    except PeerRefused as error:
+    except (PeerRefused, RuleViolated) as error:
         used = usage(session.program.processes())
-        seen = f"{error}; the program has {used.descriptors} open descriptors and {used.threads} threads"
-        raise RuleViolated("an answer for one claim after the other", seen) from None
+        seen = f"{error} after {made} claims; it has {used.descriptors} open descriptors and {used.threads} threads"
+        raise PrerequisiteBroken("DRR-01", "devices for one claim after the other", seen) from None
 
 
 class ClaimsLeaveNoDescriptor(DriverRule):

@@ -52,12 +52,55 @@ async def _outcome(session: DriverSession, driver: RegisteredDriver, config: Seq
     return result if isinstance(result, str) else ""
 
 
+def _unknown(session: DriverSession) -> Mapping[str, Parameters]:
+    """Parameters that no driver knows; if some are given, also with their own kind in another version."""
+    given = session.parameters or {}
+    group, _, version = str(given.get("apiVersion") or "").rpartition("/")
+    if not version:
+        return _UNKNOWN
+    later = f"{group}/v99beta99" if group else "v99beta99"
+    return {**_UNKNOWN, "of their own kind in an unknown version": {**given, "apiVersion": later}}
+
+
+def _hostile(session: DriverSession) -> Mapping[str, Parameters]:
+    """Parameters as a careless or hostile user writes them; also given ones, with other values."""
+    given = session.parameters
+    if given is None:
+        return _HOSTILE
+    fields = {name: value for name, value in given.items() if name not in ("apiVersion", "kind")}
+    own = {name: value for name, value in given.items() if name not in fields}
+    changed = {
+        "of their own kind without anything else": own,
+        "of their own kind with nulls": {**own, **dict.fromkeys(fields)},
+        "of their own kind with other types": {**own, **{name: _other_type(value) for name, value in fields.items()}},
+        "of their own kind with extreme values": {**own, **{name: _extreme(value) for name, value in fields.items()}},
+    }
+    return {**_HOSTILE, **(changed if fields else {})}
+
+
+def _other_type(value: object) -> object:
+    return {"a": [None]} if isinstance(value, str | int | float) else "text"
+
+
+def _extreme(value: object) -> object:
+    """A value of the same type that few programs expect."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return -1
+    if isinstance(value, str):
+        return "../" * 100 + "x" * 4096
+    if isinstance(value, dict):
+        return {name: _extreme(one) for name, one in value.items()}
+    return []
+
+
 async def accepted_parameters(verifier: Verifier) -> dict[str, str]:
     """The outcome for each kind of parameters; a broken connection is a finding of PAR-02."""
     assert isinstance(verifier, DriverVerifier)
     session, [driver, *_] = await verifier.drivers()
     found = {}
-    for which, parameters in {**_UNKNOWN, **_HOSTILE}.items():
+    for which, parameters in {**_unknown(session), **_hostile(session)}.items():
         try:
             found[which] = await _outcome(session, driver, [_config(driver.name, parameters)])
         except PeerGone as error:
@@ -75,7 +118,8 @@ class RefusesUnknownParameters(DriverRule):
         outcomes = await verifier.remembered(accepted_parameters)
         if not any(outcomes.values()):
             raise RuleNotApplicable("the driver does not look at parameters: PAR-03")
-        accepted = [which for which in _UNKNOWN if not outcomes[which]]
+        session, _ = await verifier.drivers()
+        accepted = [which for which in _unknown(session) if not outcomes[which]]
         expect(not accepted, "an error for parameters that the driver does not know", f"devices for those {accepted}")
 
 
@@ -88,7 +132,7 @@ class SurvivesHostileParameters(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            for which, parameters in {**_HOSTILE, **_UNKNOWN}.items():
+            for which, parameters in {**_hostile(session), **_unknown(session)}.items():
                 for config in self._configs(driver.name, parameters):
                     await self._check(session, driver, which, config)
                 expect(session.ending.startswith("it runs") or verifier.target.attached, "it runs on", session.ending)

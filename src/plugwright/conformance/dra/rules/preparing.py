@@ -303,6 +303,11 @@ class AllowsAdminAccess(DriverRule):
                     await unprepare(session, driver, admin)
                     held = "a device whose holder stays, when a claim with admin access has ended"
                     await expect_refused(session, driver, other, held)
+                await unprepare(session, driver, one)
+                await prepared(session, driver, admin)
+                answer = (await prepare(session, driver, other)).get(other.uid)
+                seen = f"{answer!r}, while a claim with admin access for it is prepared"
+                expect(isinstance(answer, list | tuple), "a free device for a claim without admin access", seen)
 
 
 class FailsOneClaimAlone(DriverRule):

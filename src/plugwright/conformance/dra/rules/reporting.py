@@ -14,7 +14,7 @@ from plugwright.model import some
 from plugwright.protocol import dra_health, transport
 from plugwright.protocol.dra_health import LEASE, HealthStatus, ReportedHealth
 
-__all__ = ["HEALTH_RULES", "RIGHTS_RULES"]
+__all__ = ["HEALTH_RULES", "RIGHTS_RULES", "messages", "with_health"]
 
 _NEEDED = re.compile(
     r"/apis/resource\.k8s\.io/v1(?:beta\d)?/(?:resourceslices|deviceclasses|namespaces/[^/]+/resourceclaims/).*"
@@ -26,7 +26,7 @@ _REPEATS = 3  # reports of every device, including the first of a stream
 _CLAIMS = re.compile(r"/apis/resource\.k8s\.io/[^/]+(?:/namespaces/[^/]+)?/resourceclaims")
 
 
-async def _with_health(verifier: DriverVerifier) -> tuple[DriverSession, list[tuple[RegisteredDriver, str]]]:
+async def with_health(verifier: DriverVerifier) -> tuple[DriverSession, list[tuple[RegisteredDriver, str]]]:
     """Each driver with each of its listed health services."""
     session, drivers = await verifier.drivers()
     found = [(driver, service) for driver in drivers for service in driver.services if service in dra_health.VERSIONS]
@@ -35,7 +35,7 @@ async def _with_health(verifier: DriverVerifier) -> tuple[DriverSession, list[tu
     return session, found
 
 
-async def _messages(driver: RegisteredDriver, service: str, count: int, limit: float) -> list[list[ReportedHealth]]:
+async def messages(driver: RegisteredDriver, service: str, count: int, limit: float) -> list[list[ReportedHealth]]:
     """The first messages of a stream that arrive within the limit."""
     found: list[list[ReportedHealth]] = []
     async with AsyncExitStack() as stack:
@@ -59,10 +59,10 @@ class ServesHealth(DriverRule):
     fix = "Serve NodeWatchResources under both names; the messages are the same."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        _, found = await _with_health(verifier)
+        _, found = await with_health(verifier)
         for driver, service in found:
             try:
-                await _messages(driver, service, 1, verifier.limits.quick)
+                await messages(driver, service, 1, verifier.limits.quick)
             except PlugwrightError as error:
                 raise RuleViolated(f"a stream of {service}", str(error)) from None
 
@@ -74,10 +74,10 @@ class ReportsAtOnce(DriverRule):
     fix = "Send the whole list when the stream is opened, then at each change."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        _, found = await _with_health(verifier)
+        _, found = await with_health(verifier)
         for driver, service in found:
-            messages = await _messages(driver, service, 1, verifier.limits.call)
-            expect(messages and messages[0], f"devices on {service} at once", "no message" if not messages else "none")
+            received = await messages(driver, service, 1, verifier.limits.call)
+            expect(received and received[0], f"devices on {service} at once", "no message" if not received else "none")
 
 
 class ReportsAllDevices(DriverRule):
@@ -87,10 +87,10 @@ class ReportsAllDevices(DriverRule):
     fix = "Take pool and name as you publish them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        session, found = await _with_health(verifier)
+        session, found = await with_health(verifier)
         for driver, service in found:
-            messages = await _messages(driver, service, 1, verifier.limits.call)
-            reported = {(device.pool, device.name) for message in messages for device in message}
+            received = await messages(driver, service, 1, verifier.limits.call)
+            reported = {(device.pool, device.name) for message in received for device in message}
             published = {(device.pool, device.name) for device in session.devices(driver.name)}
             missing = sorted("/".join(pair) for pair in published - reported)
             expect(not missing, "every published device", f"none of {some(missing)}")
@@ -103,11 +103,11 @@ class RepeatsHealth(DriverRule):
     fix = "Send the whole list every ten seconds, also if nothing has changed."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        _, found = await _with_health(verifier)
+        _, found = await with_health(verifier)
         await asyncio.gather(*(self._check(driver, service, verifier.limits.call) for driver, service in found))
 
     async def _check(self, driver: RegisteredDriver, service: str, limit: float) -> None:
-        first = await _messages(driver, service, 1, limit)
+        first = await messages(driver, service, 1, limit)
         if not first or not first[0]:
             raise RuleNotApplicable(f"no health is reported on {service}")
         devices = {(device.pool, device.name) for device in first[0]}
@@ -146,13 +146,13 @@ class ReportsHealthy(DriverRule):
     fix = "Publish a taint for a device that fails, besides its health."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        session, found = await _with_health(verifier)
+        session, found = await with_health(verifier)
         for driver, service in found:
-            messages = await _messages(driver, service, 1, verifier.limits.call)
+            received = await messages(driver, service, 1, verifier.limits.call)
             published = {(device.pool, device.name) for device in session.devices(driver.name)}
             unhealthy = [
                 device.name
-                for message in messages
+                for message in received
                 for device in message
                 if device.health is HealthStatus.UNHEALTHY and (device.pool, device.name) in published
             ]

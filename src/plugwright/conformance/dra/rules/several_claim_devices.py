@@ -2,10 +2,11 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices
+from plugwright.conformance.dra.cdi_specs import CdiDevice, cdi_devices
 from plugwright.conformance.dra.claim_calls import (
     REQUEST,
     ClaimAllocation,
@@ -14,6 +15,7 @@ from plugwright.conformance.dra.claim_calls import (
     prepare,
     prepared,
     separate_devices,
+    shared_device,
     unprepare,
 )
 from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
@@ -112,6 +114,23 @@ class PreparesSeveral(DriverRule):
         common = set.intersection(*alone.values())
         lost = sorted({edit for device in answer for edit in alone.get(device.name, set())} - edits - common)
         expect(not lost, "the device nodes, mounts and variables that each device has by itself", f"no {some(lost)}")
+        twice = _conflicts(known, [name for device in answer for name in device.cdi_devices])
+        expect(not twice, "different paths and variables in the container for each device", some(twice))
+
+
+def _conflicts(known: Mapping[str, CdiDevice], names: Sequence[str]) -> list[str]:
+    """Paths and variables of the container that two of the CDI devices set in different ways: the last one wins."""
+    sources: dict[str, set[str]] = {}
+    for name in dict.fromkeys(names):
+        edits = known.get(name, {}).get("containerEdits") or {}
+        for node in edits.get("deviceNodes") or ():
+            sources.setdefault(f"node {node.get('path')}", set()).add(str(node.get("hostPath") or node.get("path")))
+        for mount in edits.get("mounts") or ():
+            sources.setdefault(f"mount {mount.get('containerPath')}", set()).add(str(mount.get("hostPath")))
+        for variable in edits.get("env") or ():
+            key, _, value = str(variable).partition("=")
+            sources.setdefault(f"variable {key}", set()).add(value)
+    return [f"{what} is {some(sorted(found))}" for what, found in sources.items() if len(found) > 1]
 
 
 def _edits(
@@ -258,6 +277,8 @@ class LeavesOtherClaims(DriverRule):
         session, drivers = await verifier.drivers()
         exclusive = await verifier.remembered(refuses_held)
         for driver in drivers:
+            with suppress(RuleNotApplicable):  # a driver without shared devices
+                await self._check_shares(verifier, session, driver)
             one, two = (ClaimAllocation([device]) for device in separate_devices(session, driver, 2)[:2])
             async with allocated(session, driver, one, two, two) as [ended, kept, other]:
                 await prepared(session, driver, ended)
@@ -271,6 +292,18 @@ class LeavesOtherClaims(DriverRule):
                     await expect_refused(session, driver, other, "a device of a claim that stays")
                 after = await prepared(session, driver, kept)
                 expect(before == after, f"the same answer as before, {before}", f"{after}")
+
+    @staticmethod
+    async def _check_shares(verifier: DriverVerifier, session: DriverSession, driver: RegisteredDriver) -> None:
+        """The end of one share of a device leaves the other one."""
+        wanted = ClaimAllocation([shared_device(session, driver)])
+        async with allocated(session, driver, wanted, wanted) as [ended, kept]:
+            await prepared(session, driver, ended)
+            names = {name for device in await prepared(session, driver, kept) for name in device.cdi_devices}
+            names &= set(cdi_devices(spec_directories(verifier, session)))
+            await unprepare(session, driver, ended)
+            gone = sorted(names - set(cdi_devices(spec_directories(verifier, session))))
+            expect(not gone, "the CDI specs of another share of the device", f"none for {some(gone)}")
 
 
 PREPARE_RULES: tuple[type[Rule], ...] = (PreparesSeveral, PartialFailureHoldsNothing, PreparesManyPods)

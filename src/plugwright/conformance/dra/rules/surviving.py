@@ -55,12 +55,13 @@ async def _registered(verifier: DriverVerifier, session: DriverSession, mark: in
         raise RuleViolated("a registration after the start", str(error)) from None
 
 
-def _together(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
-    """Two devices for one claim, or one if the driver has no more that a claim can have together."""
+def _claimed(session: DriverSession, driver: RegisteredDriver) -> list[list[PublishedDevice]]:
+    """The devices of two claims, of which the first has two; fewer if the driver has not as many."""
     try:
-        return separate_devices(session, driver, 2)[:2]
+        devices = separate_devices(session, driver, 2)[:3]
     except RuleNotApplicable:
-        return plain_devices(session, driver)
+        devices = plain_devices(session, driver)
+    return [claimed for claimed in (devices[:2], devices[2:]) if claimed]
 
 
 class RemembersClaims(DriverRule):
@@ -72,16 +73,19 @@ class RemembersClaims(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         exclusive = await verifier.remembered(refuses_held)
         async with verifier.fresh_running() as (session, driver):
-            devices = _together(session, driver)
-            others = [ClaimAllocation([device]) for device in devices]
-            async with allocated(session, driver, ClaimAllocation(devices), *others) as [one, *claims]:
-                before = await prepared(session, driver, one)
+            wanted = [ClaimAllocation(devices) for devices in _claimed(session, driver)]
+            others = [ClaimAllocation([device]) for one in wanted for device in one.devices]
+            async with (
+                allocated(session, driver, *wanted) as holders,
+                allocated(session, driver, *others) as claims,
+            ):
+                before = [await prepared(session, driver, holder) for holder in holders]
                 again = await _start_again(verifier, session)
                 if exclusive:  # PRP-13 otherwise
                     held = "a device that was in use before the restart"
                     await asyncio.gather(*(expect_refused(session, again, other, held) for other in claims))
-                after = await prepared(session, again, one)
-                expect(before == after, f"the same answer as before the restart, {before}", f"{after}")
+                after = [await prepared(session, again, holder) for holder in holders]
+                expect(before == after, f"the same answers as before the restart, {before}", f"{after}")
 
 
 class KeepsSpecs(DriverRule):
@@ -225,6 +229,37 @@ class AllowsSuccessor(DriverRule):
                 await prepared(session, driver, claim)
 
 
+class RemembersEndOfClaims(DriverRule):
+    id, level, facts, alone = "DST-09", Level.MUST, ("11.19",), True
+    title = (
+        "A driver that was killed and started again knows which of several claims were unprepared, and which were not"
+    )
+    why = (
+        "A device of a pod that has ended stays held until somebody removes the driver's state; that of a claim which "
+        "was forgotten is given out twice."
+    )
+    fix = "Write all claims to the checkpoint whenever one is prepared or unprepared, before you answer."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        exclusive = await verifier.remembered(refuses_held)
+        async with verifier.fresh_running() as (session, driver):
+            wanted = [ClaimAllocation([device]) for device in separate_devices(session, driver, 2)[:3]]
+            async with (
+                allocated(session, driver, *wanted) as claims,
+                allocated(session, driver, *wanted) as [free, *others],
+            ):
+                for claim in claims:
+                    await prepared(session, driver, claim)
+                await unprepare(session, driver, claims[0])
+                again = await _start_again(verifier, session)
+                answer = (await prepare(session, again, free)).get(free.uid)
+                is_free = answer is not None and not isinstance(answer, str)
+                expect(is_free, f"{wanted[0].devices[0].name} is free after its claim was unprepared", f"{answer!r}")
+                if exclusive:  # PRP-13 otherwise
+                    held = "a device of one of several claims that were prepared before"
+                    await asyncio.gather(*(expect_refused(session, again, other, held) for other in others))
+
+
 class DriverEndsOnSigterm(DriverRule):
     id, level, alone = "DRE-01", Level.MUST, True
     title = "SIGTERM ends the driver, with status 0"
@@ -293,7 +328,7 @@ STATE_RULES: tuple[type[Rule], ...] = (
     SurvivesEmptyFile,
     AllowsSuccessor,
 )
-KILL_RULES: tuple[type[Rule], ...] = (SurvivesKillWhilePreparing,)
+KILL_RULES: tuple[type[Rule], ...] = (SurvivesKillWhilePreparing, RemembersEndOfClaims)
 END_RULES: tuple[type[Rule], ...] = (
     DriverEndsOnSigterm,
     RemovesSockets,

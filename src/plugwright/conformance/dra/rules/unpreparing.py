@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.cdi_specs import cdi_devices, cdi_devices_of, refused_specs, spec_files
+from plugwright.conformance.dra.cdi_specs import (
+    cdi_devices,
+    cdi_devices_of,
+    refused_specs,
+    spec_files,
+    spec_paths_on_host,
+)
 from plugwright.conformance.dra.claim_calls import (
     ClaimAllocation,
     allocated,
@@ -187,9 +193,9 @@ class CdiEditsAreThere(DriverRule):
 
 class CdiNodesExist(DriverRule):
     id, level = "CDI-04", Level.MUST
-    title = "Device nodes in the specs of prepared claims exist"
+    title = "Device nodes and mounts in the specs of prepared claims exist on the host"
     why = "The runtime fails to create the container, or the pod starts without its device."
-    fix = "Check the node on the host before you answer, and return an error if it is missing."
+    fix = "Check nodes and files on the host before you answer, and return an error if one is missing."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -197,11 +203,11 @@ class CdiNodesExist(DriverRule):
             for device in _each_device(session, driver):
                 async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
                     gone = [
-                        node
-                        for node in _nodes(verifier, session, await prepared_names(session, driver, claim))
-                        if not (verifier.options.host_root / node.lstrip("/")).exists()
+                        path
+                        for path in _paths(verifier, session, await prepared_names(session, driver, claim))
+                        if not verifier.on_host(path).exists()
                     ]
-                    expect(not gone, f"device nodes of this machine for {device.name}", f"no {some(gone)}")
+                    expect(not gone, f"paths of this machine for {device.name}", f"no {some(gone)}")
 
 
 def _each_device(session: DriverSession, driver: RegisteredDriver) -> list[PublishedDevice]:
@@ -210,14 +216,10 @@ def _each_device(session: DriverSession, driver: RegisteredDriver) -> list[Publi
     return list(dict.fromkeys([*devices[:_MOST], *devices[-_MOST:]])) or some_devices(session, driver)
 
 
-def _nodes(verifier: DriverVerifier, session: DriverSession, names: Sequence[str]) -> list[str]:
-    """The host paths of the nodes in these CDI devices."""
+def _paths(verifier: DriverVerifier, session: DriverSession, names: Sequence[str]) -> list[str]:
+    """The host paths of the nodes and mounts in these CDI devices."""
     known = cdi_devices(spec_directories(verifier, session))
-    return [
-        str(node.get("hostPath") or node["path"])
-        for name in names
-        for node in (known.get(name, {}).get("containerEdits") or {}).get("deviceNodes") or ()
-    ]
+    return [path for name in names for path in spec_paths_on_host(known.get(name, {}))]
 
 
 class CdiSpecsAreRemoved(DriverRule):
