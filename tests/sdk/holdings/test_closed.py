@@ -247,6 +247,27 @@ async def test_after_a_lost_memory_hardware_is_known_by_what_its_container_was_g
             assert (listed["GPU-a"].code, listed["GPU-b"].healthy) == ("held", True)
 
 
+async def test_after_a_lost_memory_a_device_that_nothing_identifies_may_be_any_of_its_resource(
+    kubelet: ObservedKubelet, kept: Settings
+) -> None:
+    async with serving(Cards(WHOLE, Device("card", physical=("GPU-a",))), settings=kept):
+        await kubelet.endpoint(WHOLE, count=1)
+        pod = await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    halves = [Device(f"half-{number}", physical=(f"GPU-{card}",)) for number, card in enumerate("ab")]
+    for _ in range(2):  # the next start knows it as well
+        async with serving(Cards(WHOLE, *halves), shares("x"), settings=kept) as daemon:
+            for device_id in ("half-0", "half-1"):
+                assert (await devices(daemon, WHOLE))[device_id].code == "held"
+            assert all(device.healthy for device in (await devices(daemon, SHARED)).values())  # of another resource
+    async with serving(Cards(WHOLE, *halves), settings=kept) as daemon:
+        await kubelet.endpoint(WHOLE, count=3)
+        await kubelet.kubelet.remove(pod)
+        for device_id in ("half-0", "half-1"):
+            await until(daemon, WHOLE, device_id, lambda device: device.healthy)
+
+
 async def test_after_a_lost_memory_the_other_shares_of_a_card_are_open(
     kubelet: ObservedKubelet, kept: Settings
 ) -> None:

@@ -415,6 +415,22 @@ class Book:
             nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
             if nodes:
                 yield Hold(Offer(name, nodes), holder, by_nodes=True)
+            if hardware := self._possible_hardware(name, nodes):
+                yield Hold(Offer(name, hardware), holder)
+
+    def _possible_hardware(self, name: Name, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """All hardware of the resource, if nothing identifies that of a pod's device which is no longer listed.
+
+        If the ids or the device nodes of the resource name its hardware, that of the device is not listed either.
+        """
+        if name not in self.stored or name[1] in self._listed.get(name[0], ()):
+            return ()
+        offers = [offer for key, offer in self.offers.items() if key[0] == name[0]]
+        are_nodes = nodes and all(offer.physical[:1] and offer.physical[0].startswith("/dev/") for offer in offers)
+        if are_nodes or all(set(guessed_offer(offer.name).physical) & set(offer.physical) for offer in offers):
+            return ()
+        hardware = {physical for offer in offers for physical in offer.physical}
+        return () if hardware & {*self._found_offer(name).physical, *nodes} else tuple(sorted(hardware))
 
     def _holder(self, name: Name) -> str:
         if name in self.pods:
