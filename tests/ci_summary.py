@@ -1,7 +1,8 @@
 """`python -m tests.ci_summary DIRECTORY`: how long each gate of `.ci/run` took, which tests did not run, and why.
 
 DIRECTORY contains `gates`, a line for each gate with its name, its seconds and its exit status, and the records of the
-gates' test sessions as `<gate>.jsonl`.
+gates' test sessions as `<gate>.jsonl`. `.ci/run` runs the tests of a gate again if few have failed (`--failed-few
+RECORD` tells by its exit status). A test that passes only then is a defect, which the summary names.
 """
 
 import re
@@ -14,12 +15,13 @@ from pathlib import Path
 from tests import session_records
 from tests.session_records import SessionRecord
 
-__all__ = ["Gate", "lines", "main", "read_gates", "targets_not_run"]
+__all__ = ["Gate", "failed_few", "lines", "main", "read_gates", "targets_not_run"]
 
 _MAKEFILE = Path(__file__).parents[1] / "Makefile"
 _TARGET = re.compile(
     r"^(?P<name>[a-z-]+):[^\n]*?## (?P<help>[^\n]*)\n(?P<recipe>(?:(?:\t|ifeq|else|endif)[^\n]*\n)+)", re.MULTILINE
 )
+_FEW = 3
 _TESTS_SOMETHING = re.compile(r"-m (pytest|tests\.mutants|tests\.kubernetes\.passes(?! --build)|chaos\.|bench\.)")
 
 
@@ -38,6 +40,11 @@ def main(directory: Path) -> None:
         print(line)
 
 
+def failed_few(record: Path) -> bool:
+    """Whether some tests have failed in the sessions of a record, but so few that each can have a cause of its own."""
+    return 0 < sum(len(session.failed) for session in session_records.read(record)) <= _FEW
+
+
 def read_gates(directory: Path) -> list[Gate]:
     gates = []
     for line in (directory / "gates").read_text().splitlines():
@@ -52,6 +59,7 @@ def lines(gates: list[Gate], makefile: str) -> Iterator[str]:
         yield from _gate_lines(gate)
     yield f"{'all':24}{_time(sum(gate.seconds for gate in gates)):>8}"
     ran = {test for gate in gates for session in gate.sessions for test in session.ran}
+    yield from _repeated_lines(gates)
     yield from _never_run(gates, ran)
     yield from _run_elsewhere(gates, ran)
     reduced = sorted({test for gate in gates for session in gate.sessions for test in session.reduced})
@@ -67,9 +75,31 @@ def lines(gates: list[Gate], makefile: str) -> Iterator[str]:
 def _totals(gates: list[Gate], ran: set[str]) -> str:
     """The result of all gates in one line, each test counted once; a test that failed in any gate has failed."""
     sessions = [session for gate in gates for session in gate.sessions]
-    failed = {test for session in sessions for test in session.failed}
+    failed = {test for gate in gates for _, test in _failed(gate)}
     not_run = {test for session in sessions for test in session.not_run} - ran
     return f"{len(ran - failed)} passed, {len(failed)} failed, {len(not_run)} skipped"
+
+
+def _failed(gate: Gate) -> set[tuple[str, str]]:
+    """The tests that failed in the last session in which they ran, with the version of the cluster."""
+    failed: set[tuple[str, str]] = set()
+    for session in gate.sessions:
+        failed -= {(session.kubernetes, test) for test in session.passed}
+        failed |= {(session.kubernetes, test) for test in session.failed}
+    return failed
+
+
+def _repeated_lines(gates: list[Gate]) -> Iterator[str]:
+    repeated = {
+        test
+        for gate in gates
+        for session in gate.sessions
+        for test in session.failed
+        if (session.kubernetes, test) not in _failed(gate)
+    }
+    if repeated:
+        yield f"\nfailed, and passed only when run again, for a reason to be found: {len(repeated)} tests"
+        yield from (f"  {test}" for test in sorted(repeated))
 
 
 def _gate_lines(gate: Gate) -> Iterator[str]:
@@ -129,4 +159,6 @@ def _time(seconds: float) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--failed-few":
+        sys.exit(not failed_few(Path(sys.argv[2])))
     main(Path(sys.argv[1]))

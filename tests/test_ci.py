@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests import ci_summary, session_records
 from tests.ci_summary import Gate
@@ -109,6 +110,30 @@ def test_the_summary_lists_tests_that_no_gate_ran_with_reasons_and_each_gates_ti
     assert "test-kubernetes 1.37.0: 1 tests: deselected by -m x" in lines
     assert "t.py::test_b" in lines[lines.index("run in reduced size, in full size with --full: 1 tests") :]
     assert lines[-1] == "2 passed, 1 failed, 2 skipped"
+
+
+def test_a_test_that_passes_only_when_run_again_is_named_and_has_passed() -> None:
+    first = session(kubernetes="1.36.4", passed=["t.py::test_a"], failed=["t.py::test_b", "t.py::test_c"])
+    again = session(kubernetes="1.36.4", passed=["t.py::test_b"], failed=["t.py::test_c"])
+    other = session(kubernetes="1.37.0", passed=["t.py::test_c"])
+    lines = [*ci_summary.lines([Gate("test-kubernetes", 60, 1, (first, other, again))], MAKEFILE)]
+    start = lines.index("\nfailed, and passed only when run again, for a reason to be found: 1 tests")
+    assert lines[start + 1] == "  t.py::test_b"
+    assert lines[-1] == "\n2 passed, 1 failed, 0 skipped"
+
+
+@pytest.mark.parametrize(("failed", "is_few"), [(0, False), (1, True), (3, True), (4, False)])
+def test_only_few_failed_tests_are_run_again(failed: int, is_few: bool, tmp_path: Path) -> None:
+    record = tmp_path / "test.jsonl"
+    found = session(failed=[f"t.py::test_{number}" for number in range(failed)], kubernetes="1.36.4")
+    record.write_bytes(msgspec.json.encode(found))
+    assert ci_summary.failed_few(record) is is_few
+    chosen = passes.last_failed(passes.CHANGE, record)
+    assert [(each.version, each.arguments) for each in chosen] == [("1.36.4", tuple(found.failed))][: len(found.failed)]
+
+
+def test_a_gate_without_a_record_is_not_run_again(tmp_path: Path) -> None:
+    assert not ci_summary.failed_few(tmp_path / "check.jsonl")
 
 
 def test_the_summary_names_the_targets_that_ci_leaves_out() -> None:

@@ -77,6 +77,7 @@ async def test_a_node_may_be_unready_until_it_has_the_expected_model(kubelet: Ob
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         (device,) = (await kubelet.endpoint("mock/gpu", 1)).devices
         await daemon.err.until("not the expected devices")
+        await daemon.err.until("registered  resource=mock/gpu")
         status, text = await page(daemon, "/readyz")
         assert (status, text) == (503, f"mock/gpu: 1 devices are no 'H100*': {device}\n")
         right = {"mock": {"count": 2, "model": "H100 PCIe"}, "expect": expect}

@@ -1,7 +1,8 @@
 """`python -m tests.kubernetes.passes`: the passes of ring 2, each a pytest session with one version of Kubernetes.
 
 Without --full: what every change must pass. With --full: every test in full size, and a smoke test of older kubelets;
---write PAGE then records the date, the commit and the counts in the table of PAGE. Other arguments go to pytest.
+--write PAGE then records the date, the commit and the counts in the table of PAGE. --last-failed runs the tests that
+failed according to the record. Other arguments go to pytest.
 
 Passes run side by side, two at a time and the first one with two clusters, since half of their time is waiting. A pass
 begins as soon as its own programs are built. The first one is shown while it runs, the others when they have ended.
@@ -22,7 +23,19 @@ from tests import session_records
 from tests.kubernetes import building
 from tests.session_records import SessionRecord
 
-__all__ = ["BEGIN", "CHANGE", "END", "FULL", "Pass", "chosen", "chosen_tests", "main", "row", "with_rows"]
+__all__ = [
+    "BEGIN",
+    "CHANGE",
+    "END",
+    "FULL",
+    "Pass",
+    "chosen",
+    "chosen_tests",
+    "last_failed",
+    "main",
+    "row",
+    "with_rows",
+]
 
 BEGIN, END = "<!-- make test-kubernetes-full: begin -->", "<!-- make test-kubernetes-full: end -->"
 _HEADINGS = ("Kubernetes", "tests", "date", "commit", "passed", "failed", "skipped", "minutes")
@@ -60,18 +73,29 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="ring-2-") as directory:
         record = Path(os.environ.get(session_records.VARIABLE) or Path(directory, "record.jsonl")).absolute()
+        if options.last_failed:
+            passes, others = last_failed(passes, record), []
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             statuses = [*pool.map(lambda each: _run(each, others, record, shown=each == passes[0]), passes)]
         records = {found.kubernetes: found for found in session_records.read(record)}
     if options.write:
         rows = {each.version: row(each, records[each.version], *others) for each in passes if each.version in records}
         options.write.write_text(with_rows(options.write.read_text(), rows))
-    return max(statuses)
+    return max(statuses, default=1)
+
+
+def last_failed(passes: Sequence[Pass], record: Path) -> list[Pass]:
+    """A pass for each version with tests that failed in its last session in `record`, and only with these."""
+    failed = {found.kubernetes: found.failed for found in session_records.read(record)}
+    return [
+        Pass(each.version, "failed before", tuple(failed[each.version])) for each in passes if failed.get(each.version)
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.passes", allow_abbrev=False)
     parser.add_argument("--full", action="store_true", help="every test in full size, and older kubelets")
+    parser.add_argument("--last-failed", action="store_true", help="only the tests that failed before, by the record")
     parser.add_argument("--build", action="store_true", help="only build the programs")
     parser.add_argument("--version", default="", help="this version of Kubernetes only, with all tests")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="record the result in the table of this page")
@@ -86,7 +110,7 @@ def chosen(passes: Sequence[Pass], version: str) -> Sequence[Pass]:
 
 
 def _run(found: Pass, arguments: Sequence[str], record: Path, *, shown: bool) -> int:
-    command = [sys.executable, "-m", "pytest", "--timeout", "3000", *found.arguments, *chosen_tests(arguments)]
+    command = [sys.executable, "-m", "pytest", "--timeout", "3000", *chosen_tests([*found.arguments, *arguments])]
     own = {"PLUGWRIGHT_KUBERNETES_VERSION": found.version, session_records.VARIABLE: str(record)}
     output = None if shown else subprocess.PIPE
     done = subprocess.run(
