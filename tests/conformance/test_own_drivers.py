@@ -23,7 +23,7 @@ KUBELET = os.environ.get("PLUGWRIGHT_VERIFY_KUBELET", "")
 COUNTERS, EXCLUSIVE = {"SLC-08", "SLC-09"}, {"PRP-13", "PRP-14", "PRP-15", "PRP-19", "DST-01", "DST-07", "DST-08"}
 SHARES = {"PRP-20", "PRP-21", "CDI-06"}
 TOGETHER = {"PRP-23", "PRP-24", "PRP-25", "UNP-05", "UNP-06", "UNP-07"}
-PARAMETERS = {"PAR-04", "PAR-05"}  # they need --parameters
+OPTIONS = {"PAR-04", "PAR-05", "DRH-06", "SLC-18"}  # they need --parameters or --fail-command
 CONFIGURED = {
     "mock": ("name: example.com/part, mock: {count: 4, nodes: true, model: A100, memory: 40Gi}", COUNTERS | SHARES),
     "generic": ("name: example.com/null, paths: [/dev/null, /dev/zero, /dev/full]", COUNTERS | SHARES),
@@ -71,4 +71,4 @@ async def test_our_own_driver_keeps_every_rule(name: str, version: str, tmp_path
     verdicts = await runner.verify(target(name, tmp_path), rules, options)
     assert broken_rules(verdicts, but=TIMED) == []
     not_asked = {verdict.rule.id for verdict in verdicts if verdict.status is RuleStatus.NOT_APPLICABLE}
-    assert not_asked == (CONFIGURED[name][1] | PARAMETERS if KUBELET else set())
+    assert not_asked == (CONFIGURED[name][1] | OPTIONS if KUBELET else set())

@@ -268,7 +268,8 @@ class Verifier:
         """The file on this machine behind a path of the program's node."""
         assert self.current is not None
         seen = self.current.on_host(Path(path))
-        return seen if str(seen) != path else self.options.host_root / path.lstrip("/")
+        is_own = seen.is_relative_to(self.current.paths.root)  # the session's directories are those of every program
+        return seen if is_own or str(seen) != path else self.options.host_root / path.lstrip("/")
 
     async def run_command(self, command: str, device_id: str, resource: str) -> None:
         """Runs the operator's command for one device; ConfigError if it fails."""

@@ -114,8 +114,16 @@ class PreparesSeveral(DriverRule):
         common = set.intersection(*alone.values())
         lost = sorted({edit for device in answer for edit in alone.get(device.name, set())} - edits - common)
         expect(not lost, "the device nodes, mounts and variables that each device has by itself", f"no {some(lost)}")
-        twice = _conflicts(known, [name for device in answer for name in device.cdi_devices])
+        twice = [conflict for names in _names_of_requests(answer) for conflict in _conflicts(known, names)]
         expect(not twice, "different paths and variables in the container for each device", some(twice))
+
+
+def _names_of_requests(answer: Sequence[PreparedDevice]) -> list[list[str]]:
+    """The CDI names of each request: a container can use one request alone, so two may set the same variable."""
+    requests = sorted({request for device in answer for request in device.requests})
+    return [
+        [name for device in answer if request in device.requests for name in device.cdi_devices] for request in requests
+    ]
 
 
 def _conflicts(known: Mapping[str, CdiDevice], names: Sequence[str]) -> list[str]:
