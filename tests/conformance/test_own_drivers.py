@@ -22,7 +22,7 @@ KUBELET = os.environ.get("PLUGWRIGHT_VERIFY_KUBELET", "")
 # What cannot be asked of the devices of each: counters, exclusive devices, shares, devices that one claim has together.
 COUNTERS, EXCLUSIVE = {"SLC-08", "SLC-09"}, {"PRP-13", "PRP-14", "PRP-15", "PRP-19", "DST-01", "DST-07", "DST-08"}
 SHARES = {"PRP-20", "PRP-21", "CDI-06"}
-TOGETHER = {"PRP-23", "PRP-24", "PRP-25", "UNP-05", "UNP-06", "UNP-07"}
+TOGETHER = {"PRP-23", "PRP-24", "PRP-25", "UNP-05", "UNP-06", "UNP-07", "DST-09"}
 OPTIONS = {"PAR-04", "PAR-05", "DRH-06", "SLC-18"}  # they need --parameters or --fail-command
 CONFIGURED = {
     "mock": ("name: example.com/part, mock: {count: 4, nodes: true, model: A100, memory: 40Gi}", COUNTERS | SHARES),
