@@ -88,7 +88,8 @@ class Book:
 
     def take_over(self) -> None:
         """Another process has served a resource until now."""
-        self.earlier_run = EarlierRun(self._clock(), is_lost=True)
+        changed = self.earlier_run.changed  # of resources that were taken over before
+        self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=changed)
 
     # Sources.
 
