@@ -255,8 +255,13 @@ async def test_a_blocked_daemon_is_shown_with_the_line_that_blocks_it(
 class Hostile(Plugin):
     resource = "example.com/hostile"
 
+    def __init__(self) -> None:
+        self.has_listed = False
+
     async def discover(self) -> AsyncIterator[list[Device]]:
-        yield [Device("one").unhealthy("\x1b]0;owned\x07 \x9b31m \u202etxt.exe")]
+        if not self.has_listed:  # each further list would end the failure for a moment
+            self.has_listed = True
+            yield [Device("one").unhealthy("\x1b]0;owned\x07 \x9b31m \u202etxt.exe")]
         raise OSError("\x1b[2J\u2066")
 
 

@@ -41,7 +41,8 @@ class Lab:
     def __init__(self, served: ServedApi, kubelet: Kubelet, daemon: Daemon, tapes: Tapes) -> None:
         self.served, self.kubelet, self.daemon, self.tapes = served, kubelet, daemon, tapes
         self.lost: list[str] = []  # reasons for which the device of pods was not Healthy
-        daemon.resources[TAPE].inventory.latest.subscribe(self._look)
+        self._inventory = daemon.resources[TAPE].inventory  # changes also while the daemon stops
+        self._inventory.latest.subscribe(self._look)
 
     @property
     def unready(self) -> str:
@@ -61,7 +62,7 @@ class Lab:
         self.tapes.lists.publish((*self.tapes.lists.value, Device(f"st{len(self.tapes.lists.value)}")))
 
     def _look(self) -> None:
-        snapshot = self.daemon.resources[TAPE].inventory.latest.value
+        snapshot = self._inventory.latest.value
         device = snapshot.listed("st0") if snapshot is not None else None
         if device is None or not device.healthy:
             self.lost.append(device.reason if device is not None else "not listed")

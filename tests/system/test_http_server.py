@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -158,6 +159,19 @@ def test_a_client_that_does_not_read_its_answer_has_a_deadline() -> None:
             another.sendall(b"x")
             assert len(rest(another)) <= size + 100
         assert len(rest(connection)) < size
+
+
+def test_clients_that_do_not_read_share_one_large_page() -> None:
+    page = bytes(4 * 2**20)  # more than the sockets of both sides hold
+    with serving(slow={"/large": lambda: HttpAnswer("200 OK", page)}) as address, ExitStack() as stack:
+        clients = [stack.enter_context(connect(address)) for _ in range(8)]
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for client in clients:
+            client.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * len(clients)
+        assert tracemalloc.get_traced_memory()[1] < len(page)
+        assert rest(clients[0]).endswith(b"\r\n\r\n" + page)
 
 
 def test_too_many_connections_cost_the_oldest_and_not_the_newest() -> None:

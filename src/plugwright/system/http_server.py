@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _BUFFER = 16 * 1024  # bytes; the kernel counts the buffers of a pod's sockets as the pod's memory
+_COPIED = 64 * 1024  # bytes of a page that is sent in one piece with its head; clients share a larger one
 _DRAINED = 64 * 1024  # bytes of a refused request that are read, so that the answer is not lost to a reset
 _ACCEPTED = 64  # connections accepted in a row before open ones are served
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -99,13 +100,14 @@ class _Phase(Enum):
 
 
 class _HttpConnection:
-    __slots__ = ("deadline", "drained", "head", "head_only", "output", "phase", "pool", "socket")
+    __slots__ = ("body", "deadline", "drained", "head", "head_only", "output", "phase", "pool", "socket")
 
     def __init__(self, socket: socket.socket, deadline: float, pool: "dict[_HttpConnection, None]") -> None:
         self.socket, self.deadline = socket, deadline
         self.pool = pool  # in the order of their arrival
         self.phase = _Phase.READING
         self.head, self.output = bytearray(), memoryview(b"")
+        self.body = b""  # what follows the output
         self.head_only = False
         self.drained = 0
 
@@ -307,7 +309,9 @@ class _HttpThread:
         fields = (f"Content-Length: {len(answer.body)}", "Connection: close", *answer.headers)
         head = "\r\n".join((f"HTTP/1.1 {answer.status}", *fields, "", "")).encode()
         connection.head = bytearray()
-        connection.output = memoryview(head if connection.head_only else head + answer.body)
+        body = b"" if connection.head_only else answer.body
+        is_large = len(body) > _COPIED
+        connection.output, connection.body = memoryview(head if is_large else head + body), body if is_large else b""
         connection.phase = _Phase.WRITING
         self._write(connection)
 
@@ -315,6 +319,8 @@ class _HttpThread:
         while connection.output:
             sent = connection.socket.send(connection.output)
             connection.output = connection.output[sent:]
+            if not connection.output and connection.body:
+                connection.output, connection.body = memoryview(connection.body), b""
         connection.socket.shutdown(socket.SHUT_WR)
         connection.phase = _Phase.DRAINING
         self._selector.modify(connection.socket, selectors.EVENT_READ, partial(self._progress, connection))

@@ -138,6 +138,22 @@ def test_a_changed_offer_is_confirmed_until_a_checkpoint_is_later_than_the_run_b
     assert_confirmed(book, {})
 
 
+def test_a_resource_that_is_taken_over_leaves_the_doubts_about_those_before() -> None:
+    now = [100.0]
+    book = Book(Memory(), clock=lambda: now[0])
+    book.take_checkpoint({}, 90.0)
+    book.take_claims((), are_complete=True)
+    book.take_over()
+    listed = {"a": Device("a", physical=("GPU-a",))}
+    book.offer(WHOLE, listed, ServedResource(ServeMode.DEVICE_PLUGIN, "driver"))
+    assert not book.closed(WHOLE, listed)
+    now[0] = 110.0
+    book.take_over()  # of another resource
+    assert book.is_doubtful(WHOLE, listed)
+    book.take_checkpoint({}, 120.0)
+    assert not book.is_doubtful(WHOLE, listed)
+
+
 def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -> None:
     """The next checkpoint, which contains `stored`, decides about a share of the card."""
     listed = {"a::0": Device("a::0", physical=("a",), sharing="x")}
@@ -180,7 +196,11 @@ async def test_offers_on_disk_are_outdated_while_later_ones_cannot_be_written(ke
     path.unlink()
     path.mkdir()
     assert not await memory.write(later)
-    assert memory.outdated == earlier
+    outdated = [memory.outdated]
+    assert await memory.write(earlier)  # nothing is to be written
+    outdated.append(memory.outdated)
+    assert outdated == [earlier, None]
+    assert not await memory.write(later)
     path.rmdir()
     assert await memory.write(later)
     assert memory.outdated is None

@@ -1,6 +1,6 @@
 """Devices given out by finished or running Allocate calls that no checkpoint of the kubelet accounts for yet."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import Given
@@ -62,8 +62,8 @@ class EarlierRun:
     not known what that process offered; `changed` are devices that it offered in another way.
     """
 
-    def __init__(self, ended: float, *, is_lost: bool) -> None:
-        self.is_lost, self.changed = is_lost, set[Name]()
+    def __init__(self, ended: float, *, is_lost: bool, changed: Iterable[Name] = ()) -> None:
+        self.is_lost, self.changed = is_lost, set(changed)
         self._ended, self._written = ended, 0.0
 
     @property

@@ -88,7 +88,8 @@ class Book:
 
     def take_over(self) -> None:
         """Another process has served a resource until now."""
-        self.earlier_run = EarlierRun(self._clock(), is_lost=True)
+        changed = self.earlier_run.changed  # of resources that were taken over before
+        self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=changed)
 
     # Sources.
 
@@ -405,6 +406,7 @@ class Book:
         self._holds = HoldIndex(self._all_holds())
 
     def _all_holds(self) -> Iterator[Hold]:
+        hardware_of: dict[str, tuple[frozenset[str], bool]] = {}
         for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
@@ -415,22 +417,33 @@ class Book:
             nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
             if nodes:
                 yield Hold(Offer(name, nodes), holder, by_nodes=True)
-            if hardware := self._possible_hardware(name, nodes):
+            if hardware := self._possible_hardware(name, nodes, hardware_of):
                 yield Hold(Offer(name, hardware), holder)
+                hardware_of[name[0]] = frozenset(), False  # one hold of all of it is enough
 
-    def _possible_hardware(self, name: Name, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """All hardware of the resource, if nothing identifies that of a pod's device which is no longer listed.
+    def _possible_hardware(
+        self, name: Name, nodes: tuple[str, ...], hardware_of: dict[str, tuple[frozenset[str], bool]]
+    ) -> tuple[str, ...]:
+        """All hardware of the resource, if nothing identifies that of a pod's device which is no longer listed."""
+        resource, device_id = name
+        if name not in self.stored or device_id in self._listed.get(resource, ()):
+            return ()
+        if resource not in hardware_of:
+            hardware_of[resource] = self._hardware(resource)
+        hardware, are_nodes = hardware_of[resource]
+        is_identified = (nodes and are_nodes) or hardware & {*self._found_offer(name).physical, *nodes}
+        return () if is_identified else tuple(sorted(hardware))
 
-        If the ids or the device nodes of the resource name its hardware, that of the device is not listed either.
+    def _hardware(self, resource: str) -> tuple[frozenset[str], bool]:
+        """The hardware of a resource, and whether device nodes name it; empty if the ids do.
+
+        If the ids or the device nodes of a resource name its hardware, they also name that of a device not listed.
         """
-        if name not in self.stored or name[1] in self._listed.get(name[0], ()):
-            return ()
-        offers = [offer for key, offer in self.offers.items() if key[0] == name[0]]
-        are_nodes = nodes and all(offer.physical[:1] and offer.physical[0].startswith("/dev/") for offer in offers)
-        if are_nodes or all(set(guessed_offer(offer.name).physical) & set(offer.physical) for offer in offers):
-            return ()
-        hardware = {physical for offer in offers for physical in offer.physical}
-        return () if hardware & {*self._found_offer(name).physical, *nodes} else tuple(sorted(hardware))
+        offers = [offer for name, offer in self.offers.items() if name[0] == resource]
+        if all(set(guessed_offer(offer.name).physical) & set(offer.physical) for offer in offers):
+            return frozenset(), False
+        are_nodes = all(offer.physical[:1] and offer.physical[0].startswith("/dev/") for offer in offers)
+        return frozenset(physical for offer in offers for physical in offer.physical), are_nodes
 
     def _holder(self, name: Name) -> str:
         if name in self.pods:

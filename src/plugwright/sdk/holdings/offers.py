@@ -89,7 +89,9 @@ class OfferMemory:
 
     async def _replace(self, file: StateFile[Memory] | None, memory: Memory) -> bool:
         is_written = True
-        if file is not None and memory != self._on_disk:
+        if memory == self._on_disk:
+            self.outdated = None  # the offers are again those on disk
+        elif file is not None:
             self.is_written.publish_if_changed(value=False)
             losses = self._losses
             try:
