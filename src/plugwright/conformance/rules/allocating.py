@@ -130,7 +130,7 @@ class RefusesUnhealthy(Rule):
 
 class HandlesRepeatedId(Rule):
     id, level, facts, note = "ALO-07", Level.SHOULD, ("3.54",), True
-    title = "A device that is asked for twice in one request is not handed out twice"
+    title = "A device that is requested twice in one call is not handed out twice"
     why = (
         "No kubelet sends an id twice, and runc accepts a repeated device node, but other clients and runtimes "
         "guarantee neither."
@@ -178,7 +178,7 @@ class AnswersAreRepeatable(Rule):
 
 class OrderOfIdsIsFree(Rule):
     id, level, facts = "ALO-10", Level.MUST, ("3.27",)
-    title = "Devices can be asked for in any order"
+    title = "Devices can be requested in any order"
     why = "The kubelet's sets have no order: the order of the ids is different each time."
     fix = "Sort the ids if the order matters."
 

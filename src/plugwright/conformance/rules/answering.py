@@ -178,7 +178,7 @@ class CdiNamesResolve(Rule):
 
 class CdiIsNotAlone(Rule):
     id, level, facts, until = "ANS-10", Level.MUST, ("3.56",), "1.27"
-    title = "An answer has more than CDI devices"
+    title = "An answer does not consist only of CDI devices"
     why = "Kubelets before 1.28 drop the field: the container starts without its device."
     fix = "Also send device nodes or the CDI annotations, or document that you require 1.28."
 
@@ -193,7 +193,7 @@ class CdiIsNotAlone(Rule):
 
 class PathsDoNotConflict(Rule):
     id, level, facts = "ANS-11", Level.MUST, ("3.54",)
-    title = "No two nodes or mounts of an answer have the same path in the container, with several devices either"
+    title = "No two nodes or mounts of an answer have the same path in the container, even with several devices"
     why = "The kubelet keeps only one of them, and the container lacks the other."
     fix = "Give each its own container path; number the paths if a container gets several devices."
 

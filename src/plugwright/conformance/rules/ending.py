@@ -154,7 +154,7 @@ async def _expect_served(verifier: Verifier, session: Session) -> None:
 
 class ComesBackAfterUpgrade(Rule):
     id, level, facts, alone, observation = "END-08", Level.MUST, ("2.23", "3.74"), True, "program life"
-    title = "After SIGTERM and a new start the resource is back"
+    title = "After SIGTERM and a new start, the resource is registered again"
     why = "Every upgrade does this; the kubelet itself is not restarted."
     fix = "Register at every start, whether a kubelet knew an earlier instance or not."
 
@@ -165,7 +165,7 @@ class ComesBackAfterUpgrade(Rule):
 
 class EndsWithoutKubelet(Rule):
     id, level, facts, alone = "END-09", Level.MUST, ("8.21",), True
-    title = "SIGTERM ends the program also while there is no kubelet"
+    title = "SIGTERM ends the program even while there is no kubelet"
     why = (
         "The order in which the programs of a node end is not defined; a program that waits for a kubelet must "
         "still end."

@@ -154,7 +154,7 @@ class ServesBesideSilentConnections(Rule):
 
 class ServesBesideSlowReader(Rule):
     id, level, facts = "FLT-09", Level.MUST, ()
-    title = "A client that does not read its list does not keep others from theirs"
+    title = "A client that does not read its list does not block other clients"
     why = "A hanging kubelet must not prevent the next one from seeing the devices."
     fix = "Do not hold a lock while you send."
 

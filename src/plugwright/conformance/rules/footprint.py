@@ -110,7 +110,7 @@ class KeepsMemory(Rule):
 
 class IsQuietWhenIdle(Rule):
     id, level, facts, observation = "RES-04", Level.SHOULD, (), "idleness"
-    title = "An idle plugin does not wake up all the time"
+    title = "An idle plugin does not wake up constantly"
     why = "It runs on every node, for months, beside work that needs the cores."
     fix = "Wait for events; if you must poll, poll every few seconds."
 

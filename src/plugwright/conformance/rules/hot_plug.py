@@ -197,7 +197,7 @@ class KeepsUpdateFromDeadStream(Rule):
 
 class ReportsFailureWhileAway(Rule):
     id, level, facts, observation = "HOT-08", Level.MUST, ("2.5",), "health"
-    title = "What failed while there was no kubelet is in the next list"
+    title = "The next list contains failures that occurred while there was no kubelet"
     why = "The kubelet takes the first list after a start as the complete state."
     fix = "Watch devices whether or not a kubelet is connected."
 

@@ -24,7 +24,7 @@ _REPEATS = 4  # lists of a resource without changes or requests
 
 class SendsFirstList(Rule):
     id, level, facts = "LST-01", Level.MUST, ("2.12", "8.5")
-    title = "ListAndWatch sends a list at once"
+    title = "ListAndWatch sends a list immediately"
     why = "A resource without a list does not appear on the node at all."
     fix = "Send the current list, even an empty one, as soon as the stream is open."
 
@@ -166,7 +166,7 @@ class ServesSeveralStreams(Rule):
 
 class ServesAfterDeadStream(Rule):
     id, level, facts = "LST-11", Level.MUST, ("2.15",)
-    title = "A stream whose connection was cut does not keep the next from its list"
+    title = "A disconnected stream does not prevent the next one from getting the list"
     why = (
         "Killed kubelets leave such streams behind; if one of them holds a lock or consumes the update, the next "
         "stream waits indefinitely."
@@ -208,7 +208,7 @@ class ListStaysSame(Rule):
 
 class ListIsNotRepeated(Rule):
     id, level, facts, observation = "LST-13", Level.SHOULD, ("2.14",), "idleness"
-    title = "A list that has not changed is not sent again and again"
+    title = "An unchanged list is not sent repeatedly"
     why = "The kubelet writes its checkpoint to disk for every list."
     fix = "Send a list only if it differs from the previous one."
 

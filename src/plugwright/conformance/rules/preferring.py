@@ -50,7 +50,7 @@ class AnswersPreference(Rule):
 
 class PreferenceHasSize(Rule):
     id, level, facts = "PRF-02", Level.MUST, ("3.29", "8.13")
-    title = "A preference has as many devices as asked for"
+    title = "A preference has the requested number of devices"
     why = "The kubelet adds or removes arbitrary devices: the choice is lost."
     fix = "Return allocation_size ids."
 
@@ -78,7 +78,7 @@ class PreferenceIsAvailable(Rule):
 
 class PreferenceIncludesRequired(Rule):
     id, level, facts = "PRF-04", Level.MUST, ("3.23", "3.29", "8.13")
-    title = "A preference includes the devices that it must"
+    title = "A preference includes all must_include_deviceIDs"
     why = (
         "They are already chosen, for an init container or for NUMA alignment. If the answer omits one of them, "
         "the kubelet ignores the answer and takes arbitrary devices."
@@ -108,7 +108,7 @@ class PreferenceIsDistinct(Rule):
 
 class PreferenceIsRepeatable(Rule):
     id, level, facts = "PRF-06", Level.SHOULD, ("8.13",)
-    title = "The same question gets the same preference"
+    title = "The same request gets the same preference"
     why = "Otherwise you cannot distinguish a fault on one node from chance."
     fix = "Break ties by the id, never by the order of a map or at random."
 

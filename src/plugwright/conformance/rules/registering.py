@@ -135,7 +135,7 @@ class SocketPathFits(Rule):
 
 class SocketIsPrivate(Rule):
     id, level, facts = "REG-08", Level.SHOULD, ("1.8",)
-    title = "The socket can be used by its owner alone"
+    title = "Only its owner can use the socket"
     why = "Any user who can write to the socket can allocate devices and read the answers."
     fix = "Create it with mode 0600, or with a umask of at least 022."
 
@@ -159,7 +159,7 @@ class AnswersOptions(Rule):
 
 class OptionsAgree(Rule):
     id, level, facts = "REG-10", Level.SHOULD, ("1.30",)
-    title = "Register and GetDevicePluginOptions say the same"
+    title = "Register and GetDevicePluginOptions report the same options"
     why = "The kubelet ignores the options of Register: it never calls a method that only Register announces."
     fix = "Answer GetDevicePluginOptions with the same options."
 
@@ -199,7 +199,7 @@ class WaitsForKubelet(Rule):
 
 class RetriesRefused(Rule):
     id, level, facts, alone, observation = "REG-12", Level.MUST, ("1.26", "8.3"), True, "refusals"
-    title = "A refused registration is tried again, or ends the program with an error"
+    title = "The program retries a refused registration, or exits with an error"
     why = (
         "A kubelet refuses a plugin that it cannot reach; a plugin that does not try again never gets its "
         "devices onto the node."

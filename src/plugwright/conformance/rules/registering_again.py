@@ -46,7 +46,7 @@ class RegistersAgain(Rule):
 
 class RegistersAgainPromptly(Rule):
     id, level, facts, waits = "REG-15", Level.SHOULD, ("3.69", "8.7"), 1
-    title = "The plugin is back soon after a restart of the kubelet"
+    title = "The plugin registers soon after a restart of the kubelet"
     why = (
         "Until then, the kubelet permanently refuses pods with devices (UnexpectedAdmissionError), especially "
         "after a reboot of the node."

@@ -113,7 +113,7 @@ class HasName(DriverRule):
 
 class ServesBeforeAnnouncing(DriverRule):
     id, level, facts, alone, observation = "DRG-03", Level.MUST, ("11.3",), True, "announcement"
-    title = "The service socket listens before the registration socket is there"
+    title = "The service socket listens before the registration socket exists"
     why = (
         "The kubelet connects to the endpoint immediately; a claim that arrives before the service listens "
         "fails, and is retried after a minute."
@@ -139,7 +139,7 @@ class ListsNewestFirst(DriverRule):
 
 class ServesWhatItLists(DriverRule):
     id, level, facts = "DRG-05", Level.MUST, ("11.2",)
-    title = "Every DRAPlugin service that is listed is served"
+    title = "Every listed DRAPlugin service is served"
     why = "An older kubelet calls v1beta1, and no pod with a claim starts."
     fix = "Register the service with the gRPC server, or do not list it."
 
@@ -192,7 +192,7 @@ class SocketsArePrivate(DriverRule):
 
 class PathsFit(DriverRule):
     id, level = "DRG-09", Level.MUST
-    title = "The paths of both sockets have room under /var/lib/kubelet"
+    title = "The paths of both sockets are short enough under /var/lib/kubelet"
     why = "The path of a Unix socket has at most 107 bytes: on a node, the driver could not listen."
     fix = "Shorten the names: a digest of the pod's uid is as good as the uid."
 

@@ -63,7 +63,7 @@ async def _away(session: DriverSession) -> AsyncIterator[None]:
 
 class OutlivesApiServer(DriverRule):
     id, level, alone, waits = "API-01", Level.MUST, True, 3
-    title = "The driver runs on while the API server is unavailable, and repairs its slices when it is back"
+    title = "The driver continues to run while the API server is unavailable, and repairs its slices afterwards"
     why = (
         "API servers are unavailable for minutes during upgrades and failures; a driver that ends or gives up "
         "leaves its node without devices."
@@ -109,7 +109,7 @@ class UnpreparesWithoutApiServer(DriverRule):
 
 class StartsWithoutApiServer(DriverRule):
     id, level, alone, waits = "API-03", Level.MUST, True, 3
-    title = "A driver that starts before the API server can be reached publishes when it is there"
+    title = "A driver that starts before the API server is reachable publishes its slices once it is"
     why = "After a power cut nodes start faster than the control plane, and nobody restarts the drivers by hand."
     fix = "Wait for the API server, or exit with an error so that the program is started again."
 
@@ -148,7 +148,7 @@ class ListsAgainWhenExpired(DriverRule):
 
 class RetriesRefusedRequests(DriverRule):
     id, level, waits = "API-05", Level.MUST, 6
-    title = "Requests that the API server answers with 500 or 429 are tried again, without a hot loop"
+    title = "Requests that the API server answers with 500 or 429 are retried, without a hot loop"
     why = (
         "An overloaded API server refuses requests for minutes; drivers that give up lose their devices, and "
         "drivers that retry without a pause increase the load."

@@ -37,7 +37,7 @@ async def _failed(verifier: DriverVerifier, driver: RegisteredDriver, device: Pu
 
 class PublishesFailure(DriverRule):
     id, level, holds = "SLC-18", Level.MUST, True
-    title = "A device that fails gets a taint or leaves its slice, and is back when it recovers"
+    title = "A device that fails gets a taint or leaves its slice, and returns when it recovers"
     why = (
         "Otherwise the scheduler continues to allocate it, and each pod that gets it fails; the health in a "
         "pod's status does not prevent this."

@@ -164,7 +164,7 @@ class SurvivesHostileParameters(DriverRule):
 
 class ReadsParameters(DriverRule):
     id, level = "PAR-03", Level.SHOULD
-    title = "A driver without parameters refuses claims that have some for it"
+    title = "A driver without parameters refuses claims that contain parameters for it"
     why = (
         "Their owner expects them to take effect; an error reports the mistake before the pod runs for days "
         "without them."

@@ -144,7 +144,7 @@ class AnswersWithAllocated(DriverRule):
 
 class IsIdempotent(DriverRule):
     id, level, facts = "PRP-07", Level.MUST, ("11.17",)
-    title = "A claim that is prepared already is answered in the same way again"
+    title = "A prepared claim gets the same answer again"
     why = "A restarted kubelet calls again for every new sandbox; an error prevents the pod from starting."
     fix = "Store the answer in a checkpoint, and return it again."
 
@@ -159,7 +159,7 @@ class IsIdempotent(DriverRule):
 
 class LeavesOtherDrivers(DriverRule):
     id, level, facts = "PRP-08", Level.MUST, ("11.14",)
-    title = "Results and parameters of other drivers in a claim are left to them"
+    title = "The driver ignores results and parameters of other drivers in a claim"
     why = "A claim may have devices of several drivers, such as a GPU and a network card."
     fix = "Skip results and config entries whose driver is not yours."
 
@@ -192,7 +192,7 @@ class RefusesUnknownClaim(DriverRule):
 
 class RefusesReplacedClaim(DriverRule):
     id, level, facts = "PRP-10", Level.MUST, ("11.10",)
-    title = "A claim whose uid is another by now is refused"
+    title = "A claim whose uid has changed is refused"
     why = "A claim with the same name was created again, and its devices are for another pod."
     fix = "Compare metadata.uid with the uid of the request."
 
@@ -316,7 +316,7 @@ class AllowsAdminAccess(DriverRule):
 
 class FailsOneClaimAlone(DriverRule):
     id, level, facts = "PRP-16", Level.MUST, ("11.15",)
-    title = "A claim that fails leaves the other claims of the call alone"
+    title = "A failed claim does not affect the other claims of the call"
     why = "An error of the whole call does not name the failed claim, and fails all of them."
     fix = "Put errors into the claim's entry, and return a gRPC error only for a malformed request."
 

@@ -52,7 +52,7 @@ async def messages(driver: RegisteredDriver, service: str, count: int, limit: fl
 
 class ServesHealth(DriverRule):
     id, level, facts = "DRH-01", Level.MUST, ("11.23",)
-    title = "Every health service that is listed is served, in v1 and in v1alpha1"
+    title = "Every listed health service is served, in v1 and in v1alpha1"
     why = "Kubelets up to 1.36 call v1alpha1, later ones the newest listed version; a failure is logged every 5 s."
     fix = "Serve NodeWatchResources under both names; the messages are the same."
 
@@ -96,7 +96,7 @@ class ReportsAllDevices(DriverRule):
 
 class RepeatsHealth(DriverRule):
     id, level, facts, waits = "DRH-04", Level.MUST, ("11.24",), 5
-    title = "Health is repeated before its time is over, in v1 and in v1alpha1"
+    title = "Health is repeated before it expires, in v1 and in v1alpha1"
     why = "A device that is not repeated within its timeout, 30 seconds by default, is Unknown."
     fix = "Send the whole list every ten seconds, even if nothing has changed."
 

@@ -87,7 +87,7 @@ class NamesShare(DriverRule):
 
 class PreparesForTwoPods(DriverRule):
     id, level, facts = "PRP-22", Level.MUST, ("11.16", "11.17")
-    title = "A claim that two pods use is prepared, for each in the same way"
+    title = "A claim that two pods use is prepared in the same way for both"
     why = "Several pods may use one claim, and the kubelet calls once for all of them: none would start."
     fix = "Do not expect exactly one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
 

@@ -39,7 +39,7 @@ async def _all_pools(verifier: DriverVerifier) -> list[tuple[str, list[Document]
 
 class IsAccepted(DriverRule):
     id, level = "SLC-01", Level.MUST
-    title = "The API server takes every slice"
+    title = "The API server accepts every slice"
     why = "The API server does not store a rejected slice: its devices cannot be allocated."
     fix = "Read the answer, which names the field. Check slices before you send them, and log rejections."
 
@@ -113,7 +113,7 @@ class NoOldGenerations(DriverRule):
 
 class NamesAreUnique(DriverRule):
     id, level = "SLC-07", Level.MUST
-    title = "A device is once in its pool, and so is a counter set"
+    title = "Each device and each counter set occurs once in its pool"
     why = "The API server checks each slice separately; a scheduler calls the pool invalid and uses none of it."
     fix = "Look for duplicates over all slices of the pool before you publish."
 
@@ -171,7 +171,7 @@ def _missing(specs: list[Document], known: dict[tuple[str, str], str]) -> list[t
 
 class CountersSuffice(DriverRule):
     id, level = "SLC-09", Level.MUST
-    title = "No device consumes more of a counter than there is"
+    title = "No device consumes more of a counter than its counter set contains"
     why = "Such a device can never be allocated, and its pod waits indefinitely."
     fix = "Compare the sum of each partition with the counter set."
 
@@ -257,7 +257,7 @@ async def _contents(verifier: DriverVerifier) -> tuple[DriverSession, dict[str, 
 
 class RestoredAfterWipe(DriverRule):
     id, level, facts, waits = "SLC-12", Level.MUST, ("11.8",), 3
-    title = "Slices are back after a start of the kubelet, which deletes them all"
+    title = "Slices are published again after a start of the kubelet, which deletes them all"
     why = "Otherwise the node has no devices from then on, until the driver is restarted."
     fix = "Watch your own slices for as long as the program runs, and create missing ones again."
 
@@ -315,7 +315,7 @@ class StaysAtEnd(DriverRule):
 
 class KeptOverRestart(DriverRule):
     id, level, alone = "SLC-16", Level.MUST, True
-    title = "A restart adopts the slices that are there"
+    title = "A restart adopts the existing slices"
     why = (
         "If the driver creates its slices again, there are more of them than resourceSliceCount says, and the "
         "pool is unusable. Devices with other names cannot be prepared for claims that were allocated before."

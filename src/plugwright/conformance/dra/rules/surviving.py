@@ -153,7 +153,7 @@ async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) ->
 
 class SurvivesDamage(DriverRule):
     id, level, alone = "DST-04", Level.MUST, True
-    title = "A damaged checkpoint does not keep the driver from serving, or is named when the driver gives up"
+    title = "The driver serves despite a damaged checkpoint, or names the file when it gives up"
     why = (
         "A driver that does not know the holders of its devices may refuse to continue, but then every pod of "
         "the node waits: the last line must tell the operator which file is damaged."
@@ -166,7 +166,7 @@ class SurvivesDamage(DriverRule):
 
 class SurvivesEmptyFile(DriverRule):
     id, level, alone = "DST-05", Level.MUST, True
-    title = "An empty checkpoint does not keep the driver from serving, or is named when the driver gives up"
+    title = "The driver serves despite an empty checkpoint, or names the file when it gives up"
     why = "A machine that loses power leaves empty files behind."
     fix = "Treat an empty file as a damaged one; write to another name, sync, and rename."
 
