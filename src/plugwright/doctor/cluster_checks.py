@@ -1,7 +1,7 @@
 """A node as the API server shows it, for `doctor NODE`: its Node object, the pod of its daemon, and its clock.
 
-The caller reads the objects into a `ClusterView`; every check is a function of it. They find what the daemon cannot
-report, among it that there is no daemon.
+The caller reads the objects into a `ClusterView`; every check is a function of it. The checks find problems that
+the daemon cannot report, such as a missing daemon.
 """
 
 import re
@@ -43,7 +43,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_cluster_checks(report: DoctorReport, view: ClusterView) -> DoctorReport:
-    """The report of the daemon's pod, with what the API server knows before it."""
+    """The report of the daemon's pod, preceded by the checks of the API server's objects."""
     return _with_checks(report, (*_api_checks(view), _clock(view, report), *report.checks))
 
 
@@ -158,7 +158,7 @@ def _moment(text: Any) -> datetime | None:
 
 
 def _allocatable(view: ClusterView) -> DoctorCheck:
-    """Whether the Node object has the devices that the kubelet was given, once they have settled."""
+    """Whether the Node's allocatable number matches the daemon's healthy devices, once both are stable."""
     name = "allocatable"
     if view.node is None or view.served is None:
         return not_checked(name, view.problem or "the daemon cannot be asked what it serves")
@@ -186,7 +186,7 @@ def _wrong_count(resource: ResourceReport, counts: Json, now: datetime) -> Itera
 
 
 def _clock(view: ClusterView, report: DoctorReport) -> DoctorCheck:
-    """The node's time when it had examined itself, against this machine's."""
+    """Compares the time of the node's own report with the clock of this machine."""
     name, ahead = "node-clock", (report.metadata.generated_at.astimezone(UTC) - view.now).total_seconds()
     if abs(ahead) > _SKEW:
         return found(

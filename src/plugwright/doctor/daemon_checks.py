@@ -43,7 +43,7 @@ _PAUSE = 0.5  # seconds
 _CERTIFICATE = "pki/kubelet-client-current.pem"
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _NODE = b"system:node:"
-_GONE = "gone"  # no fault to alert of, since devices may be unplugged, but the answer to where one is
+_GONE = "gone"  # not a fault, because devices may be unplugged, but it explains a missing device
 
 
 def daemon(view: ExaminedNode) -> DoctorCheck:
@@ -176,7 +176,7 @@ def discovery(view: ExaminedNode) -> DoctorCheck:
 
 
 def calls(view: ExaminedNode) -> DoctorCheck:
-    """Calls of the kubelet that failed within the last hour, and none of their method has succeeded since."""
+    """Calls of the kubelet that failed within the last hour, without a later success of the same method."""
     name, now = "calls", datetime.now(UTC)
     failures = [
         f"{resource.name}: {method} at {failure.time:%H:%M:%S} UTC: {failure.reason}"
@@ -272,7 +272,7 @@ def expected_devices(view: ExaminedNode) -> DoctorCheck:
 
 
 def devices(view: ExaminedNode) -> DoctorCheck:
-    """Devices that have failed or vanished, apart from those that are held, cordoned or left out by plan."""
+    """Devices that have failed or vanished, except those that are held, cordoned or intentionally left out."""
     name, report = "devices", view.report
     is_checked = view.exists(view.kubelet.root / "pods")  # whether `held-devices` finds those that are gone and held
     problems = [text for resource in report.resources for text in _problems(resource, is_checked)]

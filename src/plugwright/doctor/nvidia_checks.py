@@ -103,7 +103,7 @@ def nvidia_module(view: ExaminedNode) -> DoctorCheck:
 
 
 def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
-    """Whether the driver has every GPU on the bus, and each still responds there."""
+    """Whether the driver lists every GPU on the bus, and each GPU still responds there."""
     name, gpus = "nvidia-gpus", _gpus(view)
     if not gpus:
         return healthy(name, _NONE)
@@ -168,7 +168,7 @@ def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
 
 
 def _library_versions(view: ExaminedNode, directory: str) -> list[str]:
-    """The version that programs load; all that are there if no link chooses one of them."""
+    """The version that programs load, or all installed versions if no link selects one of them."""
     pattern = re.compile(rf"{re.escape(_LIBRARY)}\.(\d+\.\d+(?:\.\d+)?)")
     link = view.path(directory) / f"{_LIBRARY}.1"
     chosen = [link.readlink().name] if link.is_symlink() else []
@@ -244,7 +244,7 @@ def device_numbers(view: ExaminedNode) -> DoctorCheck:
 
 
 def _minor(node: str) -> int | None:
-    """None for nodes of UVM."""
+    """The minor number in a node's name; None for nodes of UVM."""
     name = node.rpartition("/")[2].removeprefix("nvidia")
     return int(name) if name.isdecimal() else _CONTROL_MINOR if name == "ctl" else None
 

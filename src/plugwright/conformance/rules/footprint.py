@@ -42,7 +42,7 @@ async def restart_growth(verifier: Verifier) -> Usage:
     grown = await _grown(session, restarts)
     if grown.memory < restarts * _MEMORY:
         return grown
-    # A heap with a garbage collector grows before it reaches its limit: a leak goes on.
+    # A heap with a garbage collector grows before it reaches its limit: a leak continues.
     again = await _grown(session, restarts)
     return replace(grown, memory=min(grown.memory, again.memory))
 

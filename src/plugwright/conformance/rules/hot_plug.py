@@ -21,7 +21,7 @@ _OTHERS = 4  # the first devices, of which one fails
 
 
 async def _chosen(verifier: Verifier, place: int = -1) -> tuple[Session, RegisteredPlugin, str]:
-    """The device that is made to fail: the last healthy one, or that at another place."""
+    """The device that is made to fail: the last healthy one, or the one at another position."""
     if not verifier.options.fail or not verifier.options.recover:
         raise RuleNotApplicable("needs --fail-command and --recover-command")
     session = await verifier.running()

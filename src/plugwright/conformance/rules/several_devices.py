@@ -53,7 +53,7 @@ class AnswersAllDevices(Rule):
 
     @staticmethod
     async def _check_three(verifier: Verifier, plugin: RegisteredPlugin) -> None:
-        """Three devices must be answered if each two of them are: no policy keeps them apart."""
+        """Three devices must be answered if every pair of them is: then no policy separates them."""
         three = plugin.ids[:3]
         for pair in itertools.combinations(three, 2):
             if await outcome(allocate(verifier, plugin, pair)) is not None:

@@ -46,7 +46,7 @@ class Announcement:
 
 
 async def announcement(verifier: Verifier) -> Announcement:
-    """The announcement, also of a driver that a kubelet does not register, if it creates a socket."""
+    """The announcement, even of a driver that a kubelet does not register, if it creates a socket."""
     assert isinstance(verifier, DriverVerifier)
     if not verifier.resources and not _sockets((await verifier.start()).paths.plugins_registry):
         raise PluginNotRunning(f"the plugin is not registered: {verifier.failure}")

@@ -23,12 +23,12 @@ _REQUESTS = 10  # in a second
 _LOOKS = 5  # the work caused by other rules can still be in progress
 _STREAMS = 40
 _LEFT = _STREAMS // 4  # descriptors that may be open for other reasons
-_LOOK = 0.5  # seconds between two looks at the descriptors
+_LOOK = 0.5  # seconds between two counts of descriptors
 
 
 @dataclass(frozen=True, slots=True)
 class IdleDriver:
-    """The processor time and the requests of a driver without work, per second: the least of several looks."""
+    """The processor time and the requests of a driver without work, per second: the lowest of several measurements."""
 
     cpu: float
     requests: float

@@ -56,7 +56,7 @@ async def _registered(verifier: DriverVerifier, session: DriverSession, mark: in
 
 
 def _claimed(session: DriverSession, driver: RegisteredDriver) -> list[list[PublishedDevice]]:
-    """The devices of two claims, of which the first has two; fewer if the driver has not as many."""
+    """The devices of two claims, of which the first has two; fewer if the driver has fewer devices."""
     try:
         devices = separate_devices(session, driver, 2)[:3]
     except RuleNotApplicable:
