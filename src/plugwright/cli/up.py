@@ -72,7 +72,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     help="Number of nodes: node-1, node-2, …",
 )
 @click.option("-c", "--config", type=_PATH, help="The resources of every node, as for `run`.  [default: 10 mock/gpu]")
-@click.option("--bare", is_flag=True, help="Serve no resources: plugins of other programs register at the nodes.")
+@click.option("--bare", is_flag=True, help="Serve no resources: plugins of other programs register with the nodes.")
 @state_option
 @click.option("--kubeconfig", type=_PATH, help="The kubeconfig to write, mode 0600.  [default: in the state directory]")
 @click.option("--force", is_flag=True, help="Replace a file at --kubeconfig that plugwright did not write.")

@@ -161,11 +161,11 @@ def _allocatable(view: ClusterView) -> DoctorCheck:
     """Whether the Node's allocatable number matches the daemon's healthy devices, once both are stable."""
     name = "allocatable"
     if view.node is None or view.served is None:
-        return not_checked(name, view.problem or "the daemon cannot be asked what it serves")
+        return not_checked(name, view.problem or "the daemon did not report what it serves")
     counts: Json = _status(view.node).get("allocatable") or {}
     problems = [text for resource in view.served.resources for text in _wrong_count(resource, counts, view.now)]
     if problems:
-        why = "the scheduler counts with other devices than there are: pods stay Pending, or are refused on the node"
+        why = "the scheduler uses a wrong number of devices: pods stay Pending, or the kubelet refuses them"
         fix = f"kubectl describe node {shlex.quote(view.name)}; on the node: systemctl restart kubelet"
         return found(name, some(problems), why, fix)
     return healthy(name, f"the Node has the devices of {len(view.served.resources)} resources")
@@ -192,7 +192,7 @@ def _clock(view: ClusterView, report: DoctorReport) -> DoctorCheck:
         return found(
             name,
             f"the clock of {view.name} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's",
-            "one of them is wrong: certificates and leases fail, cordons and times of health are off",
+            "one of them is wrong: certificates and leases fail, and the times of cordons and health are wrong",
             "on both: timedatectl set-ntp true; chronyc makestep; date -u",
         )
     return healthy(name, f"agrees with this machine's within {_SKEW:.0f} s")

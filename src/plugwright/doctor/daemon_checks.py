@@ -94,8 +94,10 @@ def configuration(view: ExaminedNode) -> DoctorCheck:
         why = "an earlier version is served" + (", kept from before the last start" if config.restored else "")
         return found(name, f"{config.path} is refused: {config.refused.error}", why, fix)
     if config.restored:
-        why = "changes of the file are not in force"
-        return found(name, f"{config.path} could not be used at the start: its last good version is served", why, fix)
+        why = "changes of the file have no effect"
+        return found(
+            name, f"{config.path} could not be used at the start: the daemon serves its last valid version", why, fix
+        )
     if config.refused_resources:
         text = "; ".join(f"{resource}: {reason}" for resource, reason in sorted(config.refused_resources.items()))
         return found(name, f"resources are not served: {text}", "pods that request them stay Pending", fix)

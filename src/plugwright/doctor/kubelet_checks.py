@@ -110,7 +110,7 @@ def _listening(view: ExaminedNode, name: str, socket: Path, why: str) -> DoctorC
     if not os.access(path, os.W_OK):
         return found(name, f"no permission to open {socket}", why, "run as root; in a pod: runAsUser: 0")
     if not sockets.is_listening(path):
-        text = f"no process listens on {socket}: the kubelet is not running, or another directory is its own"
+        text = f"no process listens on {socket}: the kubelet is not running, or uses another directory"
         return found(name, text, why, "systemctl start kubelet; journalctl -u kubelet -n 50")
     return healthy(name, f"{socket} is served")
 

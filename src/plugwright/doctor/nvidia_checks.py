@@ -117,8 +117,8 @@ def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
     absent = [address for address in gpus if address.lower() not in known]
     if absent:
         fix = f"dmesg | grep -i -e nvrm -e xid; nvidia-smi --gpu-reset -i {absent[0]}, or reboot"
-        return found(name, f"the driver does not have {some(absent)} of {len(gpus)} GPUs on the bus", why, fix)
-    return healthy(name, f"the driver has all {len(gpus)} GPUs")
+        return found(name, f"the driver does not list {some(absent)} of {len(gpus)} GPUs on the bus", why, fix)
+    return healthy(name, f"the driver lists all {len(gpus)} GPUs")
 
 
 def _first_bytes(view: ExaminedNode, address: str) -> bytes:
