@@ -1,4 +1,4 @@
-"""Which rules a real Kubernetes was asked about, read from the tests that do, and why others were not."""
+"""The rules that tests play on a real Kubernetes, read from these tests, and why the others are not played."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -9,17 +9,17 @@ __all__ = ["DRIVER_REASONS", "PLUGIN_REASONS", "PlayedRule", "played_rules"]
 
 _TESTS = Path(__file__).parents[1] / "kubernetes"
 
-_LINUX = "a file's mode and the length of a path are Linux's to check, and root never meets the first"
-_POD = "it is about the program as a container or a process, whatever it serves"
-_RIGHTS = "its effect is in the hands of who breaks into a node; what an account may do is tested with the chart"
-_LOAD = "its effect is a load that grows over weeks or with many nodes"
+_LINUX = "Linux itself checks a file's mode and the length of a path, and the mode does not affect root"
+_POD = "the rule concerns the program as a container or a process, whatever devices it serves"
+_RIGHTS = "the effect depends on an attacker who controls a node; the tests of the chart cover the account's rights"
+_LOAD = "the effect is a load that grows over weeks or with many nodes"
 _NEVER = "kubelets of 1.36 and 1.37 make no such call"
-_RACE = "the kubelet does so only in a race that a test cannot win for sure"
-_NOBODY = "no kubelet takes notice of it"
+_RACE = "the kubelet does this only in a race that a test cannot reproduce reliably"
+_NOBODY = "no kubelet reacts to the defect"
 
-# Rules that no kubelet, API server, scheduler or runtime of 1.36 and 1.37 can be asked about.
-_FAULT = "the fault is one of an API server or of time, which no test there makes yet"
-_SEVERAL = "no test there plays it yet: its effect is in the container, which lacks a device or is not started"
+# The reasons for rules that no test plays on a kubelet, API server, scheduler or runtime of 1.36 and 1.37.
+_FAULT = "no test injects this fault of an API server or of the clock yet"
+_SEVERAL = "no test covers the effect in the container yet: it lacks a device or is not started"
 DRIVER_REASONS: Mapping[str, str] = {
     **dict.fromkeys((f"API-0{number}" for number in range(1, 9)), _FAULT),
     **dict.fromkeys(("DRG-12", "PRP-25"), _FAULT),
@@ -61,7 +61,7 @@ class PlayedRule:
 
 
 def played_rules() -> dict[str, PlayedRule]:
-    """Each once, as the test has it that is asked most often."""
+    """Each rule once, with the marks of the test that runs most often."""
     found: dict[str, PlayedRule] = {}
     for path in sorted(_TESTS.glob("test_*.py")):
         for played in _played_in(path):

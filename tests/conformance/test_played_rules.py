@@ -1,4 +1,4 @@
-"""docs/verify.md says which rules a real Kubernetes was asked; PLUGWRIGHT_REWRITE_RULES=1 writes that part again."""
+"""docs/verify.md lists the rules tested on a real Kubernetes; PLUGWRIGHT_REWRITE_RULES=1 writes that part again."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from tests.conformance.played_rules import DRIVER_REASONS, PLUGIN_REASONS, Playe
 from plugwright.conformance import catalogue
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
-HEADING, END = "## Asked of a real Kubernetes\n\n", "\n## The rules\n"
+HEADING, END = "## Tested on a real Kubernetes\n\n", "\n## The rules\n"
 PLAYED = played_rules()
 DRIVER_RULES = [rule.id for rule in catalogue.DRIVER_RULES]
 PLUGIN_RULES = [rule.id for rule in catalogue.RULES]
@@ -27,21 +27,21 @@ def when(played: PlayedRule) -> str:
 
 def counts(what: str, rules: list[str], reasons: Mapping[str, str]) -> str:
     played = [rule for rule in rules if rule in PLAYED]
-    return f"Of {len(rules)} rules for {what} {len(played)} are played, {len(reasons)} are not."
+    return f"Of {len(rules)} rules for {what}, {len(played)} are tested there, {len(reasons)} are not."
 
 
 def rows(rules: list[str], reasons: Mapping[str, str]) -> Iterator[str]:
     played = {rule: when(PLAYED[rule]) for rule in rules if rule in PLAYED}
     for how in sorted(set(played.values())):
-        yield f"| played {how} | {names(rule for rule in rules if played.get(rule) == how)} |"
+        yield f"| tested {how} | {names(rule for rule in rules if played.get(rule) == how)} |"
     for reason in dict.fromkeys(reasons.values()):
-        yield f"| not asked: {reason} | {names(rule for rule in rules if reasons.get(rule) == reason)} |"
+        yield f"| not tested: {reason} | {names(rule for rule in rules if reasons.get(rule) == reason)} |"
 
 
 def section() -> str:
     lines = [
-        "A mutant of the small plugin or driver runs beside real programs (`tests/kubernetes/test_rules*.py`,",
-        "`test_driver_rules_*.py`), and the defect has the effect there that the rule claims.",
+        "A small plugin or driver with the defect runs on a real Kubernetes (`tests/kubernetes/test_rules*.py`,",
+        "`test_driver_rules_*.py`), and the test observes the effect that the rule describes.",
         "",
     ]
     for what, rules, reasons in (

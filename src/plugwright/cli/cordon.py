@@ -46,7 +46,7 @@ _by = click.option(
 @output_option("With `list`.", default=None)
 @daemon_options(all_nodes=True)
 def cordon(daemon: ChosenDaemon, listing: bool, output: str | None, **options: Any) -> None:
-    """Take one device out of service: it becomes Unhealthy with this reason, and stays so over restarts.
+    """Take one device out of service: it becomes Unhealthy with this reason, and stays Unhealthy across restarts.
 
     ID is the device's id, an id prefix, or its index. Pods that hold it keep it; no new pod gets it. A cordon with an
     end expires. `cordon list` shows all of them, including those in the configuration.

@@ -36,7 +36,7 @@ Examples:
     shell_complete=complete_resource,
 )  # fmt: skip
 @click.option("--unhealthy", is_flag=True, help="Only devices that are unhealthy, cordoned, tainted or unknown.")
-@click.option("-w", "--watch", is_flag=True, help="Keep running, and draw again as things change.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running, and redraw when something changes.")
 @output_option()
 @cluster_options
 def devices(cluster: DaemonChoice, resource: str, unhealthy: bool, watch: bool, output: str) -> None:

@@ -20,7 +20,7 @@ _NAMESPACE = click.option(
     "-n", "--namespace", default="", help="Namespace of POD.  [default: any]", shell_complete=complete_namespace
 )
 _ALL_NAMESPACES = click.option(
-    "-A", "--all-namespaces", is_flag=True, help="A pod of any namespace, which is the default."
+    "-A", "--all-namespaces", is_flag=True, help="Search POD in all namespaces, which is the default."
 )
 _OPTIONS = (
     click.option(

@@ -44,10 +44,10 @@ Examples:
 @output_option()
 @daemon_options(all_nodes=True)
 def history(what: str, since: float, namespace: str, output: str, daemon: ChosenDaemon) -> None:
-    """Show allocations, releases, changes of health and cordons: of DEVICE, of the devices of POD or CLAIM, or of all.
+    """Show allocations, releases, health changes and cordons of DEVICE, the devices of POD or CLAIM, or all devices.
 
-    Each daemon keeps the history of its node's devices, over restarts, in a bounded file. Without --node the command
-    shows that of this machine's daemon, or if none runs here, that of all nodes. DEVICE is an id, the beginning of it,
+    Each daemon keeps the history of its node's devices across restarts, in a file of limited size. Without --node,
+    shows the history of this machine's daemon, or of all nodes if no daemon runs here. DEVICE is an id, an id prefix,
     or with --node an index.
     """
     request = {"do": "history", "since": time.time() - since}

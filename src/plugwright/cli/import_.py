@@ -56,7 +56,7 @@ def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
               help="Match smarter's patterns with the names in this directory, such as /dev.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 def import_(words: tuple[str, ...], output: str, format_name: str | None, **options: object) -> None:
-    """Print another plugin's configuration as ours, ready for `plugwright run -c`.
+    """Convert another plugin's configuration to plugwright's, and print it for `plugwright run -c`.
 
     FILE is the plugin's own file, a ConfigMap that contains it, or the manifest that starts the plugin with its flags;
     - is standard input. The plugin's flags can follow after --, with a file or without. Notes are printed as comments

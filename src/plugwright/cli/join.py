@@ -52,7 +52,7 @@ nodes.yaml:
 
 
 @click.group(invoke_without_command=True, epilog=_EXAMPLE)
-@click.option("--context", help="Context of the kubeconfig; must be named, so that no other cluster is joined.")
+@click.option("--context", help="Context of the kubeconfig; required, so that you join no other cluster by mistake.")
 @click.option("--kubeconfig", type=_PATH, help="Kubeconfig of the cluster.  [default: KUBECONFIG, or ~/.kube/config]")
 @click.option(
     "--nodes",
@@ -77,8 +77,8 @@ nodes.yaml:
 @click.option(
     "--heartbeat", type=duration, default="10s", metavar="TIME", show_default=True, help="Time between lease renewals."
 )
-@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
+@click.option("--no-page", is_flag=True, help="Do not serve the page for a browser, on 127.0.0.1.")
+@click.option("--timeout", type=duration, metavar="TIME", help="Stop after this time, such as 90s, 10m or 2h.")
 @click.option("--print-rbac", is_flag=True, help="Only print the roles that these nodes need, and their bindings.")
 @click.option(
     "--service-account",
@@ -102,9 +102,9 @@ def join(
     """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
 
     The scheduler, the controllers and everything else are the cluster's own. Nodes have a NoSchedule taint, so only
-    pods that tolerate it are scheduled there. At the end (Ctrl-C) they are deleted with their leases and pods; with
-    --state they stay registered. Other nodes are never changed. With --run, everyone who can create pods there can run
-    commands here.
+    pods that tolerate it are scheduled there. Ctrl-C deletes them with their leases and pods; with --state they
+    stay registered. `join` never changes other nodes. With --run, anyone who can create pods in the cluster can run
+    commands on this machine.
     """
     if context.invoked_subcommand is not None:
         return
@@ -204,7 +204,7 @@ _state_argument = click.option("--state", type=_STATE, required=True, help="The 
 @click.argument("node", shell_complete=complete_joined_node)
 @_state_argument
 def stop_joined_node(node: str, state: Path) -> None:
-    """End a node's kubelet as if killed. The cluster's controllers find the node NotReady."""
+    """Stop a node's kubelet, as if killed. The cluster's controllers find the node NotReady."""
     ask(Path(JoinState(state).running()["control"]), {"do": "stop-node", "node": node})
     click.echo(f"{node} is stopped")
 

@@ -31,14 +31,14 @@ Examples:
     default=0,
     help="Port of the page, on 127.0.0.1.  [default: any]",
 )
-@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
+@click.option("--timeout", type=duration, metavar="TIME", help="Stop after this time, such as 90s, 10m or 2h.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @cluster_options
 def page(cluster: DaemonChoice, port: int, timeout: float | None, output: str) -> None:
     """Serve a live page with every device of the cluster: its holder, its health, and the pods that wait for it.
 
-    It listens only on 127.0.0.1. The printed address contains a token: anyone who has it sees everything that your
-    kubeconfig can read, and can make mock devices fail. Ctrl-C ends it.
+    Listens only on 127.0.0.1. The printed address contains a token: anyone who has it sees everything that your
+    kubeconfig can read, and can make mock devices fail. Ctrl-C stops it.
     """
     check_installed("plugwright page", _LIBRARIES, "web")
     logs.configure("human", "warning")

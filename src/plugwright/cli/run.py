@@ -63,7 +63,7 @@ Examples:
 @click.argument("targets", metavar="[MODULE:CLASS]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Only check the file.")
 @click.option("--print-config", type=click.Choice(["text", "json"]), is_flag=False, flag_value="text",
-              help="Only print every value in force and where it comes from.")  # fmt: skip
+              help="Only print every effective value and its source.")  # fmt: skip
 @click.option(
     "--once",
     is_flag=True,
@@ -86,8 +86,8 @@ def run(
 ) -> None:
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
-    The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
-    is rejected with its line number, and the previous version stays active, also over a restart.
+    Reads the file again on SIGHUP and when it changes, and changes only the affected resources. An invalid file is
+    rejected with its line number, and the previous version stays active, even across a restart.
 
     To serve a plugin of your own, name it instead of a file: MODULE:CLASS, FILE.py:CLASS, or FILE.py if it contains
     only one.

@@ -33,13 +33,13 @@ _MOST_EVENTS = 5
 @click.argument("names", metavar="[RESOURCE]...", nargs=-1, shell_complete=complete_resource)
 @output_option("json and yaml are a NodeReport: docs/node-report.md.")
 @click.option(
-    "-w", "--watch", is_flag=True, help="Keep running: draw again in place, or in a pipe print after every change."
+    "-w", "--watch", is_flag=True, help="Keep running: redraw in place, or in a pipe print after every change."
 )
 @daemon_options(all_nodes=True)
 def status(daemon: ChosenDaemon, names: tuple[str, ...], output: str, watch: bool) -> None:
     """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age.
 
-    With RESOURCE, show only these.
+    With RESOURCE, show only the named resources.
     """
     daemon = _Selection(daemon, names) if names else daemon
     once, always = ("report", "watch reports") if output in ("json", "yaml") else ("status", "watch")

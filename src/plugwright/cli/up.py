@@ -72,7 +72,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     help="Number of nodes: node-1, node-2, …",
 )
 @click.option("-c", "--config", type=_PATH, help="The resources of every node, as for `run`.  [default: 10 mock/gpu]")
-@click.option("--bare", is_flag=True, help="Serve no resources: plugins of other programs register at the nodes.")
+@click.option("--bare", is_flag=True, help="Serve no resources: plugins of other programs register with the nodes.")
 @state_option
 @click.option("--kubeconfig", type=_PATH, help="The kubeconfig to write, mode 0600.  [default: in the state directory]")
 @click.option("--force", is_flag=True, help="Replace a file at --kubeconfig that plugwright did not write.")
@@ -80,7 +80,7 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     "--port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Port of the API server, on 127.0.0.1.  [default: the last, or any]",
+    help="Port of the API server, on 127.0.0.1.  [default: the previous one, or any]",
 )
 @click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
 @click.option(
@@ -91,8 +91,8 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
     metavar="IMAGE=COMMAND",
     help="With --run, the entrypoint of an image: npu=plugwright. May be repeated.",
 )
-@click.option("--no-page", is_flag=True, help="Serve no page for a browser; without it, one listens on 127.0.0.1.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End after this time, such as 90s, 10m or 2h.")
+@click.option("--no-page", is_flag=True, help="Do not serve the page for a browser, on 127.0.0.1.")
+@click.option("--timeout", type=duration, metavar="TIME", help="Stop after this time, such as 90s, 10m or 2h.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
 @click.option(
     "--version",
@@ -109,8 +109,8 @@ def _entrypoint(text: str) -> tuple[str, tuple[str, ...]]:
 def up(context: click.Context, /, state: Path | None, output: str, no_page: bool, **values: Any) -> None:
     """Start a cluster on this machine: API server, scheduler and nodes in one process, in about a second.
 
-    kubectl works with the kubeconfig that it writes. It listens only on 127.0.0.1, over TLS and with its own token.
-    Without --state nothing is left when it ends; with it, objects, checkpoints, token and port are kept there.
+    Writes a kubeconfig for kubectl. Listens only on 127.0.0.1, over TLS and with its own token. Without --state,
+    nothing remains when it stops; with --state, it keeps objects, checkpoints, token and port in that directory.
     """
     if context.invoked_subcommand is not None:
         return
@@ -217,7 +217,7 @@ def _suggested_commands(info: ClusterInfo, program: str, processes: bool) -> Ite
 @click.argument("node", shell_complete=complete_node_of_up)
 @state_option
 def stop_node(node: str, state: Path | None) -> None:
-    """End a node's kubelet as if killed. After --silence the node is NotReady."""
+    """Stop a node's kubelet, as if killed. After --silence the node is NotReady."""
     _ask_cluster(state, {"do": "stop-node", "node": node})
     click.echo(f"{node} is stopped")
 

@@ -47,10 +47,10 @@ Examples:
 @output_option()
 @cluster_options
 def who(what: str, namespace: str, resource: str, cluster: DaemonChoice, output: str) -> None:
-    """Show which pod, container and claim holds RESOURCE's devices, one DEVICE, or what POD or CLAIM holds.
+    """Show which pods, containers and claims hold RESOURCE or DEVICE, or which devices POD or CLAIM holds.
 
-    A device is named by its id, the beginning of it, its index (with --node), or the name of its hardware. For a named
-    device, its events of the last 24 hours follow, if the daemon of its node keeps them.
+    DEVICE is an id, an id prefix, an index (with --node), or a hardware name. For DEVICE, the events of the last 24
+    hours follow, if the daemon of its node keeps a history.
     """
     fleet, _ = read_fleet(cluster)
     known = [device for device in fleet.devices if resource in ("", device.resource)]

@@ -41,11 +41,11 @@ _POD_KINDS = ("pod", "pods", "po")
 @report_options
 @cluster_options(all_namespaces=True)
 def why(what: str, reports: AskedReports, cluster: AskedCluster, output: str) -> None:
-    """Explain what keeps a pod or claim waiting, and what would have to change.
+    """Explain what keeps a pod or claim waiting, and which changes would let it run.
 
-    The first line is the answer. Below it are the nodes by reason, kubectl lines to check it, and at most three
-    changes, each confirmed on the state of the cluster. Reads only. A name without a kind is a pod, or a claim if there
-    is no such pod. Without a name, every waiting pod of the namespace is listed with its first line.
+    The first line is the answer. Below it are the nodes by reason, kubectl commands to check it, and at most
+    three changes, each confirmed on a copy of the cluster's state. Only reads. A name without a kind is a pod, or a
+    claim if there is no such pod. Without a name, lists every waiting pod of the namespace with its first line.
     """
     if not what:
         _list(cluster, reports, output)

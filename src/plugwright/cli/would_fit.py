@@ -49,8 +49,8 @@ def fit(
 ) -> None:  # fmt: skip
     """Tell whether the pod or workload of a file would run now, how many of its pods, and on which nodes.
 
-    The objects need not exist in the cluster, and nothing is created. If not all pods would run, the first that
-    would wait is explained as by `why`. Exits with 1 then.
+    The objects need not exist in the cluster, and nothing is created. If a pod would wait, `fit` explains
+    the first such pod as `why` does, and exits with 1.
     """
     objects = read_objects(filename)
     found = list(workloads(objects, cluster.namespace))

@@ -20,7 +20,7 @@ REGISTRATION = ("REG-01", "DRG-01")  # the rules on which all others depend
 
 
 class Level(StrEnum):
-    """MUST: a node or its pods break. SHOULD: a problem that an operator meets sooner or later."""
+    """MUST: a violation breaks a node or its pods. SHOULD: a violation causes problems sooner or later."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"

@@ -121,8 +121,8 @@ def cdi_overrides(view: ExaminedNode) -> DoctorCheck:
         pairs = [f"{path} is hidden by {other}" for path, other in sorted(hidden.items())]
         return found(
             name,
-            f"{some(pairs, _SHOWN)}: same device names, other content",
-            "containers get what the later directory says, which may be of an earlier driver",
+            f"{some(pairs, _SHOWN)}: same device names, different content",
+            "containers get the definition of the later directory, possibly of an earlier driver",
             f"remove the file that is out of date: rm {shlex.join(sorted(hidden)[:8])}",
         )
     return healthy(name, "no spec hides another")

@@ -1,7 +1,7 @@
 """A node as the API server shows it, for `doctor NODE`: its Node object, the pod of its daemon, and its clock.
 
-The caller reads the objects into a `ClusterView`; every check is a function of it. They find what the daemon cannot
-report, among it that there is no daemon.
+The caller reads the objects into a `ClusterView`; every check is a function of it. The checks find problems that
+the daemon cannot report, such as a missing daemon.
 """
 
 import re
@@ -43,7 +43,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_cluster_checks(report: DoctorReport, view: ClusterView) -> DoctorReport:
-    """The report of the daemon's pod, with what the API server knows before it."""
+    """The report of the daemon's pod, preceded by the checks of the API server's objects."""
     return _with_checks(report, (*_api_checks(view), _clock(view, report), *report.checks))
 
 
@@ -158,14 +158,14 @@ def _moment(text: Any) -> datetime | None:
 
 
 def _allocatable(view: ClusterView) -> DoctorCheck:
-    """Whether the Node object has the devices that the kubelet was given, once they have settled."""
+    """Whether the Node's allocatable number matches the daemon's healthy devices, once both are stable."""
     name = "allocatable"
     if view.node is None or view.served is None:
-        return not_checked(name, view.problem or "the daemon cannot be asked what it serves")
+        return not_checked(name, view.problem or "the daemon did not report what it serves")
     counts: Json = _status(view.node).get("allocatable") or {}
     problems = [text for resource in view.served.resources for text in _wrong_count(resource, counts, view.now)]
     if problems:
-        why = "the scheduler counts with other devices than there are: pods stay Pending, or are refused on the node"
+        why = "the scheduler uses a wrong number of devices: pods stay Pending, or the kubelet refuses them"
         fix = f"kubectl describe node {shlex.quote(view.name)}; on the node: systemctl restart kubelet"
         return found(name, some(problems), why, fix)
     return healthy(name, f"the Node has the devices of {len(view.served.resources)} resources")
@@ -186,13 +186,13 @@ def _wrong_count(resource: ResourceReport, counts: Json, now: datetime) -> Itera
 
 
 def _clock(view: ClusterView, report: DoctorReport) -> DoctorCheck:
-    """The node's time when it had examined itself, against this machine's."""
+    """Compares the time of the node's own report with the clock of this machine."""
     name, ahead = "node-clock", (report.metadata.generated_at.astimezone(UTC) - view.now).total_seconds()
     if abs(ahead) > _SKEW:
         return found(
             name,
             f"the clock of {view.name} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's",
-            "one of them is wrong: certificates and leases fail, cordons and times of health are off",
+            "one of them is wrong: certificates and leases fail, and the times of cordons and health are wrong",
             "on both: timedatectl set-ntp true; chronyc makestep; date -u",
         )
     return healthy(name, f"agrees with this machine's within {_SKEW:.0f} s")

@@ -43,7 +43,7 @@ _PAUSE = 0.5  # seconds
 _CERTIFICATE = "pki/kubelet-client-current.pem"
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _NODE = b"system:node:"
-_GONE = "gone"  # no fault to alert of, since devices may be unplugged, but the answer to where one is
+_GONE = "gone"  # not a fault, because devices may be unplugged, but it explains a missing device
 
 
 def daemon(view: ExaminedNode) -> DoctorCheck:
@@ -94,8 +94,10 @@ def configuration(view: ExaminedNode) -> DoctorCheck:
         why = "an earlier version is served" + (", kept from before the last start" if config.restored else "")
         return found(name, f"{config.path} is refused: {config.refused.error}", why, fix)
     if config.restored:
-        why = "changes of the file are not in force"
-        return found(name, f"{config.path} could not be used at the start: its last good version is served", why, fix)
+        why = "changes of the file have no effect"
+        return found(
+            name, f"{config.path} could not be used at the start: the daemon serves its last valid version", why, fix
+        )
     if config.refused_resources:
         text = "; ".join(f"{resource}: {reason}" for resource, reason in sorted(config.refused_resources.items()))
         return found(name, f"resources are not served: {text}", "pods that request them stay Pending", fix)
@@ -176,7 +178,7 @@ def discovery(view: ExaminedNode) -> DoctorCheck:
 
 
 def calls(view: ExaminedNode) -> DoctorCheck:
-    """Calls of the kubelet that failed within the last hour, and none of their method has succeeded since."""
+    """Calls of the kubelet that failed within the last hour, without a later success of the same method."""
     name, now = "calls", datetime.now(UTC)
     failures = [
         f"{resource.name}: {method} at {failure.time:%H:%M:%S} UTC: {failure.reason}"
@@ -272,7 +274,7 @@ def expected_devices(view: ExaminedNode) -> DoctorCheck:
 
 
 def devices(view: ExaminedNode) -> DoctorCheck:
-    """Devices that have failed or vanished, apart from those that are held, cordoned or left out by plan."""
+    """Devices that have failed or vanished, except those that are held, cordoned or intentionally left out."""
     name, report = "devices", view.report
     is_checked = view.exists(view.kubelet.root / "pods")  # whether `held-devices` finds those that are gone and held
     problems = [text for resource in report.resources for text in _problems(resource, is_checked)]

@@ -82,7 +82,7 @@ class ExaminedNode:
 
     @property
     def report(self) -> NodeReport:
-        """The report of the running daemon, which is asked once: one that hangs takes its time limit each time."""
+        """The report of the running daemon, requested only once, because a hanging daemon takes the full time limit."""
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -97,7 +97,7 @@ class ExaminedNode:
 
     @cached_property
     def control_socket(self) -> Path:
-        """The daemon's. The chart keeps it in the container, which the node reaches through the process."""
+        """The daemon's control socket. The chart's is in the container; the node reaches it through the process."""
         path = self.path(self.target.control_socket)
         if self.target.in_pod or os.path.lexists(path):
             return path
@@ -210,7 +210,7 @@ class ExaminedNode:
 
 
 def _program(directory: Path) -> str:
-    """Of a directory of /proc: the daemon or the kubelet; empty for any other process."""
+    """The program of a directory of /proc: the daemon or the kubelet; empty for any other process."""
     try:
         with (directory / "cmdline").open("rb") as file:
             words = file.read(4096).split(b"\0")

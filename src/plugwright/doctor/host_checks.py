@@ -248,7 +248,7 @@ def _confined_daemon(view: ExaminedNode) -> str | None:
 
 
 def _is_registered(view: ExaminedNode) -> bool:
-    """Whether the daemon has reached the kubelet, as the policy of this node may allow."""
+    """Whether the daemon has registered with the kubelet; a node's policy may allow this."""
     try:
         return any(resource.registrations for resource in view.report.resources)
     except (OSError, ValueError, PlugwrightError):

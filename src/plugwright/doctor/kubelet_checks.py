@@ -83,7 +83,7 @@ def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
 
 
 def _other_writer(status: os.stat_result) -> tuple[str, str] | None:
-    """Who else may write to a directory of the kubelet, with the command that ends it."""
+    """Other users who may write to a directory of the kubelet, with the command that prevents it."""
     if status.st_mode & stat.S_IWOTH:
         return "every user", "chmod 0750"
     if status.st_uid not in (0, os.geteuid(), _UNMAPPED):
@@ -110,7 +110,7 @@ def _listening(view: ExaminedNode, name: str, socket: Path, why: str) -> DoctorC
     if not os.access(path, os.W_OK):
         return found(name, f"no permission to open {socket}", why, "run as root; in a pod: runAsUser: 0")
     if not sockets.is_listening(path):
-        text = f"no process listens on {socket}: the kubelet is not running, or another directory is its own"
+        text = f"no process listens on {socket}: the kubelet is not running, or uses another directory"
         return found(name, text, why, "systemctl start kubelet; journalctl -u kubelet -n 50")
     return healthy(name, f"{socket} is served")
 
@@ -178,7 +178,7 @@ def lost_plugins(view: ExaminedNode) -> DoctorCheck:
 
 
 def daemon_mounts(view: ExaminedNode) -> DoctorCheck:
-    """Whether a daemon in a container sees the node's directories: a mount keeps the directory of its time."""
+    """Whether a daemon in a container sees the node's directories: a mount keeps a directory that was replaced."""
     name, pid = "daemon-mounts", view.containerised_daemon
     view.need_node()
     if pid is None:
@@ -240,7 +240,7 @@ def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> D
 
 
 def deprecation_file(view: ExaminedNode) -> DoctorCheck:
-    """The file DEPRECATION: plugins made after upstream's sample do not register if it exists (1.19)."""
+    """The file DEPRECATION: plugins based on upstream's sample do not register if it exists (1.19)."""
     name, file = "deprecation-file", view.kubelet.device_plugins / "DEPRECATION"
     if not view.exists(file):
         return healthy(name, "there is none")

@@ -47,7 +47,7 @@ def kubelet_file(view: ExaminedNode) -> DoctorCheck:
 
 
 def manager_states(view: ExaminedNode) -> DoctorCheck:
-    """The state files with which the kubelet refuses to start if they are damaged, or of another policy."""
+    """State files that keep the kubelet from starting if they are damaged or belong to another policy."""
     name, why = "kubelet-state", "the kubelet does not start again with it: the node becomes NotReady"
     view.need_node()
     root, states = view.kubelet.root, 0

@@ -61,7 +61,7 @@ def processes(view: ExaminedNode, name: str) -> list[NodeProcess]:
 
 
 def unix_listeners(view: ExaminedNode) -> dict[int, list[str]]:
-    """By process, the paths of unix sockets on which it listens, also of removed ones; without processes of others."""
+    """The unix sockets on which each process listens, including removed ones; without processes of other users."""
     inodes: dict[str, str] = {}
     pids = [entry for entry in _entries(view) if entry.isdecimal()]
     namespaces: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _open_sockets(directory: Path) -> Iterator[str]:
 
 
 def _listening(table: str) -> Iterator[tuple[str, str]]:
-    """The inodes and paths of listening sockets in a table of the kernel's: /proc/net/unix."""
+    """The inodes and paths of listening sockets in the kernel's table /proc/net/unix."""
     for line in table.splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[3] == _ACCEPTS:

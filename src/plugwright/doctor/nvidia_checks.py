@@ -103,7 +103,7 @@ def nvidia_module(view: ExaminedNode) -> DoctorCheck:
 
 
 def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
-    """Whether the driver has every GPU on the bus, and each still responds there."""
+    """Whether the driver lists every GPU on the bus, and each GPU still responds there."""
     name, gpus = "nvidia-gpus", _gpus(view)
     if not gpus:
         return healthy(name, _NONE)
@@ -117,8 +117,8 @@ def nvidia_gpus(view: ExaminedNode) -> DoctorCheck:
     absent = [address for address in gpus if address.lower() not in known]
     if absent:
         fix = f"dmesg | grep -i -e nvrm -e xid; nvidia-smi --gpu-reset -i {absent[0]}, or reboot"
-        return found(name, f"the driver does not have {some(absent)} of {len(gpus)} GPUs on the bus", why, fix)
-    return healthy(name, f"the driver has all {len(gpus)} GPUs")
+        return found(name, f"the driver does not list {some(absent)} of {len(gpus)} GPUs on the bus", why, fix)
+    return healthy(name, f"the driver lists all {len(gpus)} GPUs")
 
 
 def _first_bytes(view: ExaminedNode, address: str) -> bytes:
@@ -168,7 +168,7 @@ def nvidia_versions(view: ExaminedNode) -> DoctorCheck:
 
 
 def _library_versions(view: ExaminedNode, directory: str) -> list[str]:
-    """The version that programs load; all that are there if no link chooses one of them."""
+    """The version that programs load, or all installed versions if no link selects one of them."""
     pattern = re.compile(rf"{re.escape(_LIBRARY)}\.(\d+\.\d+(?:\.\d+)?)")
     link = view.path(directory) / f"{_LIBRARY}.1"
     chosen = [link.readlink().name] if link.is_symlink() else []
@@ -244,7 +244,7 @@ def device_numbers(view: ExaminedNode) -> DoctorCheck:
 
 
 def _minor(node: str) -> int | None:
-    """None for nodes of UVM."""
+    """The minor number in a node's name; None for nodes of UVM."""
     name = node.rpartition("/")[2].removeprefix("nvidia")
     return int(name) if name.isdecimal() else _CONTROL_MINOR if name == "ctl" else None
 

@@ -4,7 +4,7 @@
 node can run a pod, `relaxations` lists single changes, `search` finds sufficient ones. A cure is reported only after
 the oracle has confirmed it.
 
-The modules are imported one by one: fleet commands need `world`, and not what explains a pod.
+The modules are imported one by one: fleet commands need only `world`.
 """
 
 __all__: list[str] = []

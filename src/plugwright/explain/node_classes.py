@@ -124,7 +124,7 @@ def _matches(device: SliceDevice, expression: str) -> bool | str:
 
 
 def selector_expressions(oracle: Oracle, situation: Situation, resources: list[str]) -> Iterator[str]:
-    """Of the pod's claims and their classes; `resources` are its extended resources."""
+    """The selectors of the pod's claims and their classes; `resources` are its extended resources."""
     classes = oracle.allocator.classes
     names = [oracle.backed[resource] for resource in resources if resource in oracle.backed]
     for claim in situation.claims:

@@ -117,7 +117,7 @@ def _less_capacity(oracle: Oracle, subject: _Subject, request: ApiObject, nodes:
 
 
 def _other_capacity(subject: _Subject, name: str, amount: str, published: Sequence[str]) -> Iterator[Relaxation]:
-    """Without a capacity that no device has, or with the one that was meant."""
+    """The request without a capacity that no device has, or with a similar name."""
     number, path, about = subject
     removed = Edit((*path, "capacity", "requests", name), claim=number)
     for other in get_close_matches(name, published, n=3, cutoff=0.5):
@@ -129,7 +129,7 @@ def _other_capacity(subject: _Subject, name: str, amount: str, published: Sequen
 
 
 def class_selectors(oracle: Oracle, situation: Situation, nodes: Sequence[str]) -> Iterator[Relaxation]:
-    """Without a selector of a class that fails on a device, or because of which the class has no devices at all."""
+    """Classes without a selector that fails on a device, or that excludes every device."""
     names = [oracle.backed[name] for name in PodRequest.of(dict(situation.pod)).requests if name in oracle.backed]
     for claim in situation.claims:
         requests = subrequests((claim.get("spec") or {}).get("devices") or {})

@@ -66,7 +66,7 @@ class Search:
         return [] if self.stopping else [name for verdict, names in self.verdicts() if verdict.fits for name in names]
 
     def cures(self) -> list[Cure]:
-        """Singles, and pods or devices that must change together unless one is enough; pairs if there are neither."""
+        """Single changes, and groups of pods or devices if no single one suffices; otherwise pairs."""
         found = self.singles()
         kinds = {cure.relaxations[0].kind for cure in found}
         more = [] if kinds & {*_ENDINGS} else self.several_endings()

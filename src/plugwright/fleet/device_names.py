@@ -15,7 +15,7 @@ __all__ = ["NamedDevice", "close_names", "complete_device", "devices_in_status",
 
 _DIGITS = re.compile(r"\d+")
 _LONG, _SHORTEST = 20, 8  # characters of an id that is shortened, and of its beginning
-_SEPARATORS = "-_.:/"  # after which an id goes on
+_SEPARATORS = "-_.:/"  # a shortened id ends before one of these
 
 
 class NamedDevice(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def devices_in_status(status: Mapping[str, Any], resource: str = "") -> list[Nam
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """For each id the beginning that names it: `GPU-8f3c2e4a`. Commands take it as they take the id."""
+    """A short form of each id, such as `GPU-8f3c2e4a`, which commands accept in place of the id."""
     known = set(ids)
     return {name: next(_beginnings(name, known), name) for name in known}
 

@@ -103,7 +103,7 @@ def reading_text(via: str) -> str:
 
 
 def _place(device: FleetDevice) -> tuple[object, ...]:
-    """GPU 3 is the fourth of its node, whatever its id is."""
+    """The sort key of a device: its index has precedence over its id."""
     return tuple(map(natural_order, (device.node, device.resource, device.index, device.id)))
 
 
@@ -166,7 +166,7 @@ def _published(world: World, served: set[tuple[str, str]], claims: ClaimUsers) -
 
 
 def _unknown_if_silent(device: FleetDevice, silent: set[str]) -> FleetDevice:
-    """A daemon that does not answer may offer the device by the device plugin API too, whose holders it alone knows."""
+    """A free device is unknown if its daemon is silent: only the daemon knows holders in the device plugin API."""
     return replace(device, state="unknown") if device.state == "free" and device.node in silent else device
 
 

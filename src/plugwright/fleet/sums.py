@@ -1,4 +1,4 @@
-"""Free devices and holders: sums over the devices of a fleet, and the devices that a name means."""
+"""Sums over the devices of a fleet, and the selection of devices and holders by name."""
 
 import re
 from collections.abc import Iterable, Iterator

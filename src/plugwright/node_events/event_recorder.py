@@ -1,6 +1,6 @@
 """Writes Events within a limit; counts repetitions in the existing Event object.
 
-Conditions hold the state, so an Event omitted because of the limit loses no information about the present.
+Conditions hold the state, so an Event omitted because of the limit loses no information about the current state.
 """
 
 import logging

@@ -44,7 +44,7 @@ _LATEST = 20  # events in a NodeReport
 _MOST = 5000  # events in one answer
 _ELSEWHERE = ("held", "holders-unknown")  # codes of devices whose hardware is or could be held under another name
 _PENDING = 1000  # events that wait for a disk
-_MOST_LISTS = 4  # replaced lists of devices between two looks, the latest ones
+_MOST_LISTS = 4  # replaced lists of devices between two comparisons, the latest ones
 
 
 class _ReplacedList(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ class History:
                 timer.cancel()
 
     def _keep_lists(self) -> None:
-        """Keeps the new lists of devices for the next look; what a start finds first is left to that look."""
+        """Keeps new lists of devices for the next comparison; the first one after a start needs none."""
         if self._known is None or self._daemon.cordons.unreadable:
             return
         for name, runtime in self._daemon.resources.items():
@@ -159,7 +159,7 @@ class History:
         await self._append(found)
 
     def _events_between(self, known: dict[FactKey, DeviceFacts]) -> Iterator[HistoryEvent]:
-        """Of the lists that were kept since the last look, whose facts `known` then has; holders stay as they were."""
+        """The events of the lists kept since the last comparison; updates `known`. Holders do not change."""
         lists, self._lists = self._lists, deque(maxlen=_MOST_LISTS)
         self._seen = {name: snapshot for name, snapshot in self._seen.items() if name in self._daemon.resources}
         for entry in lists:
@@ -174,7 +174,7 @@ class History:
                 known[key] = now
 
     async def _remembered(self) -> dict[FactKey, DeviceFacts]:
-        """The state after the last event of the journal; without a journal, nothing found first is news."""
+        """The state after the last event of the journal; without a journal, the first state causes no events."""
 
         def read() -> tuple[dict[FactKey, DeviceFacts], list[HistoryEvent]]:
             latest: deque[HistoryEvent] = deque(maxlen=_LATEST)
@@ -245,7 +245,7 @@ def _cordon_authors(daemon: Daemon) -> dict[FactKey, str]:
 
 
 def _facts(daemon: Daemon, held: Mapping[FactKey, set[HolderFacts]]) -> Iterator[tuple[FactKey, DeviceFacts]]:
-    """Of the resources that have a list; of others nothing is known now."""
+    """The facts of all resources with a list; those of the others are unknown."""
     authors = _cordon_authors(daemon)
     for name, runtime in daemon.resources.items():
         if (snapshot := runtime.inventory.latest.value) is not None:

@@ -1,4 +1,4 @@
-"""The events of a device's history, computed from the earlier and the present facts. Pure."""
+"""The events of a device's history, computed from the previous and the current facts. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The view of one device: its properties, health and holders, and a time line of its events."""
+"""The view of one device: its properties, health and holders, and a timeline of its events."""
 
 import json
 import time

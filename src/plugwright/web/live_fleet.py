@@ -81,7 +81,7 @@ class LiveFleet:
 
     @property
     def problems(self) -> list[str]:
-        """Why all of it could be outdated."""
+        """Why the whole view could be outdated."""
         return [*self.objects.problems, *filter(None, [self.reports.problem])]
 
     @property

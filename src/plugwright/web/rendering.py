@@ -1,4 +1,4 @@
-"""The present content of a view: complete, and in separately replaceable pieces."""
+"""The current content of a view: complete, and in separately replaceable pieces."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -46,7 +46,7 @@ class AnswersAreNotEmpty(Rule):
     id, level, facts = "ALO-02", Level.MUST, ("3.40", "3.43")
     title = "Allocate is never answered without a container"
     why = "The kubelet refuses the pod, and keeps the device marked as in use until its next clean-up."
-    fix = "Return one response, if only an empty one, or an error."
+    fix = "Return one response, even if it is empty, or an error."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -58,8 +58,8 @@ class OneResponsePerContainer(Rule):
     id, level, facts = "ALO-03", Level.MUST, ("3.41", "8.11")
     title = "Allocate is answered with one response for each container"
     why = (
-        "Kubelets use the first response only: a plugin that makes one for each device hands out the first device "
-        "alone."
+        "Kubelets use only the first response: a plugin that creates one for each device hands out only the "
+        "first device."
     )
     fix = "Loop over container_requests, and put all devices of a container into its response."
 
@@ -95,10 +95,10 @@ class RefusesUnknown(Rule):
     id, level, facts = "ALO-05", Level.SHOULD, ("2.25", "8.11")
     title = "Allocate of a device that is not listed is refused"
     why = (
-        "A device may be lost between the choice and the call. Kubelets from 1.34 on crash when they record one that "
-        "has left the list; before, the container starts without it."
+        "A device may disappear between the choice and the call. Kubelets from 1.34 on crash when they record a "
+        "device that is no longer listed; with older ones, the container starts without it."
     )
-    fix = "Look every id up in the current list, and return an error for an unknown one."
+    fix = "Look up every id in the current list, and return an error for an unknown one."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -109,8 +109,8 @@ class RefusesUnknown(Rule):
 class RefusesUnhealthy(Rule):
     id, level, facts = "ALO-06", Level.SHOULD, ("3.16",)
     title = "Allocate of an unhealthy device is refused"
-    why = "A device may fail between the choice and the call; the pod would start with a broken one."
-    fix = "Return an error for a device that is not healthy now."
+    why = "A device may fail between the choice and the call; the pod would start with a broken device."
+    fix = "Return an error for a device that is currently not healthy."
 
     async def check(self, verifier: Verifier) -> None:
         plugins = [
@@ -130,8 +130,11 @@ class RefusesUnhealthy(Rule):
 
 class HandlesRepeatedId(Rule):
     id, level, facts, note = "ALO-07", Level.SHOULD, ("3.54",), True
-    title = "A device that is asked for twice in one request is not handed out twice"
-    why = "No kubelet sends an id twice, and runc takes a node twice; other clients and runtimes do not promise either."
+    title = "A device that is requested twice in one call is not handed out twice"
+    why = (
+        "No kubelet sends an id twice, and runc accepts a repeated device node, but other clients and runtimes "
+        "guarantee neither."
+    )
     fix = "Refuse the request, or treat the ids as a set."
 
     async def check(self, verifier: Verifier) -> None:
@@ -148,10 +151,10 @@ class AllocatesAgain(Rule):
     id, level, facts, holds = "ALO-08", Level.MUST, ("3.35", "3.61", "8.11"), True
     title = "A device can be allocated again"
     why = (
-        "Plugins are never told that a device was freed, and containers of one pod share devices of its init "
-        "containers."
+        "The kubelet never reports a freed device to plugins, and containers of a pod share the devices of its "
+        "init containers."
     )
-    fix = "Keep no record of what was allocated; the kubelet does."
+    fix = "Do not record allocations; the kubelet does."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -163,8 +166,8 @@ class AllocatesAgain(Rule):
 class AnswersAreRepeatable(Rule):
     id, level, facts = "ALO-09", Level.SHOULD, ("3.49", "8.12")
     title = "The same devices get the same answer"
-    why = "The kubelet keeps the first answer for all restarts of a container; others would not match it."
-    fix = "Derive the answer from the devices alone; sort the entries of maps."
+    why = "The kubelet uses the first answer for all restarts of a container; different answers would not match it."
+    fix = "Derive the answer only from the devices; sort the entries of maps."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -175,8 +178,8 @@ class AnswersAreRepeatable(Rule):
 
 class OrderOfIdsIsFree(Rule):
     id, level, facts = "ALO-10", Level.MUST, ("3.27",)
-    title = "Devices can be asked for in any order"
-    why = "The kubelet's sets have no order: ids come in another one each time."
+    title = "Devices can be requested in any order"
+    why = "The kubelet's sets have no order: the order of the ids is different each time."
     fix = "Sort the ids if the order matters."
 
     async def check(self, verifier: Verifier) -> None:
@@ -190,7 +193,9 @@ class OrderOfIdsIsFree(Rule):
 class AnswersConcurrently(Rule):
     id, level, facts = "ALO-11", Level.MUST, ("1.36", "8.11")
     title = f"{_CONCURRENT} Allocate calls at once get the answers of single ones"
-    why = "Calls of a kubelet before and after a restart overlap; shared state mixes the containers' devices up."
+    why = (
+        "Calls of a kubelet from before and after a restart overlap; shared state would mix up the containers' devices."
+    )
     fix = "Use no variable that outlives a call."
 
     async def check(self, verifier: Verifier) -> None:
@@ -208,7 +213,7 @@ class AllocatesQuickly(Rule):
     id, level, facts = "ALO-12", Level.SHOULD, ("3.37", "8.11")
     title = "Allocate is answered quickly"
     why = "The call has no deadline, and the admission of all pods of the node waits for it."
-    fix = "Prepare devices before, or in PreStartContainer, which concerns one container only."
+    fix = "Prepare devices in advance, or in PreStartContainer, which delays only one container."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -220,10 +225,10 @@ class AllocatesAfterRestart(Rule):
     id, level, facts, alone, waits = "ALO-13", Level.MUST, ("3.49", "8.12"), True, 1
     title = "Devices can be allocated after a restart of the kubelet as before"
     why = (
-        "Pods that were refused before are admitted now, with devices that were allocated already. An id that means "
-        "another device by now gives that of a running pod away."
+        "The kubelet admits previously refused pods now, with devices that were allocated before. If an id means "
+        "another device by then, a second pod gets the device of a running pod."
     )
-    fix = "Do not tie devices to a connection or a registration, nor to their place in a list."
+    fix = "Do not tie devices to a connection or a registration, or to their position in a list."
 
     async def check(self, verifier: Verifier) -> None:
         async with newly_started(verifier) as session:
@@ -247,7 +252,7 @@ class AllocatesAfterRestart(Rule):
 class StartsContainers(Rule):
     id, level, facts = "PST-01", Level.MUST, ("3.47", "3.48")
     title = "PreStartContainer is answered if the options announce it"
-    why = "The container waits with CreateContainerConfigError, and is tried again indefinitely."
+    why = "The container waits with CreateContainerConfigError, and the kubelet retries indefinitely."
     fix = "Implement the method, or do not set pre_start_required."
 
     async def check(self, verifier: Verifier) -> None:
@@ -259,8 +264,8 @@ class StartsContainers(Rule):
 class StartsContainersAgain(Rule):
     id, level, facts = "PST-02", Level.MUST, ("3.48", "8.14")
     title = "PreStartContainer is answered for every start of a container"
-    why = "It is called before each restart too; a container that crashed once would never start again."
-    fix = "Reset the device as often as asked."
+    why = "The kubelet also calls it before each restart; a container that crashed once would never start again."
+    fix = "Reset the device at every call."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "pre_start"):

@@ -34,7 +34,7 @@ _WORD = "CDI device in an answer"
 class NodesExist(Rule):
     id, level, facts = "ANS-01", Level.MUST, ("3.55",)
     title = "Device nodes in an answer exist on the host"
-    why = "The runtime looks at the node when it creates the container, and fails: no such file."
+    why = "The runtime opens the node when it creates the container, and fails: no such file."
     fix = "Check the node in Allocate, and return an error or mark the device Unhealthy if it is missing."
 
     async def check(self, verifier: Verifier) -> None:
@@ -47,7 +47,7 @@ class NodesExist(Rule):
 class NodesAreDevices(Rule):
     id, level, facts = "ANS-02", Level.MUST, ("3.55",)
     title = "Device nodes in an answer are device nodes"
-    why = "A runtime refuses files as devices: not a device node."
+    why = "A runtime rejects files as devices: not a device node."
     fix = "Hand out files and sockets as mounts."
 
     async def check(self, verifier: Verifier) -> None:
@@ -63,8 +63,11 @@ class NodesAreDevices(Rule):
 class NodePathsAreAbsolute(Rule):
     id, level, facts = "ANS-03", Level.MUST, ("3.55",)
     title = "Paths of device nodes are absolute, on the host and in the container"
-    why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
-    fix = "Send the whole path in both fields."
+    why = (
+        "Runtimes require absolute paths: runc resolves a relative path from the container's root, and another "
+        "runtime may reject it."
+    )
+    fix = "Send absolute paths in both fields."
 
     async def check(self, verifier: Verifier) -> None:
         def relative(response: AllocateResponse) -> Iterator[str]:
@@ -77,8 +80,8 @@ class NodePathsAreAbsolute(Rule):
 class PermissionsAreLetters(Rule):
     id, level, facts = "ANS-04", Level.MUST, ("3.55",)
     title = "Permissions of a device node are letters of rwm"
-    why = "A runtime drops letters that it does not know, and creates no container for an answer without any."
-    fix = "Use rw, or rwm if the container makes nodes itself."
+    why = "A runtime drops unknown letters, and creates no container if no letter is left."
+    fix = "Use rw, or rwm if the container creates device nodes itself."
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
@@ -90,8 +93,10 @@ class PermissionsAreLetters(Rule):
 class MountsExist(Rule):
     id, level, facts = "ANS-05", Level.MUST, ("3.55", "8.12")
     title = "Host paths of mounts exist"
-    why = "The runtime fails to mount it, or makes an empty directory in its place."
-    fix = "Create the file or directory before you answer, and keep it: the answer is used again after restarts."
+    why = "The runtime fails to mount the path, or creates an empty directory in its place."
+    fix = (
+        "Create the file or directory before you answer, and keep it: the kubelet uses the answer again after restarts."
+    )
 
     async def check(self, verifier: Verifier) -> None:
         def missing(response: AllocateResponse) -> Iterator[str]:
@@ -103,8 +108,11 @@ class MountsExist(Rule):
 class MountPathsAreAbsolute(Rule):
     id, level, facts = "ANS-06", Level.MUST, ("3.55",)
     title = "Paths of mounts are absolute, on the host and in the container"
-    why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
-    fix = "Send the whole path in both fields."
+    why = (
+        "Runtimes require absolute paths: runc resolves a relative path from the container's root, and another "
+        "runtime may reject it."
+    )
+    fix = "Send absolute paths in both fields."
 
     async def check(self, verifier: Verifier) -> None:
         def relative(response: AllocateResponse) -> Iterator[str]:
@@ -117,7 +125,10 @@ class MountPathsAreAbsolute(Rule):
 class VariablesHaveNames(Rule):
     id, level, facts = "ANS-07", Level.MUST, ("3.55",)
     title = "Environment variables have names that a process can have"
-    why = "A name with = sets another variable; an empty one or a zero byte is lost, or the container is refused."
+    why = (
+        "A name with = sets another variable; with an empty name or a zero byte, the variable is lost or the "
+        "runtime rejects the container."
+    )
     fix = "Use letters, digits and underscores."
 
     async def check(self, verifier: Verifier) -> None:
@@ -134,7 +145,7 @@ class VariablesHaveNames(Rule):
 class CdiNamesAreQualified(Rule):
     id, level, facts = "ANS-08", Level.MUST, ("3.56",)
     title = "CDI devices have qualified names"
-    why = "A runtime refuses a container with a name that is not vendor/class=device."
+    why = "A runtime rejects a container if a name is not of the form vendor/class=device."
     fix = "Send the kind of the spec, an equals sign and the name of the device."
 
     async def check(self, verifier: Verifier) -> None:
@@ -167,9 +178,9 @@ class CdiNamesResolve(Rule):
 
 class CdiIsNotAlone(Rule):
     id, level, facts, until = "ANS-10", Level.MUST, ("3.56",), "1.27"
-    title = "An answer has more than CDI devices"
+    title = "An answer does not consist only of CDI devices"
     why = "Kubelets before 1.28 drop the field: the container starts without its device."
-    fix = "Send device nodes or the CDI annotations too, or say that you need 1.28."
+    fix = "Also send device nodes or the CDI annotations, or document that you require 1.28."
 
     async def check(self, verifier: Verifier) -> None:
         def alone(response: AllocateResponse) -> Iterator[str]:
@@ -182,8 +193,8 @@ class CdiIsNotAlone(Rule):
 
 class PathsDoNotConflict(Rule):
     id, level, facts = "ANS-11", Level.MUST, ("3.54",)
-    title = "No two nodes or mounts of an answer have the same path in the container, with several devices either"
-    why = "The kubelet keeps one of them, and the container misses the other."
+    title = "No two nodes or mounts of an answer have the same path in the container, even with several devices"
+    why = "The kubelet keeps only one of them, and the container lacks the other."
     fix = "Give each its own container path; number the paths if a container gets several devices."
 
     async def check(self, verifier: Verifier) -> None:
@@ -207,7 +218,7 @@ class PathsDoNotConflict(Rule):
 class AnnotationsHaveNames(Rule):
     id, level, facts = "ANS-12", Level.SHOULD, ("3.55",)
     title = "Annotations have the names of Kubernetes annotations"
-    why = "They go to the container runtime and its plugins, which read them by these rules."
+    why = "The kubelet passes them to the container runtime and its plugins, which apply these rules."
     fix = "Use a domain, a slash and a name of at most 63 characters."
 
     async def check(self, verifier: Verifier) -> None:
@@ -221,8 +232,8 @@ class AnnotationsHaveNames(Rule):
 class CdiAnnotationsResolve(Rule):
     id, level, facts = "ANS-14", Level.MUST, ("3.55",)
     title = f"CDI devices in {CDI_ANNOTATION} annotations have qualified names, and are in a spec on the host"
-    why = "containerd and CRI-O take such annotations for CDI devices: without the spec the container is not created."
-    fix = "Write the spec before you list the device; leave the annotation out if there is none."
+    why = "containerd and CRI-O treat such annotations as CDI devices: without the spec, the container is not created."
+    fix = "Write the spec before you list the device; omit the annotation if there is no spec."
 
     async def check(self, verifier: Verifier) -> None:
         def unknown(response: AllocateResponse) -> Iterator[str]:
@@ -240,7 +251,7 @@ class CdiAnnotationsResolve(Rule):
 class CdiSpecsWork(Rule):
     id, level, facts, since = "ANS-15", Level.MUST, ("3.56",), "1.28"
     title = "Runtimes accept the specs of CDI devices in answers: valid, each name in one file, nodes and mounts there"
-    why = "A runtime leaves out files that are invalid or define a device again: unresolvable CDI devices."
+    why = "A runtime ignores files that are invalid or define a device again: unresolvable CDI devices."
     fix = (
         "Write one file under one name, which the next start of the program replaces; the Go library of CDI checks it."
     )
@@ -263,7 +274,7 @@ class CdiSpecsWork(Rule):
 class AnswerFits(Rule):
     id, level, facts = "ANS-13", Level.MUST, ("8.17",)
     title = "An answer for all devices is smaller than 4 MiB"
-    why = "The kubelet refuses a larger message, and the pod permanently."
+    why = "The kubelet rejects a larger message, and refuses the pod permanently."
     fix = "Mount a directory instead of many files."
 
     async def check(self, verifier: Verifier) -> None:

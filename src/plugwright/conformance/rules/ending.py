@@ -49,8 +49,8 @@ class EndsOnSigterm(Rule):
 class ExitsWithZero(Rule):
     id, level, facts, alone, observation = "END-02", Level.SHOULD, (), True, "program life"
     title = "The exit status after SIGTERM is 0"
-    why = "Any other is shown as an error of the pod, and raises an alarm at each upgrade."
-    fix = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
+    why = "Any other status is shown as an error of the pod, and raises an alarm at each upgrade."
+    fix = "Return normally after SIGTERM. A program that the signal itself ends is accepted."
 
     async def check(self, verifier: Verifier) -> None:
         life = await _ended(verifier)
@@ -60,8 +60,8 @@ class ExitsWithZero(Rule):
 class RemovesSocket(Rule):
     id, level, facts, alone, observation = "END-03", Level.SHOULD, ("8.21",), True, "program life"
     title = "A program that ends removes its socket"
-    why = "Leftover sockets are dialled in vain, and fill the directory over the years."
-    fix = "Unlink the socket when the server stops, if it is still yours."
+    why = "The kubelet tries to connect to leftover sockets, and they fill the directory over the years."
+    fix = "Unlink the socket when the server stops, if your process still owns it."
 
     async def check(self, verifier: Verifier) -> None:
         left = (await _ended(verifier)).sockets_left
@@ -72,7 +72,7 @@ class LeavesNoProcess(Rule):
     id, level, facts, alone, observation = "END-04", Level.SHOULD, (), True, "program life"
     title = "A program that ends leaves no process behind"
     why = "Outside of a container they hold devices and files that the next instance needs."
-    fix = "End and wait for your children."
+    fix = "Stop your child processes and wait for them."
 
     async def check(self, verifier: Verifier) -> None:
         left = (await _ended(verifier)).processes_left
@@ -82,9 +82,7 @@ class LeavesNoProcess(Rule):
 class StartsAfterKill(Rule):
     id, level, facts, alone = "END-05", Level.MUST, ("1.15", "1.16"), True
     title = "A program that was killed can be started again"
-    why = (
-        "Its socket is still there, and is not removed while the kubelet runs: address already in use, at every start."
-    )
+    why = "Its socket still exists, and is not removed while the kubelet runs: address already in use, at every start."
     fix = "Use a new name for each start, or remove a socket on which no process listens."
 
     async def check(self, verifier: Verifier) -> None:
@@ -104,10 +102,11 @@ class LeavesOthersAlone(Rule):
     id, level, facts, alone, observation = "END-06", Level.MUST, ("1.32", "8.7"), True, "program life"
     title = "Sockets and files of others in the directory are left alone"
     why = (
-        "Other plugins live in the same directory. Without its socket one that registers is refused after ten seconds; "
-        "one that is connected stays so, and registers again where it watches its socket."
+        "Other plugins use the same directory. If the socket of a registering plugin is removed, the kubelet "
+        "refuses the plugin after ten seconds; a connected plugin stays connected, and registers again if it "
+        "watches its socket."
     )
-    fix = "Remove only files that you have made."
+    fix = "Remove only files that your program has created."
 
     async def check(self, verifier: Verifier) -> None:
         gone = (await verifier.remembered(program_life)).foreign_gone
@@ -118,11 +117,11 @@ class LeavesSuccessorAlone(Rule):
     id, level, facts, alone, note = "END-07", Level.MUST, ("1.32", "1.35", "2.22", "8.10"), True, True
     title = "An instance that ends leaves its successor's socket alone"
     why = (
-        "In a rolling update with maxSurge the old instance ends after the new one has registered (without maxSurge it "
-        "ends before). Kubelets up to 1.36 cut the new one off then, later ones have refused its socket, and none can "
-        "dial it when it registers again."
+        "In a rolling update with maxSurge the old instance ends after the new one has registered (without "
+        "maxSurge it ends before). Kubelets up to 1.36 then disconnect the new one, later ones have refused its "
+        "socket, and no kubelet can connect to it when it registers again."
     )
-    fix = "Use a separate socket name for each process, and unlink only the file that you have made."
+    fix = "Use a separate socket name for each process, and unlink only the file that your process has created."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:
@@ -155,8 +154,8 @@ async def _expect_served(verifier: Verifier, session: Session) -> None:
 
 class ComesBackAfterUpgrade(Rule):
     id, level, facts, alone, observation = "END-08", Level.MUST, ("2.23", "3.74"), True, "program life"
-    title = "After SIGTERM and a new start the resource is back"
-    why = "That is what every upgrade does; the kubelet itself is not restarted."
+    title = "After SIGTERM and a new start, the resource is registered again"
+    why = "Every upgrade does this; the kubelet itself is not restarted."
     fix = "Register at every start, whether a kubelet knew an earlier instance or not."
 
     async def check(self, verifier: Verifier) -> None:
@@ -166,8 +165,11 @@ class ComesBackAfterUpgrade(Rule):
 
 class EndsWithoutKubelet(Rule):
     id, level, facts, alone = "END-09", Level.MUST, ("8.21",), True
-    title = "SIGTERM ends the program also while there is no kubelet"
-    why = "A node is drained in any order; a program that waits for a kubelet must still end."
+    title = "SIGTERM ends the program even while there is no kubelet"
+    why = (
+        "The order in which the programs of a node end is not defined; a program that waits for a kubelet must "
+        "still end."
+    )
     fix = "Wait for the signal and for the kubelet at the same time."
 
     async def check(self, verifier: Verifier) -> None:
@@ -183,11 +185,12 @@ class LeavesWhatPodsUse(Rule):
     id, level, facts, alone, observation = "END-10", Level.MUST, ("3.49", "8.12"), True, "program life"
     title = "Files, sockets and CDI specs of answers outlive the program's end and its next start"
     why = (
-        "Pods run on while the plugin is upgraded. The kubelet starts their containers again with the stored answer, "
-        "without asking: a missing path keeps them from starting."
+        "Pods continue to run while the plugin is upgraded. The kubelet restarts their containers with the "
+        "stored answer, without calling the plugin: a missing path prevents them from starting."
     )
     fix = (
-        "Remove nothing at SIGTERM or at the start that an answer to Allocate has named; use names that stay the same."
+        "At SIGTERM and at the start, remove nothing that an answer to Allocate has named; use names that stay "
+        "the same."
     )
 
     async def check(self, verifier: Verifier) -> None:
@@ -199,10 +202,10 @@ class KeepsListAtEnd(Rule):
     id, level, facts, alone, observation = "END-11", Level.MUST, ("2.25", "8.9"), True, "program life"
     title = "A program that ends drops no device from its list"
     why = (
-        "The kubelet keeps the devices of a plugin that is away for five minutes. Devices that are dropped are gone at "
-        "once, and kubelets from 1.34 on crash over one that a pod holds."
+        "The kubelet keeps the devices of a disconnected plugin for five minutes. Devices that are dropped from "
+        "the list are removed immediately, and kubelets from 1.34 on crash if a pod holds one of them."
     )
-    fix = "Send no list after SIGTERM: end the stream."
+    fix = "Send no list after SIGTERM; end the stream."
 
     async def check(self, verifier: Verifier) -> None:
         dropped = (await verifier.remembered(program_life)).dropped

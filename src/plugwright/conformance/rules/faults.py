@@ -44,8 +44,8 @@ async def _raw(verifier: Verifier, plugin: RegisteredPlugin, method: str, messag
 class SurvivesMalformed(Rule):
     id, level, facts = "FLT-01", Level.MUST, ()
     title = "A malformed message is refused and does no harm"
-    why = "Any process that may write to the socket could end the plugin, and the node would have no devices."
-    fix = "Let the gRPC library decode, and do not end the process on its errors."
+    why = "Otherwise any process that can write to the socket could end the plugin, and the node would have no devices."
+    fix = "Let the gRPC library decode, and do not exit on its errors."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -58,7 +58,7 @@ class SurvivesMalformed(Rule):
 class IgnoresUnknownFields(Rule):
     id, level, facts = "FLT-02", Level.MUST, ()
     title = "Fields of later versions are ignored"
-    why = "A newer kubelet may send them; who refuses them must be upgraded together with every node."
+    why = "A newer kubelet may send them; a plugin that rejects them must be upgraded together with every node."
     fix = "Use a protobuf library with its usual rules."
 
     async def check(self, verifier: Verifier) -> None:
@@ -72,7 +72,7 @@ class IgnoresUnknownFields(Rule):
 class RefusesUnknownMethod(Rule):
     id, level, facts = "FLT-03", Level.MUST, ("8.20",)
     title = "A method that does not exist is answered with an error"
-    why = "A newer kubelet may ask for one and must learn that there is none."
+    why = "A newer kubelet may call it and must learn that it does not exist."
     fix = "Leave it to the gRPC library, which answers UNIMPLEMENTED."
 
     async def check(self, verifier: Verifier) -> None:
@@ -85,8 +85,8 @@ class RefusesUnknownMethod(Rule):
 class SurvivesLargeRequest(Rule):
     id, level, facts = "FLT-04", Level.MUST, ("8.17",)
     title = "A request of 5 MiB is answered or refused"
-    why = "The kubelet does not limit its requests: many devices make a large one."
-    fix = "Raise the limit of received messages, and do not end the process beyond it."
+    why = "The kubelet does not limit the size of its requests, and many devices make a large one."
+    fix = "Raise the limit for received messages, and do not exit if it is exceeded."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -116,7 +116,7 @@ class SurvivesGarbage(Rule):
     id, level, facts = "FLT-06", Level.MUST, ()
     title = "Bytes that are not HTTP/2 end their own connection only"
     why = "Probes and other processes connect occasionally."
-    fix = "Leave connections to the gRPC library; close one that fails, not the server."
+    fix = "Leave connections to the gRPC library; if one fails, close only that connection and not the server."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -128,7 +128,7 @@ class SurvivesGarbage(Rule):
 class SurvivesHostileFrames(Rule):
     id, level, facts = "FLT-07", Level.MUST, ()
     title = "Frames that break HTTP/2 end their own connection only"
-    why = "A client of another gRPC library, or one that was cut off, sends half a frame."
+    why = "A client with another gRPC library, or one that was interrupted, may send an incomplete frame."
     fix = "Use a maintained gRPC library, and update it."
 
     async def check(self, verifier: Verifier) -> None:
@@ -141,8 +141,8 @@ class SurvivesHostileFrames(Rule):
 class ServesBesideSilentConnections(Rule):
     id, level, facts = "FLT-08", Level.MUST, ()
     title = f"{_SILENT_CONNECTIONS} connections that stay silent do not keep others out"
-    why = "Killed kubelets and probes leave connections behind that never say a word."
-    fix = "Serve each connection separately; waiting ones use up a small pool of threads."
+    why = "Killed kubelets and probes leave connections behind that never send anything."
+    fix = "Serve each connection separately; otherwise waiting connections use up a small pool of threads."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
@@ -154,8 +154,8 @@ class ServesBesideSilentConnections(Rule):
 
 class ServesBesideSlowReader(Rule):
     id, level, facts = "FLT-09", Level.MUST, ()
-    title = "A client that does not read its list does not keep others from theirs"
-    why = "A kubelet that hangs must not stop the next one from seeing the devices."
+    title = "A client that does not read its list does not block other clients"
+    why = "A hanging kubelet must not prevent the next one from seeing the devices."
     fix = "Do not hold a lock while you send."
 
     async def check(self, verifier: Verifier) -> None:
@@ -171,7 +171,10 @@ class ServesBesideSlowReader(Rule):
 class ServesAfterCancelledStreams(Rule):
     id, level, facts = "FLT-10", Level.MUST, ("2.15",)
     title = f"The plugin serves after {_CANCELLED_STREAMS} streams that were opened and cancelled"
-    why = "Each restart of a kubelet cancels a stream; if it holds a thread or a slot, none is left after a while."
+    why = (
+        "Each restart of a kubelet cancels a stream; if each stream holds a thread or a slot, none is left after "
+        "some time."
+    )
     fix = "Return from ListAndWatch when its context is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
@@ -188,7 +191,7 @@ class SurvivesCutAllocate(Rule):
     id, level, facts = "FLT-11", Level.MUST, ("3.39",)
     title = "A kubelet that is killed during Allocate can allocate the device later"
     why = "The next kubelet admits the pod again with the same devices."
-    fix = "Do not mark a device as taken in Allocate; free what you hold when the call is cancelled."
+    fix = "Do not mark a device as taken in Allocate; release everything you hold when the call is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -202,7 +205,7 @@ class SurvivesCutPreference(Rule):
     id, level, facts = "FLT-12", Level.MUST, ("3.30",)
     title = "A kubelet that is killed during GetPreferredAllocation does no harm"
     why = "The next kubelet asks again."
-    fix = "Keep no lock over the call; end the search when the context is cancelled."
+    fix = "Do not hold a lock during the call; end the search when the context is cancelled."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):
@@ -218,8 +221,8 @@ class SurvivesCutPreference(Rule):
 class SurvivesCutRegister(Rule):
     id, level, facts, alone = "FLT-13", Level.MUST, ("1.31", "8.3"), True
     title = "A kubelet that is killed during Register is followed by another registration"
-    why = "A kubelet that crashes at its start does so at this moment; its successor must hear from the plugin."
-    fix = "Take a broken Register call for a refused one: try again, or exit with an error."
+    why = "A kubelet that crashes while it starts does so at this point; its successor needs a registration."
+    fix = "Treat a broken Register call like a refused one: try again, or exit with an error."
 
     async def check(self, verifier: Verifier) -> None:
         async with verifier.fresh() as session:

@@ -42,7 +42,7 @@ async def restart_growth(verifier: Verifier) -> Usage:
     grown = await _grown(session, restarts)
     if grown.memory < restarts * _MEMORY:
         return grown
-    # A heap with a garbage collector grows before it reaches its limit: a leak goes on.
+    # A heap with a garbage collector grows before it reaches its limit: a leak continues.
     again = await _grown(session, restarts)
     return replace(grown, memory=min(grown.memory, again.memory))
 
@@ -74,7 +74,7 @@ def _restarts(verifier: Verifier) -> int:
 class KeepsDescriptors(Rule):
     id, level, facts, observation, waits = "RES-01", Level.MUST, ("1.38",), "restarts", _RESTARTS
     title = "Restarts of the kubelet leave no descriptor open"
-    why = "After some hundred restarts the program can open no file any more."
+    why = "After some hundred restarts the program can no longer open any file."
     fix = "Stop the old server and close the old connection at each registration."
 
     async def check(self, verifier: Verifier) -> None:
@@ -86,7 +86,7 @@ class KeepsDescriptors(Rule):
 class KeepsThreads(Rule):
     id, level, facts, observation, waits = "RES-02", Level.MUST, (), "restarts", _RESTARTS
     title = "Restarts of the kubelet leave no thread behind"
-    why = "Each one holds memory, and in the end none can be started any more."
+    why = "Each thread holds memory, and finally the program can start no thread any more."
     fix = "End a stream's thread when its context ends."
 
     async def check(self, verifier: Verifier) -> None:
@@ -99,7 +99,7 @@ class KeepsMemory(Rule):
     id, level, facts, observation, waits = "RES-03", Level.SHOULD, (), "restarts", _RESTARTS
     title = "Restarts of the kubelet do not fill the memory"
     why = "The pod is killed at its memory limit, with all its devices."
-    fix = "Drop the state of the last registration; look for lists that only grow."
+    fix = "Drop the state of the previous registration; look for lists that only grow."
 
     async def check(self, verifier: Verifier) -> None:
         restarts = _restarts(verifier)
@@ -110,7 +110,7 @@ class KeepsMemory(Rule):
 
 class IsQuietWhenIdle(Rule):
     id, level, facts, observation = "RES-04", Level.SHOULD, (), "idleness"
-    title = "An idle plugin does not wake up all the time"
+    title = "An idle plugin does not wake up constantly"
     why = "It runs on every node, for months, beside work that needs the cores."
     fix = "Wait for events; if you must poll, poll every few seconds."
 
@@ -135,7 +135,7 @@ class CostsNothingWhenIdle(Rule):
 class EnduresStreams(Rule):
     id, level, facts, thorough = "RES-06", Level.MUST, ("2.22",), True
     title = f"{_LISTS} streams, opened and ended, leave nothing behind"
-    why = "Monitoring agents and debuggers open streams too; each must end without a trace."
+    why = "Monitoring agents and debuggers open streams too; nothing of a stream may remain after its end."
     fix = "Remove a stream from your list of streams when it ends."
 
     async def check(self, verifier: Verifier) -> None:
@@ -196,8 +196,8 @@ async def _serve(verifier: Verifier, plugin: RegisteredPlugin, client: DevicePlu
 class CallsLeaveNoDescriptor(Rule):
     id, level, facts, observation = "RES-07", Level.MUST, ("8.11",), "calls"
     title = "Allocate leaves no descriptor open"
-    why = "After some thousand pods the program can open no file any more, and its next start is a crash."
-    fix = "Close what you open in the call, also when the call fails."
+    why = "After some thousand pods the program can no longer open any file, and then crashes at its next start."
+    fix = "Close everything you open in the call, even if the call fails."
 
     async def check(self, verifier: Verifier) -> None:
         grown = await verifier.remembered(call_growth)
@@ -208,8 +208,8 @@ class CallsLeaveNoDescriptor(Rule):
 class CallsLeaveNoThread(Rule):
     id, level, facts, observation = "RES-08", Level.MUST, ("8.11",), "calls"
     title = "Allocate leaves no thread behind"
-    why = "Each one holds memory, and in the end none can be started any more."
-    fix = "End what you start for a call when the call ends."
+    why = "Each thread holds memory, and finally the program can start no thread any more."
+    fix = "End everything that you start for a call when the call ends."
 
     async def check(self, verifier: Verifier) -> None:
         grown = await verifier.remembered(call_growth)

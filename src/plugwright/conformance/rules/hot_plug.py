@@ -21,7 +21,7 @@ _OTHERS = 4  # the first devices, of which one fails
 
 
 async def _chosen(verifier: Verifier, place: int = -1) -> tuple[Session, RegisteredPlugin, str]:
-    """The device that is made to fail: the last healthy one, or that at another place."""
+    """The device that is made to fail: the last healthy one, or the one at another position."""
     if not verifier.options.fail or not verifier.options.recover:
         raise RuleNotApplicable("needs --fail-command and --recover-command")
     session = await verifier.running()
@@ -73,7 +73,7 @@ def _health(session: Session, resource: str, device_id: str) -> str:
 class ReportsFailure(Rule):
     id, level, facts, observation = "HOT-01", Level.MUST, ("2.10", "7.7"), "health"
     title = "A device that fails is listed as Unhealthy"
-    why = "The kubelet keeps allocating it, and each pod that gets it fails."
+    why = "Otherwise the kubelet continues to allocate it, and each pod that gets it fails."
     fix = "Watch the device, and send a new list when its health changes."
 
     async def check(self, verifier: Verifier) -> None:
@@ -122,8 +122,8 @@ class FailsAlone(Rule):
     id, level, facts, observation = "HOT-04", Level.MUST, ("2.10",), "health"
     title = "Other devices stay as they are when one fails"
     why = (
-        "One lost device must not refuse every pod of the node. If ids are places among the healthy devices, pods get "
-        "devices that others hold."
+        "One lost device must not cause every pod of the node to be refused. If ids are positions among the "
+        "healthy devices, pods get devices that other pods hold."
     )
     fix = "Store the health of each device separately, by its id."
 
@@ -156,8 +156,8 @@ def _expect_nodes(plugin: RegisteredPlugin, latest: Sequence[ListedDevice]) -> N
 class RefusesFailed(Rule):
     id, level, facts, observation = "HOT-05", Level.SHOULD, ("3.16",), "health"
     title = "Allocate of a device that has failed is refused"
-    why = "The kubelet may have chosen it a moment before."
-    fix = "Look at the current health in Allocate."
+    why = "The kubelet may have chosen it just before the failure."
+    fix = "Check the current health in Allocate."
 
     async def check(self, verifier: Verifier) -> None:
         async with _failed(verifier) as (_, plugin, device_id):
@@ -168,8 +168,8 @@ class RefusesFailed(Rule):
 class UpdatesEveryStream(Rule):
     id, level, facts, observation = "HOT-06", Level.MUST, ("2.22",), "health"
     title = "A change reaches every open stream"
-    why = "Streams that read one channel take updates from each other, and the kubelet's may get none."
-    fix = "Publish the latest list, and let each stream compare it with its last sent one."
+    why = "Streams that read one channel take updates from each other, and the kubelet's stream may get none."
+    fix = "Publish the latest list, and let each stream compare it with the list that it last sent."
 
     async def check(self, verifier: Verifier) -> None:
         _, plugin, device_id = await _chosen(verifier)
@@ -184,8 +184,8 @@ class UpdatesEveryStream(Rule):
 class KeepsUpdateFromDeadStream(Rule):
     id, level, facts, observation = "HOT-07", Level.MUST, ("2.15",), "health"
     title = "A change reaches the kubelet after it was restarted"
-    why = "A dead stream that takes the one update leaves the kubelet with an old list until the next change."
-    fix = "End the streams of the last registration, and share no channel with them."
+    why = "A dead stream that consumes the only update leaves the kubelet with an old list until the next change."
+    fix = "End the streams of the previous registration, and share no channel with them."
 
     async def check(self, verifier: Verifier) -> None:
         session, _, _ = await _chosen(verifier)
@@ -197,9 +197,9 @@ class KeepsUpdateFromDeadStream(Rule):
 
 class ReportsFailureWhileAway(Rule):
     id, level, facts, observation = "HOT-08", Level.MUST, ("2.5",), "health"
-    title = "What failed while there was no kubelet is in the next list"
-    why = "The first list after a start is the whole truth for the kubelet."
-    fix = "Watch devices whether a kubelet is connected or not."
+    title = "The next list contains failures that occurred while there was no kubelet"
+    why = "The kubelet takes the first list after a start as the complete state."
+    fix = "Watch devices whether or not a kubelet is connected."
 
     async def check(self, verifier: Verifier) -> None:
         session, plugin, device_id = await _chosen(verifier)
@@ -219,7 +219,7 @@ class ListsChangesOnce(Rule):
     id, level, facts, observation = "HOT-09", Level.MUST, ("2.5", "2.8"), "health"
     title = "A list after a change has each device once"
     why = "A device that is listed twice, with two healths, is counted as healthy and as unhealthy."
-    fix = "Change the device in your list, and send the list; do not append what has changed."
+    fix = "Change the device in your list and send the complete list; do not append changed devices."
 
     async def check(self, verifier: Verifier) -> None:
         async with _failed(verifier) as (session, plugin, _):
@@ -232,7 +232,7 @@ class ListsChangesOnce(Rule):
 class ReportsNextFailure(Rule):
     id, level, facts, observation = "HOT-10", Level.MUST, ("2.5", "2.10"), "health"
     title = "A device that fails again is listed as Unhealthy again"
-    why = "A device that fails once often fails again, and each pod that gets it then fails."
+    why = "A device that has failed once often fails again, and then each pod that gets it fails."
     fix = "Watch the device for as long as the program runs, not until its first failure."
 
     async def check(self, verifier: Verifier) -> None:

@@ -24,9 +24,9 @@ _REPEATS = 4  # lists of a resource without changes or requests
 
 class SendsFirstList(Rule):
     id, level, facts = "LST-01", Level.MUST, ("2.12", "8.5")
-    title = "ListAndWatch sends a list at once"
+    title = "ListAndWatch sends a list immediately"
     why = "A resource without a list does not appear on the node at all."
-    fix = "Send the current list, an empty one too, as soon as the stream is open."
+    fix = "Send the current list, even an empty one, as soon as the stream is open."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.started()
@@ -40,7 +40,7 @@ class SendsFirstList(Rule):
 class ListFits(Rule):
     id, level, facts = "LST-02", Level.MUST, ("2.16", "8.17")
     title = "The list is smaller than 4 MiB"
-    why = "The kubelet cuts the stream on a larger message, and the resource stays at 0."
+    why = "The kubelet ends the stream if a message is larger, and the resource stays at 0."
     fix = "Use shorter ids, or offer fewer devices for one resource."
 
     async def check(self, verifier: Verifier) -> None:
@@ -53,8 +53,8 @@ class ListFits(Rule):
 class IdsAreNotEmpty(Rule):
     id, level, facts = "LST-03", Level.MUST, ("2.9", "8.15")
     title = "Every device has an id"
-    why = "The kubelet takes an empty id for a device and allocates it."
-    fix = "Leave out what has no identity."
+    why = "The kubelet treats an empty id as a device and allocates it."
+    fix = "Omit devices without an identity."
 
     async def check(self, verifier: Verifier) -> None:
         await check_devices(verifier, lambda device: "" if device.id else "an empty id", "no empty id")
@@ -63,8 +63,11 @@ class IdsAreNotEmpty(Rule):
 class IdsAreUnique(Rule):
     id, level, facts = "LST-04", Level.MUST, ("2.8", "8.15")
     title = "Every id is listed once"
-    why = "A repeated id counts once, so a device is missing; with two healths it is counted twice."
-    fix = "Derive ids from what tells the devices apart, such as a serial number or an address."
+    why = (
+        "The kubelet counts a repeated id once, so a device is missing; an id that is both Healthy and Unhealthy "
+        "is counted twice."
+    )
+    fix = "Derive ids from a property that distinguishes the devices, such as a serial number or an address."
 
     async def check(self, verifier: Verifier) -> None:
         for event in (await verifier.started()).lists():
@@ -76,7 +79,9 @@ class IdsAreUnique(Rule):
 class IdsAreShort(Rule):
     id, level, facts = "LST-05", Level.SHOULD, ("2.7", "8.15")
     title = f"Ids have at most {DEVICE_ID_LIMIT} characters"
-    why = "The API says so, and tools that label or report devices rely on it; the kubelet does not check it."
+    why = (
+        "The API defines this limit, and tools that label or report devices rely on it; the kubelet does not check it."
+    )
     fix = "Shorten them, with a hash if they must stay unique."
 
     async def check(self, verifier: Verifier) -> None:
@@ -89,7 +94,7 @@ class IdsAreShort(Rule):
 class HealthIsKnown(Rule):
     id, level, facts = "LST-06", Level.MUST, ("2.6",)
     title = "Health is Healthy or Unhealthy"
-    why = "Anything but the exact word Healthy is unhealthy: a device with `healthy` is never allocated."
+    why = "Every value except the exact word Healthy is unhealthy: a device with `healthy` is never allocated."
     fix = "Use the constants of the API."
 
     async def check(self, verifier: Verifier) -> None:
@@ -106,7 +111,7 @@ class NumaNodesExist(Rule):
         "sysfs writes -1 for no node. Sent as it is, or as 255, no node suits the device: the topology policies "
         "restricted and single-numa-node refuse every pod that asks for it. The kubelet's masks have 64 nodes."
     )
-    fix = "Leave the topology out if the node is not known."
+    fix = "Omit the topology if the NUMA node is not known."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -119,7 +124,7 @@ class TopologyHasNodes(Rule):
     id, level, facts = "LST-08", Level.SHOULD, ("6.11", "8.16")
     title = "A topology has at least one NUMA node"
     why = "A device with an empty topology is missing from the pod-resources API's GetAllocatableResources."
-    fix = "Leave the topology field out if there is none."
+    fix = "Omit the topology field if there is no NUMA node."
 
     async def check(self, verifier: Verifier) -> None:
         def problem(device: ListedDevice) -> str:
@@ -131,7 +136,10 @@ class TopologyHasNodes(Rule):
 class StreamStaysOpen(Rule):
     id, level, facts = "LST-09", Level.MUST, ("2.15", "2.21")
     title = "ListAndWatch stays open after the list"
-    why = "Its end is the end of the plugin for the kubelet: all devices turn unhealthy, and it does not call again."
+    why = (
+        "For the kubelet, the end of the stream is the end of the plugin: all devices become unhealthy, and it "
+        "does not call again."
+    )
     fix = "Return from ListAndWatch only when the stream is cancelled or the program ends."
 
     async def check(self, verifier: Verifier) -> None:
@@ -146,7 +154,7 @@ class StreamStaysOpen(Rule):
 class ServesSeveralStreams(Rule):
     id, level, facts = "LST-10", Level.MUST, ("2.22",)
     title = f"{_STREAMS} streams at once each get the list"
-    why = "A kubelet that was restarted opens its stream while the old one may still be there."
+    why = "A restarted kubelet opens its stream while the old one may still exist."
     fix = "Give each call its own state, and send the latest list to each."
 
     async def check(self, verifier: Verifier) -> None:
@@ -158,10 +166,10 @@ class ServesSeveralStreams(Rule):
 
 class ServesAfterDeadStream(Rule):
     id, level, facts = "LST-11", Level.MUST, ("2.15",)
-    title = "A stream whose connection was cut does not keep the next from its list"
+    title = "A disconnected stream does not prevent the next one from getting the list"
     why = (
-        "Killed kubelets leave such streams behind; if they hold a lock or take the update, the next one waits "
-        "indefinitely."
+        "Killed kubelets leave such streams behind; if one of them holds a lock or consumes the update, the next "
+        "stream waits indefinitely."
     )
     fix = "End a stream when its context ends, and share no channel between streams."
 
@@ -176,10 +184,12 @@ class ListStaysSame(Rule):
     waits, observation = 1, "first restart"
     title = "The list is the same after a restart of the kubelet: the devices, their health and their NUMA nodes"
     why = (
-        "Each list is complete: devices that it omits are removed, and pods that hold them lose them. "
-        "Without its NUMA nodes a device is given to pods on another one."
+        "Each list is complete: the kubelet removes omitted devices, and pods that hold them lose them. A device "
+        "without its NUMA nodes is given to pods on another NUMA node."
     )
-    fix = "Send the same list on every stream, with the health that each device has, however many streams there were."
+    fix = (
+        "Send the same list on every stream, with the current health of each device, however many streams came before."
+    )
 
     async def check(self, verifier: Verifier) -> None:
         seen = await verifier.remembered(first_restart)
@@ -198,9 +208,9 @@ class ListStaysSame(Rule):
 
 class ListIsNotRepeated(Rule):
     id, level, facts, observation = "LST-13", Level.SHOULD, ("2.14",), "idleness"
-    title = "A list that has not changed is not sent again and again"
-    why = "The kubelet writes its checkpoint to the disk for every list."
-    fix = "Send a list when it differs from the last one."
+    title = "An unchanged list is not sent repeatedly"
+    why = "The kubelet writes its checkpoint to disk for every list."
+    fix = "Send a list only if it differs from the previous one."
 
     async def check(self, verifier: Verifier) -> None:
         idle = await verifier.remembered(idleness)
@@ -211,8 +221,8 @@ class ListIsNotRepeated(Rule):
 class IdsSurviveProgram(Rule):
     id, level, facts, alone, observation = "LST-14", Level.MUST, ("8.15",), True, "program life"
     title = "Devices have the same ids after a restart of the program"
-    why = "The kubelet knows from its checkpoint which pod holds which id; with new ids two pods get one device."
-    fix = "Derive ids from the hardware, never from a counter, the time or chance."
+    why = "The kubelet knows from its checkpoint which pod holds which id; with new ids, two pods get one device."
+    fix = "Derive ids from the hardware, never from a counter, the time or random numbers."
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)

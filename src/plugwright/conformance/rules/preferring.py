@@ -50,8 +50,8 @@ class AnswersPreference(Rule):
 
 class PreferenceHasSize(Rule):
     id, level, facts = "PRF-02", Level.MUST, ("3.29", "8.13")
-    title = "A preference has as many devices as asked for"
-    why = "The kubelet fills up with arbitrary devices, or cuts arbitrary ones off: the choice is lost."
+    title = "A preference has the requested number of devices"
+    why = "The kubelet adds or removes arbitrary devices: the choice is lost."
     fix = "Return allocation_size ids."
 
     async def check(self, verifier: Verifier) -> None:
@@ -64,8 +64,8 @@ class PreferenceHasSize(Rule):
 class PreferenceIsAvailable(Rule):
     id, level, facts = "PRF-03", Level.MUST, ("3.29", "8.13")
     title = "A preference names devices that are available"
-    why = "The kubelet drops others silently and chooses in their place."
-    fix = "Choose among available_deviceIDs alone; the others are in use."
+    why = "The kubelet silently drops other devices and chooses replacements."
+    fix = "Choose only among available_deviceIDs; all other devices are in use."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -78,10 +78,10 @@ class PreferenceIsAvailable(Rule):
 
 class PreferenceIncludesRequired(Rule):
     id, level, facts = "PRF-04", Level.MUST, ("3.23", "3.29", "8.13")
-    title = "A preference includes the devices that it must"
+    title = "A preference includes all must_include_deviceIDs"
     why = (
-        "They are taken already, from an init container or by NUMA alignment, and stay so: of an answer without them "
-        "the kubelet takes arbitrary devices, and the choice is lost."
+        "They are already chosen, for an init container or for NUMA alignment. If the answer omits one of them, "
+        "the kubelet ignores the answer and takes arbitrary devices."
     )
     fix = "Begin with must_include_deviceIDs."
 
@@ -95,8 +95,8 @@ class PreferenceIncludesRequired(Rule):
 class PreferenceIsDistinct(Rule):
     id, level, facts = "PRF-05", Level.MUST, ("3.29",)
     title = "A preference names each device once"
-    why = "The kubelet counts a repeated one once and fills up with an arbitrary device."
-    fix = "Take each chosen device out of the rest."
+    why = "The kubelet counts a repeated device once and adds an arbitrary one."
+    fix = "Remove each chosen device from the remaining ones."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -108,9 +108,9 @@ class PreferenceIsDistinct(Rule):
 
 class PreferenceIsRepeatable(Rule):
     id, level, facts = "PRF-06", Level.SHOULD, ("8.13",)
-    title = "The same question gets the same preference"
-    why = "Otherwise a fault on one node cannot be distinguished from chance."
-    fix = "Break ties by the id, never by the order of a map or by chance."
+    title = "The same request gets the same preference"
+    why = "Otherwise you cannot distinguish a fault on one node from chance."
+    fix = "Break ties by the id, never by the order of a map or at random."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference", 2):
@@ -121,7 +121,7 @@ class PreferenceIsRepeatable(Rule):
 class PreferenceIgnoresOrder(Rule):
     id, level, facts = "PRF-07", Level.SHOULD, ("3.27",)
     title = "A preference does not depend on the order of the ids"
-    why = "The kubelet sends them in another order each time, so the choice would be arbitrary."
+    why = "The kubelet sends them in a different order each time, so the choice would be arbitrary."
     fix = "Sort the ids before you choose."
 
     async def check(self, verifier: Verifier) -> None:
@@ -135,7 +135,10 @@ class PreferenceIgnoresOrder(Rule):
 class OnePreferencePerContainer(Rule):
     id, level, facts = "PRF-08", Level.MUST, ("3.28",)
     title = "GetPreferredAllocation is answered with one response for each container"
-    why = "The kubelet reads the first response only, so one for each device is the choice of a single device."
+    why = (
+        "The kubelet reads only the first response: with a response for each device, it sees the choice of a "
+        "single device."
+    )
     fix = "Loop over container_requests."
 
     async def check(self, verifier: Verifier) -> None:
@@ -147,7 +150,7 @@ class OnePreferencePerContainer(Rule):
 class PrefersWithoutChoice(Rule):
     id, level, facts = "PRF-09", Level.MUST, ("3.25", "3.30")
     title = "A preference is given even if there is no choice left"
-    why = "Without NUMA nodes the plugin is asked even for all devices; an error refuses the pod."
+    why = "Without NUMA nodes, the kubelet calls the plugin even if it needs all devices; an error refuses the pod."
     fix = "Return the whole list if its length is allocation_size."
 
     async def check(self, verifier: Verifier) -> None:
@@ -161,7 +164,7 @@ class PrefersQuickly(Rule):
     id, level, facts = "PRF-10", Level.SHOULD, ("3.28",)
     title = "GetPreferredAllocation is answered quickly"
     why = "The call has no deadline, and the admission of all pods of the node waits for it."
-    fix = "Limit the search; a good choice in time is better than the best one."
+    fix = "Limit the search; a suitable choice in time is better than the best choice too late."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_option(verifier, "preference"):

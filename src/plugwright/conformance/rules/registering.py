@@ -34,7 +34,7 @@ async def _requests(verifier: Verifier) -> tuple[Session, list[RegisterCall]]:
 class Registers(Rule):
     id, level, facts = "REG-01", Level.MUST, ("1.31", "8.1")
     title = "The program registers a resource and sends its list"
-    why = "Without it the node has none of the devices. Pods that ask for them stay Pending."
+    why = "Without it the node has none of the devices. Pods that request them stay Pending."
     fix = (
         "Serve the DevicePlugin service on a socket beside kubelet.sock, then call Register. Read the last line "
         "of output."
@@ -48,7 +48,7 @@ class Registers(Rule):
 class StaysInForeground(Rule):
     id, level, facts = "REG-02", Level.MUST, ()
     title = "The program stays in the foreground"
-    why = "A container ends with its first process, and what that left behind ends with it."
+    why = "A container ends with its first process, and all other processes of the container end with it."
     fix = "Do not fork into the background: a DaemonSet or systemd restarts the program."
 
     async def check(self, verifier: Verifier) -> None:
@@ -92,8 +92,8 @@ class ServesBeforeRegister(Rule):
     id, level, facts = "REG-05", Level.MUST, ("1.31", "1.32")
     title = "The plugin listens on its socket before it calls Register"
     why = (
-        "The kubelet dials the plugin before it answers Register; it gives up after ten seconds, and one second "
-        "is lost at best."
+        "The kubelet connects to the plugin before it answers Register. It gives up after ten seconds; at best, "
+        "the mistake costs one second."
     )
     fix = "Bind and serve the socket first, and call Register when it accepts connections."
 
@@ -107,8 +107,11 @@ class ServesBeforeRegister(Rule):
 class EndpointIsFileName(Rule):
     id, level, facts = "REG-06", Level.MUST, ("1.29",)
     title = "The endpoint is the name of a socket in the device-plugins directory"
-    why = "The kubelet joins it to its directory: an absolute path leads nowhere, and an empty one to the directory."
-    fix = "Send the socket's file name alone."
+    why = (
+        "The kubelet appends the endpoint to its own directory: an absolute path leads nowhere, and an empty one "
+        "to the directory itself."
+    )
+    fix = "Send only the file name of the socket."
 
     async def check(self, verifier: Verifier) -> None:
         _, requests = await _requests(verifier)
@@ -132,8 +135,8 @@ class SocketPathFits(Rule):
 
 class SocketIsPrivate(Rule):
     id, level, facts = "REG-08", Level.SHOULD, ("1.8",)
-    title = "The socket can be used by its owner alone"
-    why = "Whoever may write to the socket may allocate devices and read what they would get."
+    title = "Only its owner can use the socket"
+    why = "Any user who can write to the socket can allocate devices and read the answers."
     fix = "Create it with mode 0600, or with a umask of at least 022."
 
     async def check(self, verifier: Verifier) -> None:
@@ -156,8 +159,8 @@ class AnswersOptions(Rule):
 
 class OptionsAgree(Rule):
     id, level, facts = "REG-10", Level.SHOULD, ("1.30",)
-    title = "Register and GetDevicePluginOptions say the same"
-    why = "The kubelet ignores the options of Register: what only they announce is never called."
+    title = "Register and GetDevicePluginOptions report the same options"
+    why = "The kubelet ignores the options of Register: it never calls a method that only Register announces."
     fix = "Answer GetDevicePluginOptions with the same options."
 
     async def check(self, verifier: Verifier) -> None:
@@ -172,8 +175,8 @@ class WaitsForKubelet(Rule):
     id, level, facts, alone = "REG-11", Level.MUST, ("1.1", "8.7"), True
     title = "A program that starts before the kubelet registers when the kubelet starts"
     why = (
-        "After a boot the order is not known; a program that gives up leaves the node without devices until it is "
-        "restarted."
+        "The order of starts after a boot is not defined; a program that gives up leaves the node without "
+        "devices until someone restarts it."
     )
     fix = "Wait for kubelet.sock, or exit with an error so that the program is started again."
 
@@ -196,9 +199,12 @@ class WaitsForKubelet(Rule):
 
 class RetriesRefused(Rule):
     id, level, facts, alone, observation = "REG-12", Level.MUST, ("1.26", "8.3"), True, "refusals"
-    title = "A refused registration is tried again, or ends the program with an error"
-    why = "A kubelet refuses while it cannot reach the plugin; one that stays silent afterwards is never seen again."
-    fix = "Call Register again after a delay that grows, or exit with an error."
+    title = "The program retries a refused registration, or exits with an error"
+    why = (
+        "A kubelet refuses a plugin that it cannot reach; a plugin that does not try again never gets its "
+        "devices onto the node."
+    )
+    fix = "Call Register again after an increasing delay, or exit with an error."
 
     async def check(self, verifier: Verifier) -> None:
         seen = await verifier.remembered(refusals)
@@ -208,8 +214,8 @@ class RetriesRefused(Rule):
 class RetriesSlowly(Rule):
     id, level, facts, alone, observation = "REG-13", Level.SHOULD, ("1.26",), True, "refusals"
     title = "Refused registrations are not repeated in a hot loop"
-    why = "A kubelet that starts is busy; thousands of calls a second keep it from starting."
-    fix = "Wait between two attempts, longer each time."
+    why = "A starting kubelet is busy; thousands of calls per second prevent it from starting."
+    fix = "Wait between attempts, longer each time."
 
     async def check(self, verifier: Verifier) -> None:
         times = [registration.at for registration in (await verifier.remembered(refusals)).registrations]
@@ -221,8 +227,8 @@ class IgnoresDeprecationFile(Rule):
     id, level, facts, alone, note = "REG-22", Level.MUST, ("1.19", "8.8"), True, True
     title = "A file named DEPRECATION does not keep the plugin from registering"
     why = (
-        "Kubelets up to 1.24 wrote it and those from 1.33 on no longer remove it: on a node that was upgraded since, "
-        "such a plugin never registers again."
+        "Kubelets up to 1.24 created it, and those from 1.33 on no longer remove it: on a node that was upgraded "
+        "since then, such a plugin never registers again."
     )
     fix = "Register whether the file exists or not."
 
@@ -239,7 +245,7 @@ class IgnoresDeprecationFile(Rule):
 class AnnouncesItself(Rule):
     id, level, facts = "REG-23", Level.MUST, ("1.44", "1.45", "1.48")
     title = "A socket in plugins_registry answers GetInfo within a second, as a DevicePlugin of v1beta1"
-    why = "The kubelet's plugin watcher tries slower and other ones again and again, and never registers them."
+    why = "The kubelet's plugin watcher retries a socket that is slower or answers differently, but never registers it."
     fix = "Answer GetInfo at once with type DevicePlugin, the resource as name, and v1beta1 among the versions."
 
     async def check(self, verifier: Verifier) -> None:
@@ -256,8 +262,8 @@ class AnnouncesItself(Rule):
 class TakesRegistrationStatus(Rule):
     id, level, facts = "REG-24", Level.MUST, ("1.47",)
     title = "A socket in plugins_registry answers NotifyRegistrationStatus"
-    why = "A kubelet deregisters a plugin again that fails this call."
-    fix = "Implement the method; log the error that it brings."
+    why = "If this call fails, the kubelet deregisters the plugin."
+    fix = "Implement the method; log the error that it contains."
 
     async def check(self, verifier: Verifier) -> None:
         calls = _calls(await verifier.started(), "NotifyRegistrationStatus")

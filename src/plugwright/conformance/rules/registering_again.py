@@ -27,7 +27,8 @@ class RegistersAgain(Rule):
     id, level, facts, waits = "REG-14", Level.MUST, ("1.16", "2.15", "8.7"), 1
     title = "The plugin registers again after the kubelet was restarted"
     why = (
-        "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until they are back."
+        "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until the "
+        "plugins have registered again."
     )
     fix = (
         "Watch the directory for a new kubelet.sock, or your own socket for its removal; then serve and register again."
@@ -45,12 +46,12 @@ class RegistersAgain(Rule):
 
 class RegistersAgainPromptly(Rule):
     id, level, facts, waits = "REG-15", Level.SHOULD, ("3.69", "8.7"), 1
-    title = "The plugin is back soon after a restart of the kubelet"
+    title = "The plugin registers soon after a restart of the kubelet"
     why = (
-        "Until then pods with devices are refused permanently with UnexpectedAdmissionError, after a node's reboot "
-        "above all."
+        "Until then, the kubelet permanently refuses pods with devices (UnexpectedAdmissionError), especially "
+        "after a reboot of the node."
     )
-    fix = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
+    fix = "Watch for the new kubelet.sock with inotify instead of polling every few seconds."
 
     async def check(self, verifier: Verifier) -> None:
         session, limit = await verifier.running(), verifier.limits.prompt
@@ -64,10 +65,10 @@ class RegistersAgainPromptly(Rule):
 class SurvivesRestarts(Rule):
     id, level, facts, waits = "REG-16", Level.MUST, ("2.15",), _RESTARTS
     title = "The plugin registers after every one of several restarts"
-    why = "A kubelet in a crash loop restarts many times; plugins that limit their attempts do not come back."
+    why = "A kubelet in a crash loop restarts many times; a plugin that limits its attempts does not register again."
     fix = (
-        "Make a new server for each registration, keep no state of the last one, and never stop trying; or exit with "
-        "an error, so that the program is started again."
+        "Create a new server for each registration, keep no state of the previous one, and never stop trying; or "
+        "exit with an error, so that the program is restarted."
     )
 
     async def check(self, verifier: Verifier) -> None:
@@ -86,8 +87,8 @@ class NoticesRemovedSocket(Rule):
     id, level, facts, waits = "REG-17", Level.SHOULD, ("1.16", "8.7"), 1
     title = "The plugin registers again when its own socket is removed"
     why = (
-        "A kubelet that starts removes every socket; if the new kubelet.sock and the end of the stream were missed, "
-        "this is the only other notice."
+        "A starting kubelet removes every socket; if the plugin missed the new kubelet.sock and the end of the "
+        "stream, this is the only remaining sign."
     )
     fix = "Watch your own socket as well, and serve and register again when it is removed."
 
@@ -110,8 +111,11 @@ class NoticesRemovedSocket(Rule):
 class RegistersOnce(Rule):
     id, level, facts, waits = "REG-18", Level.SHOULD, ("2.22", "8.10"), 1
     title = "The plugin registers once for each start of the kubelet"
-    why = "Each registration is one more stream; when an older one ends, kubelets up to 1.36 tear down the newer."
-    fix = "Do not register again while the stream of the last registration is open."
+    why = (
+        "Each registration opens another stream; when an older stream ends, kubelets up to 1.36 disconnect the "
+        "newer one."
+    )
+    fix = "Do not register again while the stream of the previous registration is open."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -127,8 +131,7 @@ class NeverRegistersConnectedSocket(Rule):
     id, level, facts, since = "REG-19", Level.MUST, ("1.35", "1.37"), "1.37"
     title = "A socket that is connected is not registered again"
     why = (
-        "Kubelets from 1.37 on refuse it, and forget the connection that works: its devices stay advertised when "
-        "it ends."
+        "Kubelets from 1.37 on refuse it, and forget the working connection: its devices stay advertised when it ends."
     )
     fix = "Use a new socket name for each registration."
 
@@ -141,8 +144,8 @@ class NeverRegistersConnectedSocket(Rule):
 class KeepsResourceName(Rule):
     id, level, facts, waits = "REG-20", Level.MUST, ("2.18",), 1
     title = "The resource has the same name after a restart of the kubelet"
-    why = "Pods ask for it by its name, and an old name stays in the node's status."
-    fix = "Derive the name from the hardware and the configuration alone."
+    why = "Pods request it by its name, and an old name stays in the node's status."
+    fix = "Derive the name only from the hardware and the configuration."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -160,10 +163,10 @@ class KeepsOptions(Rule):
     waits, observation = 1, "first restart"
     title = "The options are the same after a restart of the kubelet"
     why = (
-        "The kubelet asks again at each registration and forgets what was answered before: without pre_start_required "
-        "containers start on devices that were not reset."
+        "The kubelet asks again at each registration and forgets the previous answer: without "
+        "pre_start_required, containers start on devices that were not reset."
     )
-    fix = "Answer GetDevicePluginOptions from the configuration alone, as often as it is called."
+    fix = "Derive the answer of GetDevicePluginOptions only from the configuration, however often it is called."
 
     async def check(self, verifier: Verifier) -> None:
         seen = await verifier.remembered(first_restart)
@@ -176,12 +179,12 @@ class NoticesLostStream(Rule):
     id, level, facts, note, waits = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6"), True, 1
     title = "The plugin registers again when the kubelet ends its stream"
     why = (
-        "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs. Kubelets "
-        "that run on end the stream of a plugin only when another instance has registered the same resource."
+        "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs. A "
+        "running kubelet ends the stream of a plugin only if another instance has registered the same resource."
     )
     fix = (
-        "Take the end of ListAndWatch for the end of the registration, and register again on a new socket, after a "
-        "moment: a kubelet that starts ends the stream first, and then removes every socket."
+        "Treat the end of ListAndWatch as the end of the registration, and register again on a new socket after "
+        "a short delay: a starting kubelet ends the stream first, and then removes every socket."
     )
 
     async def check(self, verifier: Verifier) -> None:
@@ -199,12 +202,12 @@ class OutlivesKubelet(Rule):
     id, level, facts, waits = "REG-25", Level.MUST, ("1.16", "2.15", "8.7"), 3
     title = "The program waits for a stopped kubelet, and registers when it is back"
     why = (
-        "A kubelet is down for minutes in an upgrade, and leaves its socket behind when it is killed; a plugin that "
-        "ends or gives up meanwhile leaves the node without its devices."
+        "During an upgrade a kubelet is down for minutes, and a killed kubelet leaves its socket behind; a "
+        "plugin that ends or gives up in this time leaves the node without its devices."
     )
     fix = (
-        "Treat a lost connection as an event. Wait for the next kubelet.sock indefinitely, and try again if no process "
-        "listens on it: the time between two attempts can grow to some seconds."
+        "Treat a lost connection as an event. Wait for the next kubelet.sock indefinitely, and try again if no "
+        "process listens on it; the delay between attempts can grow to a few seconds."
     )
 
     async def check(self, verifier: Verifier) -> None:

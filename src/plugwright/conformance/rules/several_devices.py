@@ -31,7 +31,7 @@ _PRE_START_LIMIT = 30.0  # seconds of the kubelet (3.48)
 class AnswersAllDevices(Rule):
     id, level, facts = "ALO-14", Level.MUST, ("3.36", "3.41")
     title = "The answer for several devices contains each of them"
-    why = "A container that asks for two devices gets one, and nothing reports it."
+    why = "A container that requests two devices gets one, and nothing reports it."
     fix = "Loop over all ids of a container request, and add the nodes, mounts, CDI names and variables of each."
 
     async def check(self, verifier: Verifier) -> None:
@@ -53,7 +53,7 @@ class AnswersAllDevices(Rule):
 
     @staticmethod
     async def _check_three(verifier: Verifier, plugin: RegisteredPlugin) -> None:
-        """Three devices must be answered if each two of them are: no policy keeps them apart."""
+        """Three devices must be answered if every pair of them is: then no policy separates them."""
         three = plugin.ids[:3]
         for pair in itertools.combinations(three, 2):
             if await outcome(allocate(verifier, plugin, pair)) is not None:
@@ -119,8 +119,8 @@ def _lost_variables(alone: Mapping[str, AllocateResponse], together: AllocateRes
 class AnswersNameTheirDevice(Rule):
     id, level, facts = "ALO-17", Level.MUST, ("3.36", "8.12")
     title = "The answer for one device does not name another one"
-    why = "Two containers work on one device, and the device of the second stands idle: nothing reports it."
-    fix = "Map ids to devices by the whole id; part-10 is not part-1."
+    why = "Two containers use one device, and the device of the second container is idle: nothing reports it."
+    fix = "Compare complete ids when you map them to devices: part-10 is not part-1."
 
     async def check(self, verifier: Verifier) -> None:
         known = await verifier.remembered(answered_devices)
@@ -160,8 +160,8 @@ def _misnamed(fields: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 class FailureHoldsNothing(Rule):
     id, level, facts, holds = "ALO-15", Level.MUST, ("3.39", "8.11"), True
     title = "An Allocate or a PreStartContainer that fails holds none of its devices"
-    why = "The pod is refused, and no call frees its devices: the node loses some with each such pod."
-    fix = "Check all ids before you change anything, and keep no record of what was allocated."
+    why = "The pod is refused, and no call frees its devices: each such pod costs the node devices."
+    fix = "Check all ids before you change anything, and do not record allocations."
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await with_devices(verifier):
@@ -189,8 +189,8 @@ class ServesManyPods(Rule):
     id, level, facts = "ALO-16", Level.MUST, ("3.37", "3.48", "8.11")
     title = f"{PODS} pods that start at once, as after a boot, get their devices within {WINDOW:g} s"
     why = (
-        "The kubelet admits pods one after the other and waits for each Allocate. It waits 30 s for PreStartContainer; "
-        "behind a lock the last of the pods is too late."
+        "The kubelet admits pods one after the other and waits for each Allocate. It waits 30 s for "
+        "PreStartContainer; if calls wait for a lock, the last pods are too late."
     )
     fix = "Hold no lock while you wait for hardware, files or other programs; do slow work before devices are listed."
 
@@ -208,10 +208,13 @@ class KeepsNodes(Rule):
     id, level, facts, alone, observation = "ALO-19", Level.MUST, ("3.49", "8.15"), True, "program life"
     title = "Devices have the same nodes after a restart of the program"
     why = (
-        "Pods run on with the nodes of an earlier start, and the kubelet knows devices by their ids alone: it hands "
-        "out another id, and two pods get one device."
+        "Pods continue to run with the nodes of an earlier start, and the kubelet knows devices only by their "
+        "ids: it hands out another id, and two pods get one device."
     )
-    fix = "Derive the id from what tells the hardware apart, and find the node by it; never by a place in a list."
+    fix = (
+        "Derive the id from a property that distinguishes the hardware, and find the node by that property, "
+        "never by a position in a list."
+    )
 
     async def check(self, verifier: Verifier) -> None:
         life = await verifier.remembered(program_life)
@@ -228,10 +231,11 @@ class KeepsAllocatedDevices(Rule):
     id, level, facts, alone = "ALO-18", Level.MUST, ("2.5", "2.25", "8.9"), True
     title = "A device that was allocated stays in the list, and Healthy"
     why = (
-        "The kubelet itself knows which devices are in use. Kubelets from 1.34 on may crash when an allocated device "
-        "is dropped; one that turns Unhealthy lowers allocatable, and its pod is reported to run on a broken device."
+        "The kubelet itself knows which devices are in use. Kubelets from 1.34 on may crash when an allocated "
+        "device is dropped from the list; one that becomes Unhealthy reduces allocatable, and its pod is "
+        "reported to run on a broken device."
     )
-    fix = "List what exists, whether it is in use or not; health is about the hardware alone."
+    fix = "List all existing devices, whether in use or not; health describes only the hardware."
 
     async def check(self, verifier: Verifier) -> None:
         async with newly_started(verifier) as session:

@@ -46,7 +46,7 @@ class Announcement:
 
 
 async def announcement(verifier: Verifier) -> Announcement:
-    """The announcement, also of a driver that a kubelet does not register, if it creates a socket."""
+    """The announcement, even of a driver that a kubelet does not register, if it creates a socket."""
     assert isinstance(verifier, DriverVerifier)
     if not verifier.resources and not _sockets((await verifier.start()).paths.plugins_registry):
         raise PluginNotRunning(f"the plugin is not registered: {verifier.failure}")
@@ -91,8 +91,8 @@ async def _announced(session: DriverSession, path: Path) -> Announcement:
 class DriverRegisters(DriverRule):
     id, level, facts = "DRG-01", Level.MUST, ("11.1",)
     title = "The driver registers, and publishes a ResourceSlice"
-    why = "Without both no pod gets a device of this node."
-    fix = "Make a socket in plugins_registry that answers GetInfo with type DRAPlugin, and create a ResourceSlice."
+    why = "Without both, no pod gets a device of this node."
+    fix = "Create a socket in plugins_registry that answers GetInfo with type DRAPlugin, and create a ResourceSlice."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         await verifier.start()
@@ -103,7 +103,7 @@ class HasName(DriverRule):
     id, level, facts = "DRG-02", Level.MUST, ("11.1",)
     title = "The driver's name is a DNS name in lower case of at most 63 bytes"
     why = "It is a field of slices and claims, for which the API server refuses other names or warns about them."
-    fix = "Use a domain of yours, such as gpu.example.com."
+    fix = "Use your own domain, such as gpu.example.com."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         name = (await verifier.remembered(announcement)).info.name
@@ -113,8 +113,11 @@ class HasName(DriverRule):
 
 class ServesBeforeAnnouncing(DriverRule):
     id, level, facts, alone, observation = "DRG-03", Level.MUST, ("11.3",), True, "announcement"
-    title = "The service socket listens before the registration socket is there"
-    why = "The kubelet dials the endpoint at once; a claim that comes first fails, and is tried again after a minute."
+    title = "The service socket listens before the registration socket exists"
+    why = (
+        "The kubelet connects to the endpoint immediately; a claim that arrives before the service listens "
+        "fails, and is retried after a minute."
+    )
     fix = "Start the DRA service, then the registration socket."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -125,7 +128,7 @@ class ServesBeforeAnnouncing(DriverRule):
 class ListsNewestFirst(DriverRule):
     id, level, facts = "DRG-04", Level.MUST, ("11.2", "11.4")
     title = "v1.DRAPlugin is listed before v1beta1.DRAPlugin"
-    why = "The kubelet calls the first that it knows, not the newest; v1beta1 has no share_id."
+    why = "The kubelet calls the first version that it supports, not the newest; v1beta1 has no share_id."
     fix = "Put v1.DRAPlugin first in supported_versions."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -136,7 +139,7 @@ class ListsNewestFirst(DriverRule):
 
 class ServesWhatItLists(DriverRule):
     id, level, facts = "DRG-05", Level.MUST, ("11.2",)
-    title = "Every DRAPlugin service that is listed is served"
+    title = "Every listed DRAPlugin service is served"
     why = "An older kubelet calls v1beta1, and no pod with a claim starts."
     fix = "Register the service with the gRPC server, or do not list it."
 
@@ -154,7 +157,7 @@ class ServesWhatItLists(DriverRule):
 class AnswersGetInfo(DriverRule):
     id, level, facts, alone, observation = "DRG-06", Level.MUST, ("1.45",), True, "announcement"
     title = "GetInfo is answered within a second"
-    why = "The kubelet gives up after a second, tries again and again, and never registers the driver."
+    why = "The kubelet gives up after a second and retries, but never registers the driver."
     fix = "Answer from memory: do no work in GetInfo."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -165,8 +168,8 @@ class AnswersGetInfo(DriverRule):
 class TakesStatus(DriverRule):
     id, level, facts = "DRG-07", Level.MUST, ("1.47",)
     title = "NotifyRegistrationStatus is answered"
-    why = "A kubelet deregisters a driver again that fails this call."
-    fix = "Implement the method; log the error that it brings."
+    why = "If this call fails, the kubelet deregisters the driver."
+    fix = "Implement the method; log the error that it contains."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         calls = [call for call in (await verifier.start()).kubelet.calls if call.method == "NotifyRegistrationStatus"]
@@ -178,7 +181,7 @@ class TakesStatus(DriverRule):
 class SocketsArePrivate(DriverRule):
     id, level, alone, observation = "DRG-08", Level.SHOULD, True, "announcement"
     title = "Sockets are closed to other users"
-    why = "Whoever can write to them can have the claims of others unprepared."
+    why = "Any user who can write to them can have the claims of others unprepared."
     fix = "Set the umask to at least 022 before you listen, or chmod the sockets to 0600."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -189,8 +192,8 @@ class SocketsArePrivate(DriverRule):
 
 class PathsFit(DriverRule):
     id, level = "DRG-09", Level.MUST
-    title = "The paths of both sockets have room under /var/lib/kubelet"
-    why = "A path of a Unix socket has at most 107 bytes: on a node the driver could not listen."
+    title = "The paths of both sockets are short enough under /var/lib/kubelet"
+    why = "The path of a Unix socket has at most 107 bytes: on a node, the driver could not listen."
     fix = "Shorten the names: a digest of the pod's uid is as good as the uid."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -206,7 +209,7 @@ class PathsFit(DriverRule):
 class DriverIsFoundAgain(DriverRule):
     id, level, facts, waits = "DRG-10", Level.MUST, ("11.8",), 2
     title = "A kubelet that was restarted finds the driver"
-    why = "Kubelets are restarted by upgrades; no claim could be prepared until the driver is restarted by hand."
+    why = "Upgrades restart kubelets; no claim could be prepared until someone restarts the driver."
     fix = "Keep both sockets and their servers for as long as the program runs."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

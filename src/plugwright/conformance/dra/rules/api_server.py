@@ -63,11 +63,12 @@ async def _away(session: DriverSession) -> AsyncIterator[None]:
 
 class OutlivesApiServer(DriverRule):
     id, level, alone, waits = "API-01", Level.MUST, True, 3
-    title = "The driver runs on while the API server is unavailable, and repairs its slices when it is back"
+    title = "The driver continues to run while the API server is unavailable, and repairs its slices afterwards"
     why = (
-        "API servers are upgraded and lost for minutes; a driver that ends or gives up leaves its node without devices."
+        "API servers are unavailable for minutes during upgrades and failures; a driver that ends or gives up "
+        "leaves its node without devices."
     )
-    fix = "Try again without an end, with a delay that grows to some seconds; list again when the server is back."
+    fix = "Retry indefinitely, with a delay that grows to a few seconds; list again when the server is available."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
@@ -84,7 +85,10 @@ class OutlivesApiServer(DriverRule):
 class UnpreparesWithoutApiServer(DriverRule):
     id, level, facts, alone = "API-02", Level.MUST, ("11.19",), True
     title = "Claims are unprepared while the API server is unavailable"
-    why = "The kubelet asks no API server when a pod ends; the pod stays in Terminating, and its device held."
+    why = (
+        "The kubelet needs no API server when a pod ends; otherwise the pod stays in Terminating, and its device "
+        "stays held."
+    )
     fix = "Read what you need from the checkpoint, not from the API."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -105,8 +109,8 @@ class UnpreparesWithoutApiServer(DriverRule):
 
 class StartsWithoutApiServer(DriverRule):
     id, level, alone, waits = "API-03", Level.MUST, True, 3
-    title = "A driver that starts before the API server can be reached publishes when it is there"
-    why = "After a power cut nodes start faster than the control plane, and drivers are not restarted by hand."
+    title = "A driver that starts before the API server is reachable publishes its slices once it is"
+    why = "After a power cut nodes start faster than the control plane, and nobody restarts the drivers by hand."
     fix = "Wait for the API server, or exit with an error so that the program is started again."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -125,8 +129,10 @@ class StartsWithoutApiServer(DriverRule):
 class ListsAgainWhenExpired(DriverRule):
     id, level, waits = "API-04", Level.MUST, 6
     title = "A watch that ends, with 410 or without an error, is followed by another list"
-    why = "API servers end watches every few minutes, and forget old versions: a slice that is lost then stays lost."
-    fix = "List again and watch from that version, whenever a watch ends for whatever reason."
+    why = (
+        "API servers end watches every few minutes, and forget old versions: a slice that is lost then is not restored."
+    )
+    fix = "When a watch ends, for whatever reason, list again and watch from that version."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -142,9 +148,12 @@ class ListsAgainWhenExpired(DriverRule):
 
 class RetriesRefusedRequests(DriverRule):
     id, level, waits = "API-05", Level.MUST, 6
-    title = "Requests that the API server answers with 500 or 429 are tried again, without a hot loop"
-    why = "An overloaded API server refuses for minutes; drivers that give up, or try without a pause, make it worse."
-    fix = "Try again after a delay that grows, and keep to Retry-After."
+    title = "Requests that the API server answers with 500 or 429 are retried, without a hot loop"
+    why = (
+        "An overloaded API server refuses requests for minutes; drivers that give up lose their devices, and "
+        "drivers that retry without a pause increase the load."
+    )
+    fix = "Retry after an increasing delay, and respect Retry-After."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -163,10 +172,10 @@ class EnduresSlowApiServer(DriverRule):
     id, level, facts, waits = "API-06", Level.MUST, ("1.45", "11.11"), 2
     title = f"With an API server that takes {_SLOW:g} s for an answer claims are prepared, and GetInfo is answered"
     why = (
-        "Slow answers are the rule in a large cluster that restarts. A kubelet waits 45 s for a claim and one second "
-        "for GetInfo: a driver that answers neither is deregistered."
+        "Slow answers are normal in a large cluster that restarts. A kubelet waits 45 s for a claim and one "
+        "second for GetInfo: it deregisters a driver that misses both."
     )
-    fix = "Set time limits of at least ten seconds for requests, and hold no lock of GetInfo while one is under way."
+    fix = "Set time limits of at least ten seconds for requests, and hold no lock that GetInfo needs during a request."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -197,8 +206,8 @@ class EnduresSlowApiServer(DriverRule):
 class PreparesAfterFailure(DriverRule):
     id, level, facts = "API-07", Level.MUST, ("11.10", "11.15")
     title = "A claim that could not be read is prepared when it can be"
-    why = "The kubelet asks again until the pod starts or is deleted; a failure that is remembered keeps it waiting."
-    fix = "Keep nothing of a call that failed."
+    why = "The kubelet repeats the call until the pod starts or is deleted; a remembered failure keeps the pod waiting."
+    fix = "Keep no state of a failed call."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -215,8 +224,8 @@ class PreparesAfterFailure(DriverRule):
 class PreparesAfterCut(DriverRule):
     id, level, facts = "API-08", Level.MUST, ("11.10", "11.17")
     title = "A claim is prepared after a kubelet was killed while it waited for the claim"
-    why = "The next kubelet asks for the same claim; a claim that stays under preparation is never prepared."
-    fix = "Clear what marks a claim as under preparation in any case, also when the call is cancelled."
+    why = "The next kubelet calls for the same claim; a claim that stays marked as in preparation is never prepared."
+    fix = "Clear the mark for a claim in preparation in every case, even if the call is cancelled."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

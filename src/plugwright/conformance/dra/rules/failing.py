@@ -37,9 +37,12 @@ async def _failed(verifier: DriverVerifier, driver: RegisteredDriver, device: Pu
 
 class PublishesFailure(DriverRule):
     id, level, holds = "SLC-18", Level.MUST, True
-    title = "A device that fails gets a taint or leaves its slice, and is back when it recovers"
-    why = "The scheduler goes on allocating it, and each pod that gets it fails; health in a pod's status stops nobody."
-    fix = "Publish the slices again at each change of health, with a taint for what has failed."
+    title = "A device that fails gets a taint or leaves its slice, and returns when it recovers"
+    why = (
+        "Otherwise the scheduler continues to allocate it, and each pod that gets it fails; the health in a "
+        "pod's status does not prevent this."
+    )
+    fix = "Publish the slices again at each change of health, with a taint for each failed device."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, [driver, *_] = await verifier.drivers()
@@ -73,10 +76,8 @@ class PublishesFailure(DriverRule):
 class ReportsFailedDevice(DriverRule):
     id, level, facts, holds = "DRH-06", Level.MUST, ("11.24",), True
     title = "A device that fails is reported as Unhealthy, and as Healthy when it recovers"
-    why = (
-        "The status of its pod shows the device as it was, and the cause of the failure is searched for in the program."
-    )
-    fix = "Send the list at each change of health, with the state that each device has then."
+    why = "Otherwise the pod's status shows the old health, and its owner searches for the fault in the program."
+    fix = "Send the list at each change of health, with the current state of each device."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, [(driver, service), *_] = await with_health(verifier)

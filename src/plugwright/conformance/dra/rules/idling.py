@@ -23,12 +23,12 @@ _REQUESTS = 10  # in a second
 _LOOKS = 5  # the work caused by other rules can still be in progress
 _STREAMS = 40
 _LEFT = _STREAMS // 4  # descriptors that may be open for other reasons
-_LOOK = 0.5  # seconds between two looks at the descriptors
+_LOOK = 0.5  # seconds between two counts of descriptors
 
 
 @dataclass(frozen=True, slots=True)
 class IdleDriver:
-    """The processor time and the requests of a driver without work, per second: the least of several looks."""
+    """The processor time and the requests of a driver without work, per second: the lowest of several measurements."""
 
     cpu: float
     requests: float
@@ -71,8 +71,8 @@ class DriverRestsWhenIdle(DriverRule):
 class AsksNothingWhenIdle(DriverRule):
     id, level, observation, waits = "DRR-05", Level.SHOULD, "idleness", 1
     title = "An idle driver sends the API server few requests"
-    why = "It runs on every node: ten requests in a second are ten thousand on a thousand nodes."
-    fix = "Watch what you need instead of asking for it again and again."
+    why = "It runs on every node: ten requests per second become ten thousand on a thousand nodes."
+    fix = "Watch the objects you need instead of polling them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         idle = await verifier.remembered(idle_driver)
@@ -82,7 +82,7 @@ class AsksNothingWhenIdle(DriverRule):
 class StreamsLeaveNoDescriptor(DriverRule):
     id, level, facts = "DRR-06", Level.MUST, ("11.23",)
     title = f"{_STREAMS} health streams, opened and ended, leave no descriptor open"
-    why = "Each start of a kubelet opens another one; in the end the driver can open no file, and prepares no claim."
+    why = "Each start of a kubelet opens another stream; finally the driver can open no file, and prepares no claim."
     fix = "Return from NodeWatchResources when the context of the stream ends, and close what you opened for it."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

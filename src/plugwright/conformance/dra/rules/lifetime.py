@@ -79,8 +79,8 @@ async def call_growth(verifier: Verifier) -> Growth:
 class ClaimsLeaveNoDescriptor(DriverRule):
     id, level, observation = "DRR-01", Level.MUST, "calls"
     title = "Claims leave no descriptor open"
-    why = "After some thousand pods the driver can open no file any more, and no claim is prepared."
-    fix = "Close what you open in a call, also when the call fails."
+    why = "After some thousand pods the driver can no longer open any file, and prepares no claim."
+    fix = "Close everything you open in a call, even if the call fails."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         grown = await verifier.remembered(call_growth)
@@ -91,8 +91,8 @@ class ClaimsLeaveNoDescriptor(DriverRule):
 class ClaimsLeaveNoThread(DriverRule):
     id, level, observation = "DRR-02", Level.MUST, "calls"
     title = "Claims leave no thread behind"
-    why = "Each one holds memory, and in the end none can be started any more."
-    fix = "End what you start for a call when the call ends."
+    why = "Each thread holds memory, and finally the driver can start no thread any more."
+    fix = "End everything that you start for a call when the call ends."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         grown = await verifier.remembered(call_growth)
@@ -103,7 +103,7 @@ class ClaimsLeaveNoThread(DriverRule):
 class ClaimsLeaveNoMemory(DriverRule):
     id, level, observation = "DRR-03", Level.MUST, "calls"
     title = "Claims do not fill the memory"
-    why = "The pod is killed at its memory limit, and pods wait for their claims meanwhile."
+    why = "The pod is killed at its memory limit, and other pods wait for their claims."
     fix = "Forget a claim when it is unprepared: look for maps that only grow, and goroutines that never end."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -115,8 +115,10 @@ class ClaimsLeaveNoMemory(DriverRule):
 class DriverOutlivesKubelet(DriverRule):
     id, level, facts, waits = "DRG-12", Level.MUST, ("11.6", "11.8"), 2
     title = "The driver waits for a stopped kubelet, and can be found when it is back"
-    why = "A kubelet is down for minutes in an upgrade; no claim could be prepared until the driver is restarted."
-    fix = "Keep both sockets and their servers for as long as the program runs, whether a kubelet is connected or not."
+    why = (
+        "During an upgrade a kubelet is down for minutes; no claim could be prepared until someone restarts the driver."
+    )
+    fix = "Keep both sockets and their servers for as long as the program runs, whether or not a kubelet is connected."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -144,10 +146,11 @@ class SurvivesUpdate(DriverRule):
     id, level, facts, alone = "DST-07", Level.MUST, ("11.16", "11.17"), True
     title = "A rolling update, with SIGTERM and a start in another pod, keeps claims, CDI specs and devices"
     why = (
-        "Pods run on while a driver is updated. State or specs that are removed at SIGTERM, or found only by the pod's "
-        "uid, are lost to them: containers do not start again, and devices are given out twice."
+        "Pods continue to run while a driver is updated. They lose state or specs that are removed at SIGTERM, "
+        "or that can be found only by the pod's uid: containers do not start again, and devices are allocated "
+        "twice."
     )
-    fix = "Remove nothing at SIGTERM but your sockets; name state by the driver, not by its pod or process."
+    fix = "Remove only your sockets at SIGTERM; name the state after the driver, not after its pod or process."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         exclusive = await verifier.remembered(refuses_held)

@@ -111,7 +111,7 @@ async def accepted_parameters(verifier: Verifier) -> dict[str, str]:
 class RefusesUnknownParameters(DriverRule):
     id, level = "PAR-01", Level.MUST
     title = "Parameters of an unknown kind or version are refused, if the driver takes any"
-    why = "The pod runs without what its owner asked for, such as exclusive use, and nothing reports it."
+    why = "The pod runs without a property that its owner requested, such as exclusive use, and nothing reports it."
     fix = "Decode strictly: refuse a kind, a version or a field that you do not know, and name it in the error."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -126,8 +126,8 @@ class RefusesUnknownParameters(DriverRule):
 class SurvivesHostileParameters(DriverRule):
     id, level = "PAR-02", Level.MUST
     title = "Parameters with any content are answered, and the device is free afterwards"
-    why = "Whoever may create a claim writes them: one claim would end the driver, or cost the node a device."
-    fix = "Check types before you use them, return an error for the claim, and hold nothing."
+    why = "Any user who can create a claim writes them: one claim could end the driver, or cost the node a device."
+    fix = "Check types before you use them, return an error for the claim, and release everything."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -164,8 +164,11 @@ class SurvivesHostileParameters(DriverRule):
 
 class ReadsParameters(DriverRule):
     id, level = "PAR-03", Level.SHOULD
-    title = "A driver without parameters refuses claims that have some for it"
-    why = "Their owner took them for effective; an error tells before the pod runs for days without them."
+    title = "A driver without parameters refuses claims that contain parameters for it"
+    why = (
+        "Their owner expects them to take effect; an error reports the mistake before the pod runs for days "
+        "without them."
+    )
     fix = "Return an error for a config entry with the driver's own name, if the driver takes no parameters."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -176,7 +179,7 @@ class ReadsParameters(DriverRule):
 class TakesValidParameters(DriverRule):
     id, level = "PAR-04", Level.MUST
     title = "Valid parameters are taken from a class as well as from a claim, for all requests or for one"
-    why = "Administrators set defaults in a DeviceClass; a driver that reads the claim alone drops them."
+    why = "Administrators set defaults in a DeviceClass; a driver that reads only the claim ignores them."
     fix = "Apply all entries for your driver in order; requests is empty for all, and a later entry wins."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -194,7 +197,7 @@ class TakesValidParameters(DriverRule):
 class RefusesUnknownFields(DriverRule):
     id, level = "PAR-05", Level.SHOULD
     title = "Parameters with a field that the driver does not know are refused"
-    why = "A misspelt field is dropped silently: the pod runs without what its owner asked for."
+    why = "Otherwise a misspelt field is dropped silently: the pod runs without a property that its owner requested."
     fix = "Decode strictly, and name the field in the error."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

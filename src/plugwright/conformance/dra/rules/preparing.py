@@ -56,7 +56,7 @@ class Prepares(DriverRule):
 class AnswersEachClaim(DriverRule):
     id, level, facts = "PRP-02", Level.MUST, ("11.14", "11.15")
     title = "The answer has one entry for each claim of the call"
-    why = "The kubelet asks for all claims of a pod at once, and fails the pod: skipped 1 ResourceClaims."
+    why = "The kubelet sends all claims of a pod in one call, and fails the pod: skipped 1 ResourceClaims."
     fix = "Loop over the request's claims, and put each uid into the map, with devices or with an error."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -76,7 +76,7 @@ class AnswersNoOtherClaim(DriverRule):
     id, level, facts = "PRP-03", Level.MUST, ("11.15",)
     title = "The answer has no entry for other claims"
     why = "The kubelet fails the pod: returned result for unknown claim UID."
-    fix = "Answer for the claims of this call only, not for all that are prepared."
+    fix = "Answer only for the claims of this call, not for all prepared claims."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -93,7 +93,7 @@ class AnswersNoOtherClaim(DriverRule):
 class NamesRequest(DriverRule):
     id, level, facts = "PRP-04", Level.MUST, ("11.20",)
     title = "Devices carry the name of their request"
-    why = "A container that names the request gets no device with another name, and starts without it."
+    why = "If the device carries another name, a container that names the request starts without it."
     fix = "Copy the request of the allocation's result into request_names."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -103,8 +103,8 @@ class NamesRequest(DriverRule):
 class NamesMainRequest(DriverRule):
     id, level, facts = "PRP-05", Level.MUST, ("11.21",)
     title = "Devices of a subrequest carry the name of the main request"
-    why = "With main/sub a container that names the request starts without its device, and there is no error anywhere."
-    fix = "Cut the request of the result at the slash."
+    why = "With main/sub, a container that names the request starts without its device, and nothing reports an error."
+    fix = "Use only the part of the result's request before the slash."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         await _check_request(verifier, ClaimAllocation(subrequest="small"))
@@ -123,7 +123,10 @@ async def _check_request(verifier: DriverVerifier, allocation: ClaimAllocation) 
 class AnswersWithAllocated(DriverRule):
     id, level, facts = "PRP-06", Level.MUST, ("11.10",)
     title = "The devices of the answer are those of the allocation"
-    why = "The scheduler has counted another device: two pods end with one, and health is shown for the wrong one."
+    why = (
+        "The scheduler has counted another device: two pods get one device, and the health of the wrong device "
+        "is shown."
+    )
     fix = "Take pool and device from the result; do not choose."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -141,9 +144,9 @@ class AnswersWithAllocated(DriverRule):
 
 class IsIdempotent(DriverRule):
     id, level, facts = "PRP-07", Level.MUST, ("11.17",)
-    title = "A claim that is prepared already is answered in the same way again"
-    why = "A kubelet that was restarted asks again for every new sandbox; an error keeps the pod from starting."
-    fix = "Keep what was answered in a checkpoint, and answer with it."
+    title = "A prepared claim gets the same answer again"
+    why = "A restarted kubelet calls again for every new sandbox; an error prevents the pod from starting."
+    fix = "Store the answer in a checkpoint, and return it again."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -156,7 +159,7 @@ class IsIdempotent(DriverRule):
 
 class LeavesOtherDrivers(DriverRule):
     id, level, facts = "PRP-08", Level.MUST, ("11.14",)
-    title = "Results and parameters of other drivers in a claim are left to them"
+    title = "The driver ignores results and parameters of other drivers in a claim"
     why = "A claim may have devices of several drivers, such as a GPU and a network card."
     fix = "Skip results and config entries whose driver is not yours."
 
@@ -176,7 +179,7 @@ class LeavesOtherDrivers(DriverRule):
 class RefusesUnknownClaim(DriverRule):
     id, level, facts = "PRP-09", Level.MUST, ("11.10",)
     title = "A claim that is not in the API is refused"
-    why = "It was deleted meanwhile: nothing is allocated to it."
+    why = "The claim was deleted in the meantime: nothing is allocated to it."
     fix = "Put the error of the GET into the claim's entry."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -189,8 +192,8 @@ class RefusesUnknownClaim(DriverRule):
 
 class RefusesReplacedClaim(DriverRule):
     id, level, facts = "PRP-10", Level.MUST, ("11.10",)
-    title = "A claim whose uid is another by now is refused"
-    why = "A claim of the same name was created again, and its devices are for another pod."
+    title = "A claim whose uid has changed is refused"
+    why = "A claim with the same name was created again, and its devices are for another pod."
     fix = "Compare metadata.uid with the uid of the request."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -240,10 +243,11 @@ class IsExclusive(DriverRule):
     id, level = "PRP-13", Level.MUST
     title = "A device that another claim holds is refused"
     why = (
-        "Force-deleted pods and two schedulers lead there, and two pods work on one device. Kubernetes asks drivers to "
-        "verify it, as the last line of defense (k8s.io/dynamic-resource-allocation, kubeletplugin/draplugin.go)."
+        "Force-deleted pods or two schedulers can cause this, and then two pods use one device. Kubernetes asks "
+        "drivers to verify it, as the last line of defense (k8s.io/dynamic-resource-allocation, "
+        "kubeletplugin/draplugin.go)."
     )
-    fix = "Keep in the checkpoint which claim has which device, and look there first."
+    fix = "Record in the checkpoint which claim has which device, and check it first."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -287,8 +291,8 @@ class FreesDevice(DriverRule):
 class AllowsAdminAccess(DriverRule):
     id, level = "PRP-15", Level.SHOULD
     title = "A claim with admin access is prepared beside the holder of the device, which stays its holder"
-    why = "It is for monitoring of devices in use; a refusal leaves the monitoring pod waiting."
-    fix = "Do not count results with adminAccess, neither as holders nor as new ones."
+    why = "Admin access is for monitoring devices in use; a refusal leaves the monitoring pod waiting."
+    fix = "Do not count results with adminAccess, neither as holders nor as new claims."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -312,9 +316,9 @@ class AllowsAdminAccess(DriverRule):
 
 class FailsOneClaimAlone(DriverRule):
     id, level, facts = "PRP-16", Level.MUST, ("11.15",)
-    title = "A claim that fails leaves the other claims of the call alone"
-    why = "An error of the whole call does not name the claim at fault, and fails them all."
-    fix = "Put errors into the claim's entry, and return a gRPC error for nothing but a broken request."
+    title = "A failed claim does not affect the other claims of the call"
+    why = "An error of the whole call does not name the failed claim, and fails all of them."
+    fix = "Put errors into the claim's entry, and return a gRPC error only for a malformed request."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -344,8 +348,8 @@ class FailsOneClaimAlone(DriverRule):
 class ErrorsAreReadable(DriverRule):
     id, level, facts = "PRP-17", Level.SHOULD, ("11.15",)
     title = "Errors describe the problem with the claim in one line"
-    why = "The text is all that the pod's owner gets to see, in an event of the pod."
-    fix = "Say what was expected and what was there; no stack, no bare code."
+    why = "The pod's owner sees only this text, in an event of the pod."
+    fix = "State the expected and the actual state; no stack trace and no bare code."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -359,8 +363,8 @@ class ErrorsAreReadable(DriverRule):
 class IsQuick(DriverRule):
     id, level, facts = "PRP-18", Level.SHOULD, ("11.11",)
     title = "NodePrepareResources is answered in time"
-    why = "After 45 seconds the kubelet gives up, and comes back after a minute or more; the pod waits all the while."
-    fix = "Keep slow work out of the call, or retry within it for less than 45 seconds."
+    why = "The kubelet gives up after 45 seconds, and retries after a minute or more; the pod waits until then."
+    fix = "Do slow work outside of the call, or retry within it for less than 45 seconds."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

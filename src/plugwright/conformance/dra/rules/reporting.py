@@ -52,10 +52,8 @@ async def messages(driver: RegisteredDriver, service: str, count: int, limit: fl
 
 class ServesHealth(DriverRule):
     id, level, facts = "DRH-01", Level.MUST, ("11.23",)
-    title = "Every health service that is listed is served, in v1 and in v1alpha1"
-    why = (
-        "Kubelets up to 1.36 ask for v1alpha1, later ones for the newest that is listed; a failure is logged every 5 s."
-    )
+    title = "Every listed health service is served, in v1 and in v1alpha1"
+    why = "Kubelets up to 1.36 call v1alpha1, later ones the newest listed version; a failure is logged every 5 s."
     fix = "Serve NodeWatchResources under both names; the messages are the same."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -70,7 +68,7 @@ class ServesHealth(DriverRule):
 class ReportsAtOnce(DriverRule):
     id, level, facts = "DRH-02", Level.MUST, ("11.24", "11.26")
     title = "A health stream begins with the devices"
-    why = "A kubelet that was restarted knows nothing: pods show Unknown until the first message."
+    why = "A restarted kubelet knows no health: pods show Unknown until the first message."
     fix = "Send the whole list when the stream is opened, then at each change."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -84,7 +82,7 @@ class ReportsAllDevices(DriverRule):
     id, level, facts = "DRH-03", Level.MUST, ("11.24",)
     title = "The health of every published device is reported, under the names of the slices"
     why = "A device that is missing, or has another name, stays Unknown in the status of its pod."
-    fix = "Take pool and name as you publish them."
+    fix = "Use the pool and name that you publish."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, found = await with_health(verifier)
@@ -98,9 +96,9 @@ class ReportsAllDevices(DriverRule):
 
 class RepeatsHealth(DriverRule):
     id, level, facts, waits = "DRH-04", Level.MUST, ("11.24",), 5
-    title = "Health is repeated before its time is over, in v1 and in v1alpha1"
+    title = "Health is repeated before it expires, in v1 and in v1alpha1"
     why = "A device that is not repeated within its timeout, 30 seconds by default, is Unknown."
-    fix = "Send the whole list every ten seconds, also if nothing has changed."
+    fix = "Send the whole list every ten seconds, even if nothing has changed."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         _, found = await with_health(verifier)
@@ -142,8 +140,8 @@ async def _unrepeated(
 class ReportsHealthy(DriverRule):
     id, level = "DRH-05", Level.SHOULD
     title = "Devices without taints are not reported as Unhealthy"
-    why = "Health is display only: schedulers go on handing out a device that has no taint."
-    fix = "Publish a taint for a device that fails, besides its health."
+    why = "Health is only displayed: schedulers continue to allocate an Unhealthy device that has no taint."
+    fix = "Publish a taint for a failed device, in addition to its health."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, found = await with_health(verifier)
@@ -167,8 +165,8 @@ async def _requests(verifier: DriverVerifier) -> list[ObservedRequest]:
 class AsksLittle(DriverRule):
     id, level = "RGT-01", Level.SHOULD
     title = "The driver asks the API server for slices, its node and its claims, and for nothing else"
-    why = "It runs on every node with these rights: whoever breaks into one node gets them."
-    fix = "Drop the requests, and the rights from the ClusterRole."
+    why = "It runs on every node with these rights: an attacker on one node gets them."
+    fix = "Remove the requests, and the rights from the ClusterRole."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         asked = sorted({f"{one.method} {one.path}" for one in await _requests(verifier) if _is_wide(one)})
@@ -184,7 +182,10 @@ def _is_wide(request: ObservedRequest) -> bool:
 class SelectsSlices(DriverRule):
     id, level = "RGT-02", Level.SHOULD
     title = "Lists and watches of slices select the driver's own"
-    why = "Without a field selector every node watches the slices of all nodes: work that grows with their square."
+    why = (
+        "Without a field selector every node watches the slices of all nodes: the load grows with the square of "
+        "their number."
+    )
     fix = "Use the field selectors spec.driver and spec.nodeName."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -196,8 +197,8 @@ class SelectsSlices(DriverRule):
 class LeavesNodeAlone(DriverRule):
     id, level = "RGT-03", Level.SHOULD
     title = "The Node and the claims' specs are not written"
-    why = "The right to write nodes or claims lets a driver of one node change every other."
-    fix = "Publish facts as attributes of devices, and write no more than status.devices of claims."
+    why = "The right to write nodes or claims lets a driver on one node change all others."
+    fix = "Publish facts as attributes of devices, and write only status.devices of claims."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         written = [
@@ -212,7 +213,10 @@ class LeavesNodeAlone(DriverRule):
 class ReadsClaimsByName(DriverRule):
     id, level = "RGT-04", Level.SHOULD
     title = "Claims are read by their names, not listed or watched"
-    why = "The right to list claims shows the driver of one node those of all namespaces, with what their owners wrote."
+    why = (
+        "The right to list claims shows a driver on one node the claims of all namespaces, with everything their "
+        "owners wrote."
+    )
     fix = "GET the claim that the kubelet names; drop `list` and `watch` of resourceclaims from the ClusterRole."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

@@ -61,7 +61,7 @@ def _names(devices: Sequence[PublishedDevice | PreparedDevice]) -> list[str]:
 class PreparesSeveral(DriverRule):
     id, level, facts = "PRP-23", Level.MUST, ("11.10", "11.20")
     title = "A claim with several devices gets each of them, with its CDI devices and the name of its request"
-    why = "The container starts without a device that its claim was allocated, and nothing reports it."
+    why = "The container starts without one of the devices allocated to its claim, and nothing reports it."
     fix = "Loop over all results of your driver in the allocation, and answer with a device for each."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -162,7 +162,7 @@ class PartialFailureHoldsNothing(DriverRule):
     id, level, facts, holds = "PRP-24", Level.MUST, ("11.15",), True
     title = "A claim that fails for one of its devices holds none of the others"
     why = "The pod waits, possibly indefinitely, and no other pod gets the devices of its half-prepared claim."
-    fix = "Check all devices before you write anything, or undo what was done when one of them fails."
+    fix = "Check all devices before you write anything, or undo all changes if one device fails."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -197,7 +197,10 @@ class PartialFailureHoldsNothing(DriverRule):
 class PreparesManyPods(DriverRule):
     id, level, facts = "PRP-25", Level.MUST, ("11.11",)
     title = f"The claims of {PODS} pods that start at once, as after a boot, are prepared within {WINDOW:g} s"
-    why = "The kubelet gives up on each call after 45 s and tries again later; behind a lock the last pods never start."
+    why = (
+        "The kubelet gives up on each call after 45 s and retries later; if calls wait for a lock, the last pods "
+        "never start."
+    )
     fix = "Hold no lock while you wait for hardware, files or the API server."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -239,7 +242,7 @@ class UnpreparesAllDevices(DriverRule):
     id, level, facts, holds = "UNP-05", Level.MUST, ("11.19",), True
     title = "NodeUnprepareResources frees every device of a claim"
     why = "Each pod with several devices costs the node some of them, until the driver's state is removed by hand."
-    fix = "Loop over all devices that the checkpoint has for the claim; remove its specs as well."
+    fix = "Loop over all devices that the checkpoint contains for the claim; remove its specs as well."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -257,7 +260,7 @@ class UnpreparesAllDevices(DriverRule):
 class UnpreparesAllClaims(DriverRule):
     id, level, facts = "UNP-06", Level.MUST, ("11.19",)
     title = "Every claim of a call is unprepared"
-    why = "The kubelet sends all claims of a pod at once; those without an entry keep the pod in Terminating."
+    why = "The kubelet sends all claims of a pod in one call; claims without an entry keep the pod in Terminating."
     fix = "Loop over the request's claims, and put each uid into the map."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -277,9 +280,10 @@ class LeavesOtherClaims(DriverRule):
     id, level, facts = "UNP-07", Level.MUST, ("11.16", "11.19")
     title = "NodeUnprepareResources leaves other claims prepared, with their CDI specs and devices"
     why = (
-        "Pods run on when another one ends: their containers do not start again, or their devices are given out twice."
+        "Other pods continue to run when one ends: their containers could not restart, or their devices would be "
+        "allocated twice."
     )
-    fix = "Remove what belongs to the uid of the claim, and nothing else."
+    fix = "Remove only the state that belongs to the uid of the claim."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

@@ -33,8 +33,8 @@ _OTHER_NAMESPACE = "plugwright-verify"
 class AllowsCallsAtOnce(DriverRule):
     id, level, facts = "PRP-19", Level.MUST, ("11.14",)
     title = "Calls for several pods at once are answered, each with its own devices"
-    why = "The kubelet calls for pods side by side; a lost update of the checkpoint loses a claim."
-    fix = "Serialise the calls, or lock what they share."
+    why = "The kubelet calls for several pods in parallel; a lost update of the checkpoint loses a claim."
+    fix = "Serialise the calls, or protect their shared state with a lock."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -57,7 +57,7 @@ class AllowsCallsAtOnce(DriverRule):
 class SharesDevice(DriverRule):
     id, level = "PRP-20", Level.MUST
     title = "A device with allowMultipleAllocations is prepared for several claims at once"
-    why = "The scheduler gives shares of it to several pods; all but the first would wait indefinitely."
+    why = "The scheduler gives shares of it to several pods; all pods except the first would wait indefinitely."
     fix = "Do not count results with a shareID as exclusive."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -72,8 +72,8 @@ class SharesDevice(DriverRule):
 class NamesShare(DriverRule):
     id, level, facts = "PRP-21", Level.SHOULD, ("11.2",)
     title = "A share of a device carries its share_id"
-    why = "Without it the kubelet, and who asks it, cannot tell the shares of one device apart."
-    fix = "Copy shareID of the result into share_id, in v1."
+    why = "Without it, the kubelet and its clients cannot distinguish the shares of one device."
+    fix = "Copy the result's shareID into share_id, in v1."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -87,9 +87,9 @@ class NamesShare(DriverRule):
 
 class PreparesForTwoPods(DriverRule):
     id, level, facts = "PRP-22", Level.MUST, ("11.16", "11.17")
-    title = "A claim that two pods use is prepared, for each in the same way"
-    why = "Pods may share a claim by its name, and the kubelet asks once for all of them: none would start."
-    fix = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
+    title = "A claim that two pods use is prepared in the same way for both"
+    why = "Several pods may use one claim, and the kubelet calls once for all of them: none would start."
+    fix = "Do not expect exactly one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -105,10 +105,10 @@ class ReadsClaimOfSameName(DriverRule):
     id, level, facts = "PRP-26", Level.MUST, ("11.10",)
     title = "A claim gets its own devices if another claim had its name before, or has it in another namespace"
     why = (
-        "Claims of StatefulSets and of jobs are created again under one name, with other devices, and one manifest is "
-        "applied to many namespaces."
+        "StatefulSets and Jobs create claims again under the same name, with other devices, and one manifest may "
+        "be applied to many namespaces."
     )
-    fix = "Know claims by their uid, in CDI specs too; read a claim again if the uid in your cache is another one."
+    fix = "Identify claims by their uid, in CDI specs too; read a claim again if your cache contains another uid."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()

@@ -39,9 +39,9 @@ async def _all_pools(verifier: DriverVerifier) -> list[tuple[str, list[Document]
 
 class IsAccepted(DriverRule):
     id, level = "SLC-01", Level.MUST
-    title = "The API server takes every slice"
-    why = "A slice that is refused is not there: its devices cannot be allocated."
-    fix = "Read the answer: it names the field. Check what you publish before you send it, and log refusals."
+    title = "The API server accepts every slice"
+    why = "The API server does not store a rejected slice: its devices cannot be allocated."
+    fix = "Read the answer, which names the field. Check slices before you send them, and log rejections."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         refused = await _refused(verifier)
@@ -51,8 +51,11 @@ class IsAccepted(DriverRule):
 class NamesAreLabels(DriverRule):
     id, level = "SLC-02", Level.MUST
     title = "Names of devices are DNS labels, names of attributes C identifiers"
-    why = "The API server refuses the whole slice, with all its devices, because of one invalid name."
-    fix = "Make names of lower-case letters, digits and dashes; attributes of letters, digits and underscores."
+    why = "Because of one invalid name, the API server rejects the whole slice with all its devices."
+    fix = (
+        "Use lower-case letters, digits and dashes in names of devices, and letters, digits and underscores in "
+        "names of attributes."
+    )
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         refused = _about(await _refused(verifier), _NAMES)
@@ -62,7 +65,7 @@ class NamesAreLabels(DriverRule):
 class VersionsAreSemver(DriverRule):
     id, level = "SLC-03", Level.MUST
     title = "Version attributes are strict semantic versions"
-    why = "v1.2, 1.2 and 535.104.05 are none, and have the whole slice refused."
+    why = "v1.2, 1.2 and 535.104.05 are not semantic versions, and the API server rejects the whole slice."
     fix = "Drop a leading v, add missing numbers, drop leading zeros; or publish it as a string."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -73,7 +76,10 @@ class VersionsAreSemver(DriverRule):
 class KeepsLimits(DriverRule):
     id, level = "SLC-04", Level.MUST
     title = "Slices keep the limits: 128 devices, 64 with taints or counters, 32 attributes, 64 bytes for a value"
-    why = "A slice beyond them is refused whole, on the one node that has more devices than your own."
+    why = (
+        "The API server rejects a larger slice as a whole, for example on the only node that has more devices "
+        "than yours."
+    )
     fix = "Divide the devices over several slices of the pool, and count them in resourceSliceCount."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -84,7 +90,7 @@ class KeepsLimits(DriverRule):
 class PoolIsComplete(DriverRule):
     id, level = "SLC-05", Level.MUST
     title = "resourceSliceCount is the number of slices of the pool's newest generation"
-    why = "A scheduler takes the pool for incomplete and uses none of it: cannot allocate all claims."
+    why = "A scheduler considers the pool incomplete and uses none of it: cannot allocate all claims."
     fix = "Write the same count and generation to every slice of the pool."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -96,7 +102,7 @@ class PoolIsComplete(DriverRule):
 class NoOldGenerations(DriverRule):
     id, level = "SLC-06", Level.SHOULD
     title = "Slices of older generations are deleted"
-    why = "They are ignored by schedulers, count for quotas of the API server and mislead everyone who reads them."
+    why = "Schedulers ignore them, but they count towards quotas of the API server and mislead everyone who reads them."
     fix = "Delete obsolete slices first, then update, then create."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -107,8 +113,8 @@ class NoOldGenerations(DriverRule):
 
 class NamesAreUnique(DriverRule):
     id, level = "SLC-07", Level.MUST
-    title = "A device is once in its pool, and so is a counter set"
-    why = "The API server sees one slice at a time; a scheduler calls the pool invalid and uses none of it."
+    title = "Each device and each counter set occurs once in its pool"
+    why = "The API server checks each slice separately; a scheduler calls the pool invalid and uses none of it."
     fix = "Look for duplicates over all slices of the pool before you publish."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -165,8 +171,8 @@ def _missing(specs: list[Document], known: dict[tuple[str, str], str]) -> list[t
 
 class CountersSuffice(DriverRule):
     id, level = "SLC-09", Level.MUST
-    title = "No device consumes more of a counter than there is"
-    why = "It can never be allocated, and its pod waits indefinitely."
+    title = "No device consumes more of a counter than its counter set contains"
+    why = "Such a device can never be allocated, and its pod waits indefinitely."
     fix = "Compare the sum of each partition with the counter set."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -183,7 +189,10 @@ class CountersSuffice(DriverRule):
 class BelongsToNode(DriverRule):
     id, level, facts = "SLC-10", Level.MUST, ("11.8",)
     title = "Slices of local devices name their node"
-    why = "With allNodes pods of other nodes get a device that is not there, and the kubelet never removes the slice."
+    why = (
+        "With allNodes, pods of other nodes get a device that does not exist there, and the kubelet never "
+        "removes the slice."
+    )
     fix = "Set spec.nodeName to the name in the pod's field spec.nodeName."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -195,8 +204,11 @@ class BelongsToNode(DriverRule):
 class HasOwner(DriverRule):
     id, level = "SLC-11", Level.SHOULD
     title = "Slices are owned by their Node"
-    why = "Without an owner they stay when the node is deleted, and schedulers go on with devices of a lost machine."
-    fix = "Set an owner reference with the Node's name and its uid, which GET of the Node has."
+    why = (
+        "Without an owner they stay when the Node is deleted, and schedulers continue to allocate devices of a "
+        "lost machine."
+    )
+    fix = "Set an owner reference with the Node's name and its uid, which GET of the Node returns."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -245,7 +257,7 @@ async def _contents(verifier: DriverVerifier) -> tuple[DriverSession, dict[str, 
 
 class RestoredAfterWipe(DriverRule):
     id, level, facts, waits = "SLC-12", Level.MUST, ("11.8",), 3
-    title = "Slices are back after a start of the kubelet, which deletes them all"
+    title = "Slices are published again after a start of the kubelet, which deletes them all"
     why = "Otherwise the node has no devices from then on, until the driver is restarted."
     fix = "Watch your own slices for as long as the program runs, and create missing ones again."
 
@@ -260,8 +272,8 @@ class RestoredAfterWipe(DriverRule):
 class RestoredAfterDeletion(DriverRule):
     id, level, waits = "SLC-13", Level.MUST, 3
     title = "A slice that another client deletes is created again"
-    why = "One missing slice makes its pool incomplete, and all of its devices useless."
-    fix = "Watch your own slices, not the kubelet: anybody with the right may delete them."
+    why = "One missing slice makes its pool incomplete, and all of its devices unusable."
+    fix = "Watch your own slices, not the kubelet: any client with the right may delete them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, before = await _contents(verifier)
@@ -273,7 +285,7 @@ class RestoredAfterDeletion(DriverRule):
 class RepairedAfterEdit(DriverRule):
     id, level, waits = "SLC-14", Level.SHOULD, 3
     title = "A slice that another client edits is repaired"
-    why = "Devices that are missing or wrong in it stay so until the program is restarted."
+    why = "Missing or wrong devices in it stay so until the program is restarted."
     fix = "Compare the watched slices with the desired ones, and update those that differ."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -290,8 +302,8 @@ class RepairedAfterEdit(DriverRule):
 class StaysAtEnd(DriverRule):
     id, level, facts, alone = "SLC-15", Level.SHOULD, ("11.9",), True
     title = "A driver that ends leaves its slices"
-    why = "An upgrade takes seconds, and no pod need wait for it; the kubelet removes the slices after 30 s."
-    fix = "Delete no slice at the end."
+    why = "An upgrade takes seconds, and pods do not have to wait for it; the kubelet removes the slices after 30 s."
+    fix = "Delete no slice when the driver ends."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
@@ -303,10 +315,10 @@ class StaysAtEnd(DriverRule):
 
 class KeptOverRestart(DriverRule):
     id, level, alone = "SLC-16", Level.MUST, True
-    title = "A restart adopts the slices that are there"
+    title = "A restart adopts the existing slices"
     why = (
-        "Slices that are created again make more of them than resourceSliceCount says: the pool is useless. Devices "
-        "with other names cannot be prepared for claims that were allocated before."
+        "If the driver creates its slices again, there are more of them than resourceSliceCount says, and the "
+        "pool is unusable. Devices with other names cannot be prepared for claims that were allocated before."
     )
     fix = (
         "List your slices first; update or delete existing ones, and create only missing ones. Derive the names of "
@@ -332,7 +344,7 @@ class KeptOverRestart(DriverRule):
 class RestsWhenIdle(DriverRule):
     id, level = "SLC-17", Level.MUST
     title = "Slices are not written while nothing changes"
-    why = "Each write wakes every scheduler, and on a thousand nodes it is the API server's main work."
+    why = "Each write wakes every scheduler, and with a thousand nodes such writes are most of the API server's work."
     fix = "Compare semantically: the server adds fields, and quantities have several spellings."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

@@ -56,7 +56,7 @@ async def _registered(verifier: DriverVerifier, session: DriverSession, mark: in
 
 
 def _claimed(session: DriverSession, driver: RegisteredDriver) -> list[list[PublishedDevice]]:
-    """The devices of two claims, of which the first has two; fewer if the driver has not as many."""
+    """The devices of two claims, of which the first has two; fewer if the driver has fewer devices."""
     try:
         devices = separate_devices(session, driver, 2)[:3]
     except RuleNotApplicable:
@@ -67,7 +67,10 @@ def _claimed(session: DriverSession, driver: RegisteredDriver) -> list[list[Publ
 class RemembersClaims(DriverRule):
     id, level, alone = "DST-01", Level.MUST, True
     title = "A driver that was killed and started again knows which claims hold its devices"
-    why = "Pods go on with their devices meanwhile; a driver that has forgotten them gives the devices out again."
+    why = (
+        "Pods continue to use their devices in the meantime; a driver that has lost its record allocates the "
+        "devices again."
+    )
     fix = "Write a checkpoint to the plugin's directory before you answer."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -91,8 +94,8 @@ class RemembersClaims(DriverRule):
 class KeepsSpecs(DriverRule):
     id, level, facts, alone = "DST-02", Level.MUST, ("11.16",), True
     title = "The CDI specs of prepared claims outlive a restart of the driver"
-    why = "The kubelet does not ask again for a running pod: its next container cannot be created."
-    fix = "Do not clean the CDI directory at the start; write the specs of the checkpoint again if you must."
+    why = "The kubelet does not call again for a running pod: its next container cannot be created."
+    fix = "Do not clean the CDI directory at the start; if you must, write the specs of the checkpoint again."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
@@ -109,8 +112,8 @@ class KeepsSpecs(DriverRule):
 class SurvivesReboot(DriverRule):
     id, level, facts, alone = "DST-03", Level.MUST, ("11.17",), True
     title = "After a reboot, which empties the CDI directory, a claim is prepared with its spec"
-    why = "/var/run/cdi is empty after a reboot, the checkpoint is not: the container cannot be created."
-    fix = "Write the spec at every NodePrepareResources, also for a claim that the checkpoint calls prepared."
+    why = "After a reboot /var/run/cdi is empty, but the checkpoint is not: the container cannot be created."
+    fix = "Write the spec at every NodePrepareResources, even for a claim that is prepared according to the checkpoint."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
@@ -150,14 +153,12 @@ async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) ->
 
 class SurvivesDamage(DriverRule):
     id, level, alone = "DST-04", Level.MUST, True
-    title = "A damaged checkpoint does not keep the driver from serving, or is named when the driver gives up"
+    title = "The driver serves despite a damaged checkpoint, or names the file when it gives up"
     why = (
-        "A driver that does not know who holds its devices may refuse to go on, but every pod of the node waits then: "
-        "whoever is called must learn from the last line which file it is about."
+        "A driver that does not know the holders of its devices may refuse to continue, but then every pod of "
+        "the node waits: the last line must tell the operator which file is damaged."
     )
-    fix = (
-        "Put the file aside, log that, and continue with the CDI directory and the API; or name the file in the error."
-    )
+    fix = "Rename the file, log this, and continue with the CDI directory and the API; or name the file in the error."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         await _damage(verifier, lambda path: path.write_bytes(_GARBAGE))
@@ -165,9 +166,9 @@ class SurvivesDamage(DriverRule):
 
 class SurvivesEmptyFile(DriverRule):
     id, level, alone = "DST-05", Level.MUST, True
-    title = "An empty checkpoint does not keep the driver from serving, or is named when the driver gives up"
-    why = "A machine that loses power leaves files of no length behind."
-    fix = "Take an empty file for a damaged one; write to another name, sync, and rename."
+    title = "The driver serves despite an empty checkpoint, or names the file when it gives up"
+    why = "A machine that loses power leaves empty files behind."
+    fix = "Treat an empty file as a damaged one; write to another name, sync, and rename."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         await _damage(verifier, lambda path: path.write_bytes(b""))
@@ -177,10 +178,10 @@ class SurvivesKillWhilePreparing(DriverRule):
     id, level, facts, alone = "DST-08", Level.MUST, ("11.10", "11.17"), True
     title = "A claim is prepared after the driver was killed while it prepared it"
     why = (
-        "A driver that is killed in the middle of a call leaves a claim half prepared. The kubelet asks for it again; "
-        "if that is refused, its pod waits until somebody removes the driver's state."
+        "A driver that is killed in the middle of a call leaves a claim half prepared. The kubelet repeats the "
+        "call; if the driver refuses it, the pod waits until someone removes the driver's state."
     )
-    fix = "At the start, undo or finish every preparation that the checkpoint records as begun."
+    fix = "At the start, undo or finish every preparation that the checkpoint records as started."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
@@ -205,9 +206,9 @@ class AllowsSuccessor(DriverRule):
     title = "An instance that ends leaves its successor registered"
     why = (
         "In a rolling update with maxSurge the old instance ends after the new one has started (without maxSurge "
-        "before it); then no kubelet can reach the new one."
+        "it ends before); then no kubelet can reach the new one."
     )
-    fix = "Unlink a socket only if it is the one that you have made, or have the pod's uid in both names."
+    fix = "Unlink a socket only if your process has created it, or include the pod's uid in both names."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, _):
@@ -235,8 +236,8 @@ class RemembersEndOfClaims(DriverRule):
         "A driver that was killed and started again knows which of several claims were unprepared, and which were not"
     )
     why = (
-        "A device of a pod that has ended stays held until somebody removes the driver's state; that of a claim which "
-        "was forgotten is given out twice."
+        "Otherwise a device of a pod that has ended stays held until someone removes the driver's state, and a "
+        "device of a forgotten claim is allocated twice."
     )
     fix = "Write all claims to the checkpoint whenever one is prepared or unprepared, before you answer."
 
@@ -264,7 +265,7 @@ class DriverEndsOnSigterm(DriverRule):
     id, level, alone = "DRE-01", Level.MUST, True
     title = "SIGTERM ends the driver, with status 0"
     why = "A pod that does not end is killed after its grace period; another status raises an alarm at each upgrade."
-    fix = "Handle SIGTERM, finish the call that runs, and return normally."
+    fix = "Handle SIGTERM, finish the running call, and return normally."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, _):
@@ -276,8 +277,8 @@ class DriverEndsOnSigterm(DriverRule):
 class RemovesSockets(DriverRule):
     id, level, alone = "DRE-02", Level.SHOULD, True
     title = "A driver that ends removes its sockets"
-    why = "The kubelet keeps a driver whose registration socket is there, and dials it in vain."
-    fix = "Unlink both sockets at the end."
+    why = "The kubelet keeps a driver as long as its registration socket exists, and tries to connect to it in vain."
+    fix = "Unlink both sockets when the driver ends."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
@@ -289,7 +290,7 @@ class RemovesSockets(DriverRule):
 class StartsBesideStaleSockets(DriverRule):
     id, level, alone = "DRE-03", Level.MUST, True
     title = "A driver that was killed can be started again"
-    why = "Its sockets are still there and are never removed: address already in use, at every start."
+    why = "Its sockets still exist and are never removed: address already in use, at every start."
     fix = "Unlink your own sockets before you listen, if no process answers on them."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -302,8 +303,8 @@ class StartsBesideStaleSockets(DriverRule):
 class LeavesOtherFilesAlone(DriverRule):
     id, level, alone = "DRE-04", Level.MUST, True
     title = "Files of others in plugins_registry, plugins and the CDI directory are left alone"
-    why = "Other drivers live in the same directories; one whose files are removed is out of service."
-    fix = "Remove only files that you have made."
+    why = "Other drivers use the same directories; a driver whose files are removed is out of service."
+    fix = "Remove only files that your program has created."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_driver() as session:

@@ -42,7 +42,7 @@ async def _expect_success(session: DriverSession, driver: RegisteredDriver, clai
 class Unprepares(DriverRule):
     id, level, facts = "UNP-01", Level.MUST, ("11.19",)
     title = "A prepared claim is unprepared, with one entry in the answer"
-    why = "A failure makes no event: the pod stays in Terminating, and its claim allocated."
+    why = "A failure causes no event: the pod stays in Terminating, and its claim stays allocated."
     fix = "Answer with an entry for each claim, without an error."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -56,8 +56,8 @@ class Unprepares(DriverRule):
 class UnpreparesTwice(DriverRule):
     id, level, facts = "UNP-02", Level.MUST, ("11.19",)
     title = "A claim that was unprepared is unprepared again without an error"
-    why = "The kubelet may not have got the answer, and calls until it has."
-    fix = "Take a claim that is not in the checkpoint for done."
+    why = "The kubelet may not have received the answer, and repeats the call until it has."
+    fix = "Treat a claim that is not in the checkpoint as unprepared."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -71,8 +71,8 @@ class UnpreparesTwice(DriverRule):
 class UnpreparesUnknown(DriverRule):
     id, level, facts = "UNP-03", Level.MUST, ("11.19",)
     title = "A claim that was never prepared is unprepared without an error"
-    why = "The kubelet unprepares claims that it failed to prepare, and the pod would never end."
-    fix = "Take a claim that is not in the checkpoint for done."
+    why = "The kubelet also unprepares claims that it failed to prepare; otherwise the pod would never end."
+    fix = "Treat a claim that is not in the checkpoint as unprepared."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -84,7 +84,7 @@ class UnpreparesUnknown(DriverRule):
 class UnpreparesDeleted(DriverRule):
     id, level, facts = "UNP-04", Level.MUST, ("11.19",)
     title = "A claim that was deleted from the API is unprepared"
-    why = "A pod that was force-deleted takes its claim with it; its devices would be held indefinitely."
+    why = "If a pod is force-deleted, its claim is deleted too; the devices would be held indefinitely."
     fix = "Read what you need from the checkpoint, not from the API."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -102,10 +102,10 @@ class UnpreparesWithoutSpec(DriverRule):
     id, level, facts = "UNP-08", Level.MUST, ("11.17", "11.19")
     title = "A claim whose CDI spec is missing is unprepared"
     why = (
-        "A reboot empties /var/run/cdi. The kubelet unprepares claims of pods that were deleted meanwhile, without "
-        "preparing them again; a failure keeps the claim allocated and its device held."
+        "A reboot empties /var/run/cdi. The kubelet unprepares claims of pods that were deleted in the meantime, "
+        "without preparing them again; a failure keeps the claim allocated and its device held."
     )
-    fix = "Take a file that does not exist for one that was removed."
+    fix = "Treat a file that does not exist as removed."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
@@ -137,7 +137,7 @@ async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim
 class ClaimNamesAreQualified(DriverRule):
     id, level, facts = "CDI-01", Level.MUST, ("11.20",)
     title = "CDI devices of prepared claims have qualified names"
-    why = "A runtime refuses a container with a name that is not vendor/class=device."
+    why = "A runtime rejects a container if a name is not of the form vendor/class=device."
     fix = "Send the kind of the spec, an equals sign and the name of the device."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -174,7 +174,7 @@ class ClaimNamesResolve(DriverRule):
 class CdiEditsAreThere(DriverRule):
     id, level = "CDI-03", Level.MUST
     title = "CDI devices of prepared claims have edits"
-    why = "A device without any is invalid and makes its file useless, or the pod runs without its device."
+    why = "A device without edits is invalid and makes its file useless, or the pod runs without its device."
     fix = "If there is nothing to edit, send no CDI name."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -225,7 +225,7 @@ def _paths(verifier: DriverVerifier, session: DriverSession, names: Sequence[str
 class CdiSpecsAreRemoved(DriverRule):
     id, level = "CDI-05", Level.SHOULD
     title = "The spec of a claim is removed when it is unprepared"
-    why = "Runtimes read every file at each change: a node that is never rebooted gets slower with each pod."
+    why = "Runtimes read every file at each change: a node that is never rebooted becomes slower with each pod."
     fix = "Write one file for each claim, and remove it."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -245,7 +245,7 @@ class CdiSpecsAreRemoved(DriverRule):
 class CdiNamesAreNew(DriverRule):
     id, level = "CDI-06", Level.SHOULD
     title = "No CDI name is in two files when two claims share a device"
-    why = "A runtime takes a name in two files for a conflict, and creates neither container."
+    why = "A runtime treats a name in two files as a conflict, and creates neither container."
     fix = "Put the uid of the claim into the name, or all names of a device into one file."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -262,9 +262,10 @@ class CdiNamesAreNew(DriverRule):
 class CdiSpecsAreValid(DriverRule):
     id, level, facts = "CDI-07", Level.MUST, ("11.20",)
     title = "Runtimes accept the specs of prepared claims"
-    why = "A runtime leaves out a file that breaks the specification: unresolvable CDI devices."
+    why = "A runtime ignores a file that violates the specification: unresolvable CDI devices."
     fix = (
-        "Write cdiVersion, kind and edits as the specification has them; its Go library checks a spec before it writes."
+        "Write cdiVersion, kind and edits as the specification defines them; its Go library checks a spec before "
+        "it writes."
     )
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
@@ -279,8 +280,8 @@ class CdiSpecsAreValid(DriverRule):
 class CdiSpecsStay(DriverRule):
     id, level, facts = "CDI-08", Level.MUST, ("11.16",)
     title = "The spec of a claim stays while other claims are prepared"
-    why = "The kubelet does not ask again for a running pod: its next container cannot be created."
-    fix = "Write a file for each claim, or add the claim to those that the file has."
+    why = "The kubelet does not call again for a running pod: its next container cannot be created."
+    fix = "Write a file for each claim, or add the claim to those that the file already contains."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
