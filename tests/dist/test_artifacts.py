@@ -116,7 +116,7 @@ def test_a_new_project_passes_its_ci_with_the_wheel(tmp_path: Path) -> None:
     programs = installed(f"{sys.version_info.major}.{sys.version_info.minor}", "", tmp_path)
     output(programs / "plugwright", "new", "npu", cwd=tmp_path)
     project, environment = tmp_path / "npu", tmp_path / "ci"
-    shutil.copytree(DIRECTORY or "", project / "wheels")
+    shutil.copytree(DIRECTORY or "", project / "wheels", ignore=shutil.ignore_patterns("image-*.tar"))
     output(UV, "venv", "--quiet", "--seed", "--python", sys.executable, environment, cwd=tmp_path)
     [job] = yaml.safe_load((project / ".github/workflows/test.yml").read_text())["jobs"].values()
     steps = [step["run"] for step in job["steps"] if "run" in step]
