@@ -232,7 +232,7 @@ dist: $(READY) chart-readme ## what a release publishes, in dist/: wheel, sdist,
 	@IMAGES="$(IMAGES)" deploy/dist-images.sh dist
 	@ls dist
 
-smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Python from 3.11 on this machine, sdist, chart, images as the chart starts them
+smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Python from 3.11 here, sdist, chart, images as the chart starts them, action
 	@PLUGWRIGHT_DIST=$(CURDIR)/dist PLUGWRIGHT_REQUIRE="$(PLUGWRIGHT_REQUIRE)$(if $(filter-out none,$(IMAGES)), images)" \
 	  $(BIN)/python -m pytest -rs tests/dist $(ARGS)
 

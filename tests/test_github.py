@@ -118,10 +118,13 @@ def test_every_job_has_a_time_limit(path: Path) -> None:
 
 def test_the_tests_run_on_every_python_that_the_package_names() -> None:
     [(_, job)] = jobs(GITHUB / "workflows" / "test.yml")
-    matrix = cast("Mapping[str, Mapping[str, list[str]]]", job["strategy"])["matrix"]
+    tested = cast("Mapping[str, Mapping[str, list[str]]]", job["strategy"])["matrix"]
     classifiers = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert matrix["python"] == classifiers
+    assert tested["python"] == classifiers
     assert PROJECT["requires-python"] == f">={classifiers[0]}"
+    build = cast("list[Mapping[str, Mapping[str, str]]]", dict(jobs(RELEASES))["build"]["steps"])
+    [versions] = [step["with"]["python-version"] for step in build if "python-version" in step.get("with", {})]
+    assert sorted(versions.split()) == classifiers
 
 
 def test_a_released_image_is_one_of_those_that_are_built_here() -> None:
