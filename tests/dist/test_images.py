@@ -16,7 +16,7 @@ from tests.kubernetes.machine import ARCHITECTURE
 from tests.requirements import unavailable
 
 from plugwright import __version__
-from plugwright.testing import Kubelet, KubeletSettings
+from plugwright.testing import Kubelet, KubeletSettings, pod_requesting
 
 DIRECTORY = os.environ.get("PLUGWRIGHT_DIST")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -86,9 +86,7 @@ async def test_the_daemon_of_the_chart_serves_devices_from_the_image(image: Unpa
     async with Kubelet(root / "var/lib/kubelet", KubeletSettings(timeout=90)) as kubelet:
         async with container_of(image, root, "DaemonSet", objects).running() as daemon:
             assert await kubelet.allocatable(resource, count) == count
-            pod = await kubelet.admit(
-                {"spec": {"containers": [{"name": "main", "resources": {"limits": {resource: 1}}}]}}
-            )
+            pod = await kubelet.admit(pod_requesting({resource: 1}))
             await kubelet.remove(pod)
             for command in probes(objects):
                 assert (await daemon.execute(*command))[0] == 0
