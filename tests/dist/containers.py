@@ -9,11 +9,11 @@ import tarfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.requirements import unavailable
 
-__all__ = ["Container", "runtime", "unpack", "write_bundle"]
+__all__ = ["Container", "Image", "runtime", "unpack", "write_bundle"]
 
 Object = Mapping[str, Any]
 
@@ -33,15 +33,20 @@ def runtime() -> str:
     return program
 
 
-def unpack(archive: Path, rootfs: Path) -> Object:
-    """The image's configuration; its files lie in `rootfs`."""
+class Image(NamedTuple):
+    """An unpacked image: its files and its configuration."""
+
+    rootfs: Path
+    config: Object
+
+
+def unpack(archive: Path, rootfs: Path) -> Image:
     with tarfile.open(archive) as outer:
         [manifest] = json.loads(_read(outer, "manifest.json"))
         for layer in manifest["Layers"]:
             with tarfile.open(fileobj=outer.extractfile(layer)) as inner:
                 _apply(inner, rootfs)
-        config: Object = json.loads(_read(outer, manifest["Config"]))
-    return config
+        return Image(rootfs, json.loads(_read(outer, manifest["Config"])))
 
 
 def _read(archive: tarfile.TarFile, name: str) -> bytes:
@@ -71,24 +76,25 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_bundle(bundle: Path, host: Path, image: Object, pod: Object, configs: Mapping[str, Object]) -> None:
+def write_bundle(bundle: Path, host: Path, image: Image, pod: Object, configs: Mapping[str, Object]) -> None:
     """The runtime's config.json for the only container of a pod; paths of the node lie below `host`."""
     [container] = pod["containers"]
     security = pod.get("securityContext", {}) | container.get("securityContext", {})
     assert security["capabilities"] == {"drop": ["ALL"]}  # none are given below
-    user = [*map(int, (image["config"].get("User") or "0:0").split(":"))]
-    entrypoint = container.get("command", image["config"].get("Entrypoint") or [])
-    default = [] if "command" in container else image["config"].get("Cmd") or []
+    own = image.config["config"]
+    user = [*map(int, (own.get("User") or "0:0").split(":"))]
+    entrypoint = container.get("command", own.get("Entrypoint") or [])
+    default = [] if "command" in container else own.get("Cmd") or []
     config = {
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": security.get("runAsUser", user[0]), "gid": security.get("runAsGroup", user[-1])},
             "args": [*entrypoint, *container.get("args", default)],
-            "env": [*(image["config"].get("Env") or []), *_variables(container)],
-            "cwd": image["config"].get("WorkingDir") or "/",
+            "env": [*(own.get("Env") or []), *_variables(container)],
+            "cwd": own.get("WorkingDir") or "/",
             "noNewPrivileges": not security.get("allowPrivilegeEscalation", True),
         },
-        "root": {"path": "rootfs", "readonly": security.get("readOnlyRootFilesystem", False)},
+        "root": {"path": str(image.rootfs), "readonly": security.get("readOnlyRootFilesystem", False)},
         "mounts": [*_MOUNTS, *_volumes(bundle, host, pod, container, configs)],
         "linux": {"namespaces": [{"type": each} for each in _NAMESPACES]},
     }

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.deploy.rendered import helm_or_skip
 from tests.deploy.test_image import NATIVE, script
-from tests.dist.containers import Container, unpack, write_bundle
+from tests.dist.containers import Container, Image, unpack, write_bundle
 from tests.dist.test_artifacts import artifact, output
 from tests.kubernetes.machine import ARCHITECTURE
 from tests.requirements import unavailable
@@ -34,28 +34,27 @@ pytestmark = [
 ]
 
 
-class Unpacked(NamedTuple):
+class Released(NamedTuple):
     name: str
     machine: str
-    bundle: Path
-    config: Object
+    image: Image
 
 
-@pytest.fixture(params=[f"{name}-{machine}" for machine in sorted(MACHINES) for name in SERVED])
-def image(request: pytest.FixtureRequest, tmp_path: Path) -> Unpacked:
+@pytest.fixture(scope="module", params=[f"{name}-{machine}" for machine in sorted(MACHINES) for name in SERVED])
+def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Released:
     name, _, machine = request.param.rpartition("-")
     archives = list(Path(DIRECTORY or "").glob(f"image-{name}-{__version__}-{machine}.tar"))
     if not archives and machine != ARCHITECTURE:
         pytest.skip(f"`make dist` made no image for {machine}")
     if not archives:
         unavailable("images", "`make dist` made no images: it says why")
-    (tmp_path / "bundle" / "rootfs").mkdir(parents=True)
-    config = unpack(archives[0], tmp_path / "bundle" / "rootfs")
-    return Unpacked(name, machine, tmp_path / "bundle", dict(config))
+    rootfs = tmp_path_factory.mktemp("rootfs")
+    rootfs.chmod(0o755)
+    return Released(name, machine, unpack(archives[0], rootfs))
 
 
-def rendered(image: Unpacked, directory: Path) -> Sequence[Object]:
-    resource, family, _ = SERVED[image.name]
+def rendered(released: Released, directory: Path) -> Sequence[Object]:
+    resource, family, _ = SERVED[released.name]
     config = f"config={json.dumps({'resources': [{'name': resource, **family}]})}"
     package = artifact(f"plugwright-{__version__}.tgz")
     flags = ("--kube-version", "1.36.4", "--namespace", "devices", "--set-json", config)
@@ -63,14 +62,14 @@ def rendered(image: Unpacked, directory: Path) -> Sequence[Object]:
     return [each for each in yaml.safe_load_all(text) if each]
 
 
-def container_of(image: Unpacked, host: Path, kind: str, objects: Sequence[Object]) -> Container:
+def container_of(released: Released, bundle: Path, host: Path, kind: str, objects: Sequence[Object]) -> Container:
     """The container of the chart's only workload of a kind, which runs this image."""
     [workload] = [each for each in objects if each["kind"] == kind]
     pod = workload["spec"]["template"]["spec"]
-    assert {each["image"] for each in pod["containers"]} == {f"{image.name}:{__version__}"}
+    assert {each["image"] for each in pod["containers"]} == {f"{released.name}:{__version__}"}
     configs = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ConfigMap"}
-    write_bundle(image.bundle, host, image.config, pod, configs)
-    return Container(image.bundle, f"plugwright-{os.getpid()}")
+    write_bundle(bundle, host, released.image, pod, configs)
+    return Container(bundle, f"plugwright-{os.getpid()}")
 
 
 def probes(objects: Sequence[Object]) -> Iterator[Sequence[str]]:
@@ -80,11 +79,13 @@ def probes(objects: Sequence[Object]) -> Iterator[Sequence[str]]:
         yield container[probe]["exec"]["command"]
 
 
-async def test_the_daemon_of_the_chart_serves_devices_from_the_image(image: Unpacked, root: Path) -> None:
-    resource, _, count = SERVED[image.name]
-    objects = rendered(image, image.bundle)
+async def test_the_daemon_of_the_chart_serves_devices_from_the_image(
+    released: Released, tmp_path: Path, root: Path
+) -> None:
+    resource, _, count = SERVED[released.name]
+    objects = rendered(released, tmp_path)
     async with Kubelet(root / "var/lib/kubelet", KubeletSettings(timeout=90)) as kubelet:
-        async with container_of(image, root, "DaemonSet", objects).running() as daemon:
+        async with container_of(released, tmp_path, root, "DaemonSet", objects).running() as daemon:
             assert await kubelet.allocatable(resource, count) == count
             pod = await kubelet.admit(pod_requesting({resource: 1}))
             await kubelet.remove(pod)
@@ -96,19 +97,19 @@ async def test_the_daemon_of_the_chart_serves_devices_from_the_image(image: Unpa
             assert await daemon.stop() == 0
 
 
-async def test_the_check_of_the_chart_runs_in_the_image(image: Unpacked, root: Path) -> None:
+async def test_the_check_of_the_chart_runs_in_the_image(released: Released, tmp_path: Path, root: Path) -> None:
     """As a user without any right, before an install or upgrade."""
-    objects = [each for each in rendered(image, image.bundle) if each["metadata"]["name"].endswith("-check")]
-    async with container_of(image, root, "Job", objects).running() as check:
+    objects = [each for each in rendered(released, tmp_path) if each["metadata"]["name"].endswith("-check")]
+    async with container_of(released, tmp_path, root, "Job", objects).running() as check:
         assert await check.ended() == 0
     assert "valid" in check.log()
 
 
-def test_the_image_is_for_its_machine_with_the_native_parts_for_it(image: Unpacked) -> None:
-    assert image.config["architecture"] == image.machine
-    assert image.config["config"]["Labels"]["org.opencontainers.image.version"] == __version__
+def test_the_image_is_for_its_machine_with_the_native_parts_for_it(released: Released) -> None:
+    assert released.image.config["architecture"] == released.machine
+    assert released.image.config["config"]["Labels"]["org.opencontainers.image.version"] == __version__
     machine_of = script("native").machine_of
-    parts = [image.bundle / "rootfs/usr/lib/plugwright" / part for part in NATIVE]
-    found = {machine_of(part) for part in parts if part.exists() or image.name == "plugwright-tools"}
-    assert found <= {MACHINES[image.machine]}
-    assert found or image.name != "plugwright-tools"
+    parts = [released.image.rootfs / "usr/lib/plugwright" / part for part in NATIVE]
+    found = {machine_of(part) for part in parts if part.exists() or released.name == "plugwright-tools"}
+    assert found <= {MACHINES[released.machine]}
+    assert found or released.name != "plugwright-tools"
