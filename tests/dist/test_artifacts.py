@@ -138,7 +138,7 @@ def test_the_action_runs_from_its_own_directory(tmp_path: Path) -> None:
     values |= {
         "${{ github.action_path }}": str(action),
         "${{ inputs.arguments }}": "--rules ALO-01",
-        "${{ inputs.command }}": "plugwright run -c plugwright.yaml --kubelet-dir {root} --control-socket {root}/c.sock",
+        "${{ inputs.command }}": "plugwright run -c plugwright.yaml --kubelet-dir {root} --control-socket {root}/c",
     }
     files = [f"{name}={tmp_path / name}" for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")]
     for step in [step for step in described["runs"]["steps"] if "run" in step]:

@@ -19,14 +19,14 @@ from plugwright import __version__
 from plugwright.testing import Kubelet, KubeletSettings, pod_requesting
 
 DIRECTORY = os.environ.get("PLUGWRIGHT_DIST")
+Object = dict[str, Any]
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-SERVED = {  # by image: what the chart runs it for
+SERVED: dict[str, tuple[str, Object, int]] = {  # by image: what the chart runs it for
     "plugwright": ("mock/gpu", {"mock": {"count": 2}}, 2),
     "plugwright-tools": ("nvidia.com/gpu", {"nvidia": {"simulate": "hgx-h100"}}, 8),
 }
 WRITE = "import pathlib; pathlib.Path('/usr/lib/plugwright-was-here').touch()"
 WHO = "import os; print(*os.getresuid(), open('/proc/self/status').read().partition('CapEff:')[2].split()[0])"
-Object = dict[str, Any]
 
 pytestmark = [
     pytest.mark.skipif(DIRECTORY is None, reason="`make smoke` runs it"),
@@ -84,17 +84,19 @@ async def test_the_daemon_of_the_chart_serves_devices_from_the_image(
 ) -> None:
     resource, _, count = SERVED[released.name]
     objects = rendered(released, tmp_path)
-    async with Kubelet(root / "var/lib/kubelet", KubeletSettings(timeout=90)) as kubelet:
-        async with container_of(released, tmp_path, root, "DaemonSet", objects).running() as daemon:
-            assert await kubelet.allocatable(resource, count) == count
-            pod = await kubelet.admit(pod_requesting({resource: 1}))
-            await kubelet.remove(pod)
-            for command in probes(objects):
-                assert (await daemon.execute(*command))[0] == 0
-            assert await daemon.execute("python", "-c", WHO) == (0, f"0 0 0 {'0' * 16}\n")
-            status, said = await daemon.execute("python", "-c", WRITE)
-            assert (status, "Read-only file system" in said) == (1, True)
-            assert await daemon.stop() == 0
+    async with (
+        Kubelet(root / "var/lib/kubelet", KubeletSettings(timeout=90)) as kubelet,
+        container_of(released, tmp_path, root, "DaemonSet", objects).running() as daemon,
+    ):
+        assert await kubelet.allocatable(resource, count) == count
+        pod = await kubelet.admit(pod_requesting({resource: 1}))
+        await kubelet.remove(pod)
+        for command in probes(objects):
+            assert (await daemon.execute(*command))[0] == 0
+        assert await daemon.execute("python", "-c", WHO) == (0, f"0 0 0 {'0' * 16}\n")
+        status, said = await daemon.execute("python", "-c", WRITE)
+        assert (status, "Read-only file system" in said) == (1, True)
+        assert await daemon.stop() == 0
 
 
 async def test_the_check_of_the_chart_runs_in_the_image(released: Released, tmp_path: Path, root: Path) -> None:
