@@ -100,6 +100,7 @@ needed=(buildah) tools=
 case " ${images[*]} " in *" plugwright-tools "*) needed+=(make "$compiler") tools=yes ;; esac
 if [ "$base" = debian ] && ! builder inspect --type image "$debian_image" >/dev/null 2>&1; then
   needed+=(mmdebstrap dpkg)
+  [ "$arch" = "$own" ] || needed+=(arch-test)
 fi
 need "${needed[@]}"
 [ -z "$tools" ] || make --no-print-directory -s "${parts[@]}"
