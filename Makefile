@@ -15,7 +15,7 @@ PIP     = { $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants mutants-random verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto actionlint proto bench bench-joined cdi-hook vgpu arm64 test-arm64 image chart chart-readme docs pictures dist smoke prometheus chromium test-page first-hour clean
+.PHONY: help setup demo test fuzz test-wire test-allocator soak search mutants mutants-random verify verify-mutants chaos chaos-kubernetes go-programs kubernetes-programs test-kubernetes test-kubernetes-full test-gpu check check-format check-lint check-types check-layers check-proto actionlint proto bench bench-joined cdi-hook vgpu arm64 test-arm64 image chart chart-readme docs pictures dist smoke smoke-images prometheus chromium test-page first-hour clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -220,8 +220,8 @@ docs: $(READY) ## the documentation site, in build/site; a broken link or anchor
 pictures: chromium ## the pictures of the documentation, from real sessions, and of the page (needs kubectl, Chromium)
 	@$(BIN)/python examples/pictures.py
 
-# helm: from HELM, from the PATH, or built (needs Go).
-dist: $(READY) chart-readme ## what a release publishes, in dist/: wheel, sdist, the chart's package, SBOMs of the packages and images
+# helm: from HELM, from the PATH, or built (needs Go). Images: as in deploy/dist-images.sh.
+dist: $(READY) chart-readme ## what a release publishes, in dist/: wheel, sdist, chart, SBOMs, and the images where root, buildah and mmdebstrap are
 	@rm -rf dist
 	@$(UV) $(BIN)/uv build --quiet --out-dir dist --build-constraints deploy/image/build-requirements.txt --require-hashes
 	@rm -f dist/.gitignore
@@ -229,10 +229,15 @@ dist: $(READY) chart-readme ## what a release publishes, in dist/: wheel, sdist,
 	  helm=$$($(BIN)/python -c 'from tests.kubernetes import building; print(building.HELM.place / "helm")'); fi; \
 	  "$$helm" package deploy/helm/plugwright --destination dist >/dev/null
 	@$(UV) $(BIN)/python deploy/sbom.py dist
+	@IMAGES="$(IMAGES)" deploy/dist-images.sh dist
 	@ls dist
 
-smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Python from 3.11 on this machine, sdist, chart
-	@PLUGWRIGHT_DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/dist $(ARGS)
+smoke: dist ## the files of `make dist`, not the checkout: the wheel on every Python from 3.11 here, sdist, chart, images as the chart starts them, action
+	@PLUGWRIGHT_DIST=$(CURDIR)/dist PLUGWRIGHT_REQUIRE="$(PLUGWRIGHT_REQUIRE)$(if $(filter-out none,$(IMAGES)), images)" \
+	  $(BIN)/python -m pytest -rs tests/dist $(ARGS)
+
+smoke-images: $(READY) ## the images in dist/, as the chart's package there starts them (root, runc)
+	@PLUGWRIGHT_DIST=$(CURDIR)/dist PLUGWRIGHT_REQUIRE="$(PLUGWRIGHT_REQUIRE) images" $(BIN)/python -m pytest -rs tests/dist/test_images.py $(ARGS)
 
 clean: ## everything that was made
 	@rm -rf .venv .cache build dist reference

@@ -1,7 +1,8 @@
 """Programs and machines that some tests need: without them a test is skipped, or fails if they are required.
 
 PLUGWRIGHT_REQUIRE lists what is required, separated by spaces: `go`, `helm`, `kubernetes`, `prometheus`, `helm4`,
-`gpu`, `chromium`. CI requires all but the last three, so none of them is missing there unnoticed; ring 2 builds helm 4.
+`gpu`, `chromium`, `images`, `pythons`. CI requires all but the last five, so none of them is missing there unnoticed.
+Ring 2 builds helm 4, and a release requires the last two.
 """
 
 import os

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RELEASE = (GITHUB / "workflows" / "release.yml").read_text()
+RELEASES = GITHUB / "workflows" / "release.yml"
+RELEASE = RELEASES.read_text()
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 PINNED = [*WORKFLOWS, ROOT / "action.yml"]
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
@@ -43,8 +44,17 @@ def steps(path: Path) -> Iterator[Yaml]:
         yield from cast("list[Yaml]", job.get("steps", []))
 
 
+def matrix(job: str) -> Mapping[str, list[Any]]:
+    strategy = cast("Mapping[str, Mapping[str, list[Any]]]", dict(jobs(RELEASES))[job]["strategy"])
+    return strategy["matrix"]
+
+
+def commands(job: Yaml) -> list[str]:
+    return [str(step.get("run", "")) for step in cast("list[Yaml]", job["steps"])]
+
+
 def make_targets(command: str) -> list[str]:
-    return re.findall(r"\bmake ([a-z-]+)", command)
+    return re.findall(r"\bmake ([a-z0-9-]+)", command)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -88,17 +98,17 @@ def test_a_workflow_may_only_read_and_a_job_says_what_else_it_needs(path: Path) 
         return
     assert granted == {
         "pypi": {"id-token": "write"},
-        "images": {"contents": "read", "packages": "write", "id-token": "write"},
+        "images": {"contents": "read", "packages": "write"},
+        "manifests": {"packages": "write", "id-token": "write"},
         "chart": {"contents": "read", "packages": "write", "id-token": "write"},
         "release": {"contents": "write"},
     }
 
 
 def test_images_and_chart_are_signed_by_digest() -> None:
-    release = dict(jobs(GITHUB / "workflows" / "release.yml"))
-    for name, signed in {"images": '"$IMAGE@$DIGEST"', "chart": '"$charts/plugwright@$digest"'}.items():
-        commands = [str(step.get("run")) for step in cast("list[Yaml]", release[name]["steps"])]
-        assert any(f"cosign sign --yes {signed}" in command for command in commands)
+    release = dict(jobs(RELEASES))
+    for name, signed in {"manifests": '--recursive "$IMAGE@$digest"', "chart": '"$charts/plugwright@$digest"'}.items():
+        assert any(f"cosign sign --yes {signed}" in command for command in commands(release[name]))
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -108,21 +118,44 @@ def test_every_job_has_a_time_limit(path: Path) -> None:
 
 def test_the_tests_run_on_every_python_that_the_package_names() -> None:
     [(_, job)] = jobs(GITHUB / "workflows" / "test.yml")
-    matrix = cast("Mapping[str, Mapping[str, list[str]]]", job["strategy"])["matrix"]
+    tested = cast("Mapping[str, Mapping[str, list[str]]]", job["strategy"])["matrix"]
     classifiers = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert matrix["python"] == classifiers
+    assert tested["python"] == classifiers
     assert PROJECT["requires-python"] == f">={classifiers[0]}"
+    build = cast("list[Mapping[str, Mapping[str, str]]]", dict(jobs(RELEASES))["build"]["steps"])
+    [versions] = [step["with"]["python-version"] for step in build if "python-version" in step.get("with", {})]
+    assert sorted(versions.split()) == classifiers
 
 
 def test_a_released_image_is_one_of_those_that_are_built_here() -> None:
-    release = dict(jobs(GITHUB / "workflows" / "release.yml"))
-    strategy = cast("Mapping[str, Mapping[str, list[Mapping[str, str]]]]", release["images"]["strategy"])
-    images = strategy["matrix"]["include"]
     script = (ROOT / "deploy" / "build-image.sh").read_text()
     [names] = re.findall(r"images=\((plugwright [^)]+)\)", script)
     [extras] = re.findall(r"\|\| extras='([^']+)'", script)
-    assert [image["image"] for image in images] == names.split()
-    assert [image["extras"] for image in images] == ["", extras]
+    assert matrix("images")["image"] == matrix("manifests")["image"] == names.split()
+    assert [each["extras"] for each in matrix("images")["include"] if "image" in each] == ["", extras]
+
+
+def test_images_are_released_for_both_architectures_each_built_on_its_own_machine() -> None:
+    architectures = matrix("images")["architecture"]
+    runners = {each["architecture"]: each["runner"] for each in matrix("images")["include"] if "runner" in each}
+    assert runners == {"amd64": "ubuntu-24.04", "arm64": "ubuntu-24.04-arm"}
+    assert architectures == list(runners)
+    [tag] = [command for command in commands(dict(jobs(RELEASES))["manifests"]) if "imagetools create" in command]
+    assert f"for architecture in {' '.join(architectures)};" in tag
+    chart = loaded(ROOT / "deploy/helm/plugwright/Chart.yaml")
+    annotations = cast("Mapping[str, str]", chart["annotations"])
+    for image in yaml.safe_load(annotations["artifacthub.io/images"]):
+        assert image["platforms"] == [f"linux/{architecture}" for architecture in architectures]
+
+
+def test_an_image_gets_its_tag_only_after_it_has_run_as_the_chart_starts_it() -> None:
+    release = dict(jobs(RELEASES))
+    [pushed] = [step for step in cast("list[Yaml]", release["images"]["steps"]) if step.get("id") == "push"]
+    inputs = cast("Mapping[str, str]", pushed["with"])
+    assert "push-by-digest=true" in inputs["outputs"]
+    assert "tags" not in inputs
+    assert any("make smoke-images" in command for command in commands(release["images"]))
+    assert "images" in cast("list[str]", release["manifests"]["needs"])
 
 
 def test_a_bug_report_asks_for_the_status_and_the_kubelet() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.deploy.rendered import CHART, ROOT, helm_or_skip
+from tests.requirements import unavailable
 
 from plugwright import __version__
 
@@ -53,7 +54,7 @@ def installed(python: str, extras: str, directory: Path) -> Path:
         [UV, "python", "find", "--no-project", python], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     if found.returncode:
-        pytest.skip(f"no Python {python} on this machine")
+        unavailable("pythons", f"no Python {python} on this machine")
     environment = directory / "environment"
     output(UV, "venv", "--quiet", "--python", found.stdout.strip(), environment, cwd=directory)
     output(
@@ -116,13 +117,36 @@ def test_a_new_project_passes_its_ci_with_the_wheel(tmp_path: Path) -> None:
     programs = installed(f"{sys.version_info.major}.{sys.version_info.minor}", "", tmp_path)
     output(programs / "plugwright", "new", "npu", cwd=tmp_path)
     project, environment = tmp_path / "npu", tmp_path / "ci"
-    shutil.copytree(DIRECTORY or "", project / "wheels")
+    shutil.copytree(DIRECTORY or "", project / "wheels", ignore=shutil.ignore_patterns("image-*.tar"))
     output(UV, "venv", "--quiet", "--seed", "--python", sys.executable, environment, cwd=tmp_path)
     [job] = yaml.safe_load((project / ".github/workflows/test.yml").read_text())["jobs"].values()
     steps = [step["run"] for step in job["steps"] if "run" in step]
     assert len(steps) == 5
     for step in steps:
         output("sh", "-ec", f"PATH={environment}/bin:$PATH; {step}", cwd=project)
+
+
+def test_the_action_runs_from_its_own_directory(tmp_path: Path) -> None:
+    """From the files that a runner checks out, in an environment without plugwright, in another directory."""
+    action, environment, project = (tmp_path / each for each in ("action", "environment", "project"))
+    project.mkdir()
+    (project / "plugwright.yaml").write_text("resources: [{name: example.com/tape, mock: {count: 2}}]\n")
+    output("git", "checkout-index", "--all", f"--prefix={action}/", cwd=ROOT)
+    output(UV, "venv", "--quiet", "--seed", "--python", sys.executable, environment, cwd=tmp_path)
+    described = yaml.safe_load((action / "action.yml").read_text())
+    values = {f"${{{{ inputs.{name} }}}}": str(given.get("default", "")) for name, given in described["inputs"].items()}
+    values |= {
+        "${{ github.action_path }}": str(action),
+        "${{ inputs.arguments }}": "--rules ALO-01",
+        "${{ inputs.command }}": "plugwright run -c plugwright.yaml --kubelet-dir {root} --control-socket {root}/c",
+    }
+    files = [f"{name}={tmp_path / name}" for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")]
+    for step in [step for step in described["runs"]["steps"] if "run" in step]:
+        given = [f"{name}={values.get(text, '')}" for name, text in step["env"].items()]
+        path = f"PATH={environment}/bin:{os.environ['PATH']}"
+        output("env", path, *files, *given, "bash", "-eo", "pipefail", "-c", step["run"], cwd=project)
+    assert (project / "plugwright-verify" / "verify.sarif").is_file()
+    assert (tmp_path / "GITHUB_STEP_SUMMARY").read_text().startswith("## plugwright verify: passed")
 
 
 def test_the_sdist_builds_the_same_wheel(tmp_path: Path) -> None:
