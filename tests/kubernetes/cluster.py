@@ -17,24 +17,25 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.kubernetes import building, cgroups, components, images, machine
+from tests.kubernetes import building, cgroups, images, machine
 from tests.kubernetes.building import Recipe
-from tests.kubernetes.components import API, NODE, NODE_ADDRESS, Files
-from tests.kubernetes.enclosure import PATH, Enclosure, Process
-from tests.kubernetes.kubectl import Kubectl, Object
+from tests.kubernetes.components import API, FIRST, Files
+from tests.kubernetes.enclosure import PATH, Enclosure
+from tests.kubernetes.host import Host
+from tests.kubernetes.kubectl import Kubectl
 from tests.kubernetes.waiting import until
 
 __all__ = ["Cluster", "main"]
 
 
-class Cluster:
+class Cluster(Host):
     def __init__(self, version: str) -> None:
         self.version = version
-        self.components: dict[str, Process] = {}
+        self.components = {}
         self._stack = ExitStack()
 
     @staticmethod
@@ -43,7 +44,7 @@ class Cluster:
         return building.ETCD, building.CONTAINERD, building.kubernetes(version)
 
     def __enter__(self) -> "Cluster":
-        self._programs = {
+        self.programs = {
             program: building.build(recipe) / program
             for recipe in self.recipes(self.version)
             for program in recipe.packages
@@ -52,12 +53,13 @@ class Cluster:
             place = machine.Place()
             stack.callback(place.remove)
             self.name, self.state, self.files = place.name, place.directory, Files(place.directory)
-            cgroups.make(self.name)
-            self.enclosure = Enclosure(self.state, kept_open=[place.lock])
-            self.kubectl = Kubectl(self.enclosure, self._programs["kubectl"], self.files.admin)
+            self.cgroup, self.lock = place.name, place.lock
+            cgroups.make(self.cgroup)
+            self.enclosure = Enclosure(self.state, kept_open=[self.lock])
+            self.kubectl = Kubectl(self.enclosure, self.programs["kubectl"], self.files.admin)
             stack.callback(self._end_components)
             stack.callback(self.enclosure.close)
-            self.enclosure.open(API, NODE_ADDRESS)
+            self.enclosure.open(API, FIRST.address)
             try:
                 self._bring_up()
             except BaseException as error:
@@ -69,48 +71,6 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def kubelet_dir(self) -> Path:
-        """The kubelet's directory as it is seen from outside."""
-        return self.state / "var-lib" / "kubelet"
-
-    @property
-    def kubelet(self) -> Process:
-        return self.components["kubelet"]
-
-    def run(self, *arguments: str | Path, given: str = "", limit: float = 120) -> "subprocess.CompletedProcess[str]":
-        """Runs a command on the node, with the administrator's KUBECONFIG."""
-        return self.enclosure.run(*arguments, given=given, env=self.kubectl.environment, limit=limit)
-
-    def node(self) -> Object:
-        found = self.kubectl.get("node", NODE)
-        assert found is not None
-        return found
-
-    def load_image(self, archive: Path) -> None:
-        """Gives the node what is in an image archive (docker-archive or OCI layout)."""
-        address = f"--address={self.files.runtime_socket}"
-        done = self.run(self._programs["ctr"], address, "--namespace=k8s.io", "images", "import", archive)
-        assert done.returncode == 0, done.stderr
-
-    def tag_image(self, image: str, tag: str) -> None:
-        """Gives an image of the node another name."""
-        address = f"--address={self.files.runtime_socket}"
-        done = self.run(self._programs["ctr"], address, "--namespace=k8s.io", "images", "tag", "--force", image, tag)
-        assert done.returncode == 0, done.stderr
-
-    def start(self, component: str) -> None:
-        arguments = components.commands(self._programs, self.files)[component]
-        path = f"{self._programs['containerd'].parent}:{PATH}"  # where containerd finds its shim, and runc
-        self.components[component] = self.enclosure.start(component, *arguments, env={"PATH": path})
-
-    def stop(self, component: str, number: signal.Signals = signal.SIGTERM) -> None:
-        self.components[component].stop(number)
-
-    def restart(self, component: str, number: signal.Signals = signal.SIGTERM) -> None:
-        self.stop(component, number)
-        self.start(component)
-
     def upgrade(self, version: str) -> None:
         """Exchanges the programs of Kubernetes, the kubelet last, because none may be newer than the API server.
 
@@ -118,7 +78,7 @@ class Cluster:
         """
         recipe = building.kubernetes(version)
         place = building.build(recipe)
-        self._programs.update({program: place / program for program in recipe.packages})
+        self.programs.update({program: place / program for program in recipe.packages})
         self.version = version
         self.restart("kube-apiserver")
         self._until("the API server is ready", lambda: self.kubectl.works("get", "--raw=/readyz"))
@@ -151,42 +111,21 @@ class Cluster:
             self.start("kube-apiserver")
             until("the API server is ready", lambda: self.kubectl.works("get", "--raw=/readyz"))
 
-    def end_containers(self) -> None:
-        """With their shims, as a reboot does."""
-        tasks = (self._programs["ctr"], f"--address={self.files.runtime_socket}", "--namespace=k8s.io", "tasks")
-        for task in self.run(*tasks, "list", "--quiet").stdout.split():
-            self.run(*tasks, "delete", "--force", task)
-        assert self.run(*tasks, "list", "--quiet").stdout == ""
+    def keep_logs(self, *which: str) -> Path:
+        """Copies what all components have logged to where it is found when the cluster is gone.
 
-    def keep_logs(self) -> Path:
-        """Copies what all components have logged to where it is found when the cluster is gone."""
+        `which` distinguishes the cluster from that of the session.
+        """
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-        kept = building.cache() / "logs-of-last-failure" / f"{self.version}{worker and '-'}{worker}"
+        name = "-".join(each for each in (self.version, worker, *which) if each)
+        kept = building.cache() / "logs-of-last-failure" / name
         shutil.rmtree(kept, ignore_errors=True)
         return Path(shutil.copytree(self.enclosure.logs, kept))
-
-    def revive(self) -> None:
-        """Starts what has ended: a test that failed halfway must not take the others with it."""
-        for process in self._ended():
-            self.start(process.name)
-
-    @contextmanager
-    def kubelet_settings(self, **changes: object) -> Iterator[None]:
-        """Another KubeletConfiguration while inside; the kubelet is restarted before and after."""
-        self._reconfigure(changes)
-        try:
-            yield
-        finally:
-            self._reconfigure({})
-
-    def _reconfigure(self, changes: Mapping[str, object]) -> None:
-        self.files.write_kubelet(self.name, changes)
-        self.restart("kubelet")
 
     def _bring_up(self) -> None:
         cni = machine.cni_plugins()
         assert cni is not None
-        self.files.write(self.name, cni)
+        self.files.write(self.cgroup, cni)
         for component in ("etcd", "containerd", "kube-apiserver"):
             self.start(component)
         archive = self.state / "busybox.tar"
@@ -199,26 +138,8 @@ class Cluster:
         self._until("the node is ready", self._node_is_ready)
         self._until("pods can be made", lambda: self.kubectl.works("get", "serviceaccount", "default"))
 
-    def _until(self, what: str, fact: Callable[[], bool]) -> None:
-        """Waits for `fact`, but no longer than all components live."""
-        until(what, lambda: self._ended() or fact(), limit=120)
-        ended = self._ended()
-        assert not ended, f"{ended[0].name} has ended:\n" + "\n".join(ended[0].lines()[-20:])
-
-    def _ended(self) -> list[Process]:
-        return [process for process in self.components.values() if not process.alive]
-
     def _kubelet_version(self) -> str:
         return str(self.node()["status"]["nodeInfo"]["kubeletVersion"])
-
-    def _node_is_ready(self) -> bool:
-        found = self.kubectl.get("node", NODE)
-        conditions = found["status"].get("conditions", []) if found else []
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-    def _end_components(self) -> None:
-        for process in self.components.values():
-            process.stop(signal.SIGKILL)
 
 
 def main(version: str = building.DEFAULT_VERSION) -> None:

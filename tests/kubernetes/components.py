@@ -11,21 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["API", "NODE", "NODE_ADDRESS", "Files", "commands"]
+__all__ = ["API", "FIRST", "NODE", "SECOND", "Files", "Member", "commands"]
 
 NODE = "node"
-NODE_ADDRESS = "198.18.0.1"
 API = "198.18.1.1"  # the first service address: pods reach `kubernetes.default` without kube-proxy
 _SERVICES = "198.18.1.0/24"
-_PODS = "198.18.2.0/24"
 _ETCD = "http://127.0.0.1:2379"
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a cluster: its name, its address and the addresses of its pods."""
+
+    name: str
+    address: str
+    pods: str
+
+
+FIRST = Member(NODE, "198.18.0.1", "198.18.2.0/24")
+SECOND = Member("second", "198.18.0.2", "198.18.3.0/24")
+
+
+@dataclass(frozen=True, slots=True)
 class Files:
-    """Where the files of one cluster are."""
+    """Where the files of one node are; those of the whole cluster are with the first node."""
 
     state: Path
+    member: Member = FIRST
 
     @property
     def admin(self) -> Path:
@@ -33,7 +45,7 @@ class Files:
 
     @property
     def node(self) -> Path:
-        return self.state / "node.conf"
+        return self.node_of(self.member)
 
     @property
     def keys(self) -> Path:
@@ -56,14 +68,25 @@ class Files:
         return self.state / "containerd.sock"
 
     def write(self, cgroup: str, cni: Path) -> None:
+        """The files of the whole cluster, and those of the first node."""
         self.keys.mkdir(mode=0o700)
         _write_service_account_keys(self.keys)
-        admin, node = secrets.token_hex(16), secrets.token_hex(16)
-        self._write_secret(
-            self.tokens, f'{admin},admin,1,"system:masters"\n{node},system:node:{NODE},2,"system:nodes"\n'
-        )
+        admin = secrets.token_hex(16)
+        lines = [f'{admin},admin,1,"system:masters"']
         self._write_secret(self.admin, self.kubeconfig(admin))
-        self._write_secret(self.node, self.kubeconfig(node))
+        for member in (FIRST, SECOND):  # the API server reads tokens only when it starts
+            token = secrets.token_hex(16)
+            lines.append(f'{token},system:node:{member.name},{member.name},"system:nodes"')
+            self._write_secret(self.node_of(member), self.kubeconfig(token))
+        self._write_secret(self.tokens, "".join(f"{line}\n" for line in lines))
+        self.write_node(cgroup, cni)
+
+    def node_of(self, member: Member) -> Path:
+        """The kubeconfig of a node's kubelet, in the directory of the whole cluster."""
+        return self.state / f"{member.name}.conf"
+
+    def write_node(self, cgroup: str, cni: Path) -> None:
+        """The files of this node's containerd and kubelet."""
         self.write_kubelet(cgroup, {})
         self.containerd.write_text(self._containerd(cni))
         (self.state / "cni").mkdir()
@@ -129,7 +152,7 @@ state = "/run/containerd"
 
     def _network(self) -> str:
         routes = [{"dst": "0.0.0.0/0"}]  # to the API server, whose address is the node's
-        pods = {"type": "ptp", "ipam": {"type": "host-local", "subnet": _PODS, "routes": routes}}
+        pods = {"type": "ptp", "ipam": {"type": "host-local", "subnet": self.member.pods, "routes": routes}}
         return json.dumps({"cniVersion": "0.4.0", "name": "pods", "plugins": [pods]})
 
     @staticmethod
@@ -164,7 +187,7 @@ def commands(programs: Mapping[str, Path], files: Files) -> dict[str, list[str |
         "kube-scheduler": [programs["kube-scheduler"], *alone],
         "kubelet": [
             programs["kubelet"], f"--config={files.kubelet}", f"--kubeconfig={files.node}",
-            f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}", "-v=2",
+            f"--hostname-override={files.member.name}", f"--node-ip={files.member.address}", "-v=2",
         ],
     }  # fmt: skip
 

@@ -114,6 +114,13 @@ class Enclosure:
             self._first.communicate()
             self._first = None
 
+    def connect(self, other: "Enclosure", name: str, peer: str) -> None:
+        """Makes a pair of virtual network cards: `name` in here, `peer` in the other."""
+        pair = (name, "type", "veth", "peer", "name", peer, "netns", str(other._inside))
+        # In the namespace of processes of this enclosure, the other's process has no number.
+        command = ["nsenter", f"--target={self._inside}", "--net", "--", "ip", "link", "add", *pair]
+        subprocess.run(command, env=_CLEAN, check=True)
+
     def command(self, *arguments: str | Path) -> list[str]:
         """What runs `arguments` inside."""
         target = f"--target={self._inside}"

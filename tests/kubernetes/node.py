@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.host import Host
 from tests.kubernetes.waiting import until
 
 from plugwright.protocol import checkpoint, pod_resources
@@ -19,7 +19,7 @@ _STAMP = re.compile(r"[IWEF](\d{4} [\d:.]{15})")
 
 
 class Node:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Host) -> None:
         self._cluster = cluster
         self._lines_before = len(cluster.kubelet.lines())
         self._paths = KubeletPaths.under(cluster.kubelet_dir)

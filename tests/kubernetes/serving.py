@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.components import NODE
 from tests.kubernetes.enclosure import Process
+from tests.kubernetes.host import Host
 from tests.kubernetes.waiting import until
 
 __all__ = ["Daemon", "Plugins"]
@@ -26,7 +25,7 @@ Resources = Mapping[str, Mapping[str, object]]
 class Daemon:
     """A `plugwright run`; it keeps its files in `place`."""
 
-    cluster: Cluster
+    cluster: Host
     process: Process
     place: Path
 
@@ -61,7 +60,7 @@ class Daemon:
 class Plugins:
     """Starts them, and ends those that a test has left running; with the administrator's rights, or others'."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Host) -> None:
         self.kubeconfig = cluster.files.admin
         self._cluster = cluster
         self._started: list[Process] = []
@@ -90,8 +89,8 @@ class Plugins:
         mutant = (*(("--mutant", name) if name else ()), *(("--resource", resource) if resource else ()))
         return self._start(self._place().name, str(_SMALL_PLUGIN), *root, *mutant, *flags)
 
-    def driver(self, name: str, mutant: str = "", node: str = NODE) -> Process:
-        """The small driver of the rules' tests under this name, with one defect or none, on a node of this name."""
+    def driver(self, name: str, mutant: str = "", node: str = "") -> Process:
+        """The small driver of the rules' tests under this name, with one defect or none, on a node of another name."""
         self._registrations.append(self._cluster.kubelet_dir / "plugins_registry" / f"{name}-reg.sock")
         flags = ("--root", str(self._cluster.kubelet_dir), "--name", name, *(("--mutant", mutant) if mutant else ()))
         return self._start(self._place().name, str(_SMALL_DRIVER), *flags, node=node)
@@ -113,9 +112,10 @@ class Plugins:
         place.mkdir()
         return place
 
-    def _start(self, name: str, *arguments: str, node: str = NODE) -> Process:
+    def _start(self, name: str, *arguments: str, node: str = "") -> Process:
         cdi = str(self._cluster.state / "run" / "cdi")
-        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": node, "CDI_ROOT": cdi}  # of DRA drivers
+        name_of_node = node or self._cluster.files.member.name
+        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": name_of_node, "CDI_ROOT": cdi}  # of DRA drivers
         process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
         with suppress(ProcessLookupError):  # one that has ended by itself has started, too
