@@ -161,7 +161,7 @@ def _cordons(operator: Operator, node: Node) -> None:
     assert all(text in listed for text in (_third(operator), "alice, as root (uid 0, pid ", "fan replaced on Monday"))
     log = operator.plays("kubectl logs -n plugwright ds/plugwright | grep '\"device cordoned\"'")
     assert json.loads(log)["by"].startswith("alice, as root")
-    operator.asks(OPERATIONS.command("More in the log, for a while", "plugwright log-level"))
+    operator.asks(OPERATIONS.command("Raising the log level temporarily", "plugwright log-level"))
     assert operator.asks("plugwright log-level").startswith("debug, and info again in")
 
 
