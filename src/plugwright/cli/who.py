@@ -76,7 +76,7 @@ def who(what: str, namespace: str, resource: str, cluster: DaemonChoice, output:
 
 
 def _hint(what: str, known: Sequence[FleetDevice]) -> str:
-    """What was probably meant."""
+    """A suggestion for a name that matches nothing."""
     if any(device.index == what for device in known):
         return "; with --node NODE it is the index of a device"
     names = {device.resource for device in known}

@@ -87,9 +87,8 @@ class ReportsStateOfStart(SmallDriver):
         return HealthStatus.HEALTHY
 
 
-@breaks("DST-09")
-class ForgetsTheEnd(SmallDriver):
-    """What is unprepared is forgotten in memory, and the checkpoint has it still."""
+class StateInMemory(SmallDriver):
+    """Knows its claims by itself, and reads the checkpoint once."""
 
     state_in_memory: dict[str, list[Document]] | None = None
 
@@ -97,6 +96,11 @@ class ForgetsTheEnd(SmallDriver):
         if self.state_in_memory is None:
             self.state_in_memory = super().load()
         return dict(self.state_in_memory)
+
+
+@breaks("DST-09")
+class ForgetsTheEnd(StateInMemory):
+    """What is unprepared is forgotten in memory, and the checkpoint has it still."""
 
     def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
         known = self.load()
@@ -106,15 +110,8 @@ class ForgetsTheEnd(SmallDriver):
 
 
 @breaks("DST-09")
-class SavesOneClaim(SmallDriver):
+class SavesOneClaim(StateInMemory):
     """The checkpoint has the first of the claims."""
-
-    state_in_memory: dict[str, list[Document]] | None = None
-
-    def load(self) -> dict[str, list[Document]]:
-        if self.state_in_memory is None:
-            self.state_in_memory = super().load()
-        return dict(self.state_in_memory)
 
     def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
         self.state_in_memory = {uid: list(held) for uid, held in claims.items()}
@@ -230,15 +227,8 @@ class EndsAllShares(SmallDriver):
 
 
 @breaks("DST-01")
-class SavesWhenAlone(SmallDriver):
+class SavesWhenAlone(StateInMemory):
     """The checkpoint is written for the first claim, and at each end of one."""
-
-    state_in_memory: dict[str, list[Document]] | None = None
-
-    def load(self) -> dict[str, list[Document]]:
-        if self.state_in_memory is None:
-            self.state_in_memory = super().load()
-        return dict(self.state_in_memory)
 
     def save(self, claims: Mapping[str, Sequence[Document]]) -> None:
         known = self.load()

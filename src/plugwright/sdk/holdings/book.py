@@ -88,7 +88,7 @@ class Book:
 
     def take_over(self) -> None:
         """Another process has served a resource until now."""
-        changed = self.earlier_run.changed  # of resources that were taken over before
+        changed = self.earlier_run.changed  # of the resources taken over before this one
         self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=changed)
 
     # Sources.
