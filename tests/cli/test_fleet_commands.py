@@ -100,7 +100,8 @@ async def test_the_report_is_read_through_the_proxy_of_a_pod_with_a_port_and_by_
             ]  # fmt: skip
             assert not [request for request in server.requests if "/exec" in request]
             del server.objects[path + "node-report"]
-            assert "NodeReport of worker-1: by exec into pod devices/p" in await answer("devices", "-o", "wide")
+            read = "by exec into pod devices/p; its port https:9400 cannot be read: no such path (NotFound)"
+            assert f"NodeReport of worker-1: {read}" == (await answer("devices", "-o", "wide"))[-1]
 
 
 async def test_a_report_of_another_shape_is_an_error_and_not_believed(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 import base64
 import hashlib
 import json
+import socket
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class ExecServer:
         self.requests: list[str] = []
         self.lists: dict[str, list[Mapping[str, Any]]] = {}  # other lists, by path
         self.objects: dict[str, Mapping[str, Any]] = {}  # by path
+        self.proxied: dict[str, int] = {}  # ports of this machine that answer requests, by the beginning of their paths
         self.environment: dict[str, str] = {}  # of the pods' commands
         self.frames: list[bytes] | None = None  # sent instead of running a command
         self.url = ""
@@ -94,6 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"kind": "PodList", "metadata": {}, "items": self.served.selected(query)})
         elif parts.path == "/version":
             self._answer({"gitVersion": "v1.36.4"})
+        elif target := next((path for path in self.served.proxied if parts.path.startswith(path)), ""):
+            self._pass_on(self.served.proxied[target], parts.path.removeprefix(target))
         elif parts.path in self.served.objects:
             self._answer(self.served.objects[parts.path])
         elif parts.path in self.served.lists:
@@ -108,6 +112,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def _pass_on(self, port: int, path: str) -> None:
+        """Waits for the port as long as the port's process lives."""
+        self.close_connection = True
+        with socket.create_connection(("127.0.0.1", port)) as peer, suppress(OSError):
+            peer.sendall(f"GET /{path} HTTP/1.0\r\n\r\n".encode())
+            while octets := peer.recv(2**16):
+                self.wfile.write(octets)
+
     def _exec(self, pod: str, query: Mapping[str, list[str]]) -> None:
         digest = hashlib.sha1((self.headers["Sec-WebSocket-Key"] + _MAGIC).encode()).digest()
         assert "v4.channel.k8s.io" in self.headers["Sec-WebSocket-Protocol"]
@@ -121,8 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.end_headers()
         self.close_connection = True
-        socket = {"PLUGWRIGHT_CONTROL_SOCKET": str(self.served.sockets.get(pod, "/nonexistent"))}
-        environment = {**self.served.environment, **socket}
+        control = {"PLUGWRIGHT_CONTROL_SOCKET": str(self.served.sockets.get(pod, "/nonexistent"))}
+        environment = {**self.served.environment, **control}
         frames = self.served.frames
         try:
             for each in frames if frames is not None else _frames_of(query["command"], environment):

@@ -19,7 +19,7 @@ from plugwright.errors import ConfigError, PeerGone, PlugwrightError
 from plugwright.kube import kubeconfig as kubeconfigs
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import BlockingClient
-from plugwright.kube.remote_daemon import RemoteDaemon, daemon_pods, find_daemon_pod, report_port
+from plugwright.kube.remote_daemon import RemoteDaemon, ReportPorts, daemon_pods, find_daemon_pod, report_port
 from plugwright.model import natural_order, some
 from plugwright.system import json_lines, sockets
 from plugwright.text import clean
@@ -70,6 +70,7 @@ class DaemonChoice(msgspec.Struct, frozen=True):
     context: str | None = None
     selector: str = SELECTOR
     namespace: str | None = None  # of the daemon's pod
+    ports: ReportPorts = msgspec.field(default_factory=ReportPorts)  # of one command, however often it finds daemons
 
 
 class LocalDaemon:
@@ -118,7 +119,7 @@ def find_daemon(choice: DaemonChoice, environment: Mapping[str, str] = os.enviro
     with BlockingClient(access) as client:
         pods = daemon_pods(client, choice.selector, choice.namespace, choice.node)
     container = find_daemon_pod(pods, choice.node, choice.selector)
-    return RemoteDaemon(access, choice.node, container, report_port(pods[0]))
+    return RemoteDaemon(access, choice.node, container, report_port(pods[0]), choice.ports)
 
 
 def find_all(choice: DaemonChoice, environment: Mapping[str, str] = os.environ) -> list[ReachableDaemon]:
@@ -171,7 +172,8 @@ def _remote_daemons(access: ClusterAccess, choice: DaemonChoice) -> Iterator[Rem
         pods = daemon_pods(client, choice.selector, choice.namespace)
     for pod in pods:
         node = str((pod.get("spec") or {}).get("nodeName") or "")
-        yield RemoteDaemon(access, node, find_daemon_pod([pod], node, choice.selector), report_port(pod))
+        container = find_daemon_pod([pod], node, choice.selector)
+        yield RemoteDaemon(access, node, container, report_port(pod), choice.ports)
 
 
 def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalDaemon:

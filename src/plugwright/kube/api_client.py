@@ -194,8 +194,8 @@ class ApiClient:
 class BlockingClient:
     """`ApiClient` for programs without an event loop; to be closed by `with`."""
 
-    def __init__(self, access: ClusterAccess) -> None:
-        self._runner, self._client = asyncio.Runner(), ApiClient(access, _BLOCKING_LIMIT)
+    def __init__(self, access: ClusterAccess, limit: float = _BLOCKING_LIMIT) -> None:
+        self._runner, self._client = asyncio.Runner(), ApiClient(access, limit)
 
     def __enter__(self) -> "BlockingClient":
         return self

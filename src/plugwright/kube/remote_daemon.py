@@ -1,7 +1,8 @@
 """The daemons of a cluster's nodes, reached through its API server: requests to their control sockets, by exec.
 
 If a daemon's pod has the annotation of a port, its NodeReport and history are read through the API server's proxy of
-pods, and by exec only if that fails: whoever may not exec into the pod still sees the node's devices.
+pods, and by exec only if that fails: whoever may not exec into the pod still sees the node's devices. A network policy
+can drop the packets to such a port. So the wait is short, and a silent port is not asked again for a while.
 
 A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for that. The hidden
 command `plugwright request` in the pod passes one request to the control socket and prints the responses, so all
@@ -11,11 +12,11 @@ commands work alike for the local daemon and for the daemon of any node.
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
+from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PeerSilent, PlugwrightError
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.answers import Document
@@ -23,36 +24,72 @@ from plugwright.kube.api_client import BlockingClient, segment
 from plugwright.kube.pod_exec import ExecTarget, exec_lines
 from plugwright.text import clean
 
-__all__ = ["DAEMON_CONTAINER", "RemoteDaemon", "daemon_pods", "find_daemon_pod", "report_port"]
+__all__ = ["DAEMON_CONTAINER", "RemoteDaemon", "ReportPorts", "daemon_pods", "find_daemon_pod", "report_port"]
 
 DAEMON_CONTAINER = "plugwright"
 _PORT_ANNOTATION = "plugwright.dev/node-report"
 _PORT = re.compile(r"(https:)?(\d{1,5})")
 _PAST = 7 * 86_400.0 - 60  # seconds of history that its page has, less a minute between the clocks
+_PORT_LIMIT, _LATER_PORT_LIMIT = 5.0, 1.0  # seconds; a daemon answers within one, its API server passes that on
+_MANY_SILENT = 16  # ports, without any that answers: a policy applies to the pods of every node
+_SILENT_FOR = 300.0  # seconds until a silent port is asked again
 _LIMIT = 60.0  # seconds of silence; a daemon answers within 15
 _COMMAND_LIMIT = 300.0  # seconds; a check of `doctor` that hangs takes 30
+
+
+class ReportPorts:
+    """How long to wait for the port of each pod, from the answers of all ports that a command or the page has asked."""
+
+    __slots__ = ("_clock", "_is_any_heard", "_limit", "_silent")
+
+    def __init__(self, limit: float = _PORT_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock = limit, clock
+        self._silent: dict[str, float] = {}  # since when, by pod
+        self._is_any_heard = False
+
+    def wait(self, pod: str) -> float:
+        """In seconds; 0 for a port that was silent a short time ago."""
+        since = self._silent.get(pod)
+        if since is not None and self._clock() < since + _SILENT_FOR:
+            return 0.0
+        are_many_silent = len(self._silent) >= _MANY_SILENT and not self._is_any_heard
+        return min(self._limit, _LATER_PORT_LIMIT) if are_many_silent else self._limit
+
+    def answered(self, pod: str) -> None:
+        self._silent.pop(pod, None)
+        self._is_any_heard = True
+
+    def was_silent(self, pod: str) -> None:
+        self._silent[pod] = self._clock()
 
 
 class RemoteDaemon:
     """The daemon in one pod."""
 
-    def __init__(self, access: ClusterAccess, node: str, container: ExecTarget, port: str = "") -> None:
+    def __init__(
+        self, access: ClusterAccess, node: str, container: ExecTarget, port: str = "", ports: ReportPorts | None = None
+    ) -> None:
         """`port` is that of the report, `9400` or `https:9400`; empty: it has none."""
         self.node = node
         self._access, self._container, self._port = access, container, port
+        self._ports = ports if ports is not None else ReportPorts()
         self.via = str(self)
 
     def __str__(self) -> str:
         return f"pod {self._container.namespace}/{self._container.pod}"
 
     def ask(self, request: Mapping[str, object]) -> Any:
+        via = str(self)
         if self._port and (page := _page_of(request)):
             try:
-                answer = self._read_page(page)
+                answer: Any = self._read_page(page)
+                answer = _history_since(answer, request["since"]) if "since" in request else answer
+            except PlugwrightError as error:
+                via += f"; its port {self._port} cannot be read: {clean(error)}"
+            else:
                 self.via = f"the proxy of {self}"
-                return _history_since(answer, request["since"]) if "since" in request else answer
-            except PlugwrightError:
-                self.via = str(self)  # exec reports what is wrong
+                return answer
+        self.via = via
         for answer in self._answers(request, [], _LIMIT):
             return answer
         raise PeerGone(f"{self} on {self.node} did not answer")
@@ -70,8 +107,16 @@ class RemoteDaemon:
         namespace, pod = segment(self._container.namespace), segment(self._container.pod)
         scheme, _, port = self._port.rpartition(":")
         target = f"{scheme}:{pod}:{port}" if scheme else f"{pod}:{port}"
-        with BlockingClient(self._access) as client:
-            return client.get(f"/api/v1/namespaces/{namespace}/pods/{target}/proxy/{page}")
+        if not (limit := self._ports.wait(str(self))):
+            raise PeerSilent("it did not answer before")
+        try:
+            with BlockingClient(self._access, limit) as client:
+                answer = client.get(f"/api/v1/namespaces/{namespace}/pods/{target}/proxy/{page}")
+        except PeerSilent:
+            self._ports.was_silent(str(self))
+            raise PeerSilent(f"it did not answer within {limit:g} s") from None
+        self._ports.answered(str(self))
+        return answer
 
     def _answers(self, request: Mapping[str, object], flags: Sequence[str], timeout: float | None) -> Iterator[Any]:
         command = ["plugwright", "request", *flags, json.dumps(request)]
