@@ -140,30 +140,6 @@ class Blind(Restricted):
         return super().list(path, **query)
 
 
-class Counted(Restricted):
-    """An account that may not list the claims of other namespaces, in a cluster that counts devices for it."""
-
-    def list(self, path: str, **query: str) -> list[ApiObject]:
-        if not path.endswith("/resourcepoolstatusrequests"):
-            return super().list(path, **query)
-        pool = {"driver": "gpu.example.com", "poolName": "n1", "totalDevices": 4, "availableDevices": 0}
-        invalid = {**pool, "poolName": "n2", "validationError": "incomplete"}
-        metadata = {"name": "ask", "creationTimestamp": "2026-11-19T20:00:00Z"}
-        older = {**pool, "availableDevices": 3}
-        return [
-            {"metadata": metadata, "status": {"poolCount": 2, "pools": [pool, invalid]}},
-            {"metadata": {"name": "old", "creationTimestamp": "2026-11-18T20:00:00Z"}, "status": {"pools": [older]}},
-            {"metadata": {"name": "unanswered"}},
-        ]
-
-
-def test_counts_of_the_api_server_stand_in_for_claims_that_cannot_be_read() -> None:
-    unseen = read_world(Counted(), "default").unseen
-    counted = [entry for entry in unseen if "available" in entry]
-    text = "0 of 4 devices of gpu.example.com in pool n1 (ResourcePoolStatusRequest ask)"
-    assert counted == [f"available when counted by the API server: {text}"]
-
-
 class Least(Restricted):
     """An account that may read only pods, nodes, slices, claims and classes, of a release with DeviceTaintRules."""
 

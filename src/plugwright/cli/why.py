@@ -135,6 +135,7 @@ def explanation_lines(explanation: Explanation, is_wide: bool = False) -> list[s
         text.append("no change of one or two things was found that would let it run")
     if explanation.sources:
         text.append(f"read: NodeReports of {some(explanation.sources, 5)}")
+    text += [f"counted: {entry}" for entry in explanation.counted]
     text += [f"not seen: {entry}" for entry in explanation.unseen]
     return [clean(line, limit=2000) if not line.startswith(" ") else _indented(line) for line in text]
 

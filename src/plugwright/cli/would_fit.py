@@ -78,4 +78,5 @@ def _lines(report: FitReport, is_wide: bool) -> Iterator[str]:
     if report.explanation is not None:
         yield from explanation_lines(report.explanation, is_wide)
     else:
+        yield from (f"counted: {entry}" for entry in report.counted)
         yield from (f"not seen: {entry}" for entry in report.unseen)

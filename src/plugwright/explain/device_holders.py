@@ -1,13 +1,15 @@
 """Holders: pods with counted resources, claims with devices, and the claims freed when a pod ends."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from plugwright.allocator import DeviceId
+from plugwright.allocator import DeviceId, SliceIndex
+from plugwright.allocator.published_slices import SliceDevice
 from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.scheduling.pod_request import PodRequest
+from plugwright.explain.pool_counts import PoolCount
 from plugwright.explain.world import ApiObject, ObjectId, World, allocation_of, identity, is_finished
 
-__all__ = ["Holders"]
+__all__ = ["Holders", "counted_devices"]
 
 
 class Holders:
@@ -81,3 +83,34 @@ def _has_whole(allocation: Mapping[str, object], device: DeviceId) -> bool:
         if (entry["driver"], entry["pool"], entry["device"]) == device and not entry.get("shareID"):
             return True
     return False
+
+
+def counted_devices(
+    counts: Iterable[PoolCount], slices: SliceIndex, known: Collection[DeviceId]
+) -> Mapping[PoolCount, Sequence[DeviceId]]:
+    """For each usable count, the devices that unreadable claims are assumed to hold. `known` are those of the others.
+
+    A count is usable if the pool has not changed since. Pools with shared or partitioned devices have none: an
+    allocated device of theirs can have room for others, and an available one can have none. If fewer than all devices
+    are held, the last of the pool count as held, because the counts do not name them.
+    """
+    found: dict[PoolCount, Sequence[DeviceId]] = {}
+    for count in counts:
+        devices = _current(count, slices)
+        if len(devices) != count.total or any(device.allows_multiple or device.counters for device in devices):
+            continue
+        others = [device for device in devices if device.id not in known]
+        hidden = count.allocated - (len(devices) - len(others))
+        untainted_last = sorted(others, key=lambda device: not device.taints)
+        found[count] = [device.id for device in untainted_last[max(0, len(others) - hidden) :]] if hidden > 0 else ()
+    return found
+
+
+def _current(count: PoolCount, slices: SliceIndex) -> list[SliceDevice]:
+    """The devices of the pool; none if its slices are older or newer than the count, or incomplete."""
+    published = slices.by_pool.get((count.driver, count.pool), ())
+    newest = max((entry.generation for entry in published), default=-1)
+    current = [entry for entry in published if entry.generation == newest]
+    if newest != count.generation or any(entry.count > len(current) for entry in current):
+        return []
+    return [device for entry in current for device in entry.devices]

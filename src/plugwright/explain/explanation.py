@@ -6,12 +6,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Edit, Relaxation, Situation
 from plugwright.explain.cure_report import CureReport, CureStep, cure_report
 from plugwright.explain.oracle import DeviceFailure, NodeVerdict, Oracle
+from plugwright.explain.pool_counts import count_command, counted_texts, uncounted_drivers
+from plugwright.explain.reading import UNREADABLE
 from plugwright.explain.refusals import REFUSALS, refused_text
 from plugwright.explain.search import Cure, Search
 from plugwright.explain.wording import group_text, reason_name, sentence
@@ -28,7 +31,7 @@ from plugwright.explain.world import (
 # fmt: off
 __all__ = [
     "API_VERSION", "Explanation", "NodeEvidence", "brief", "explain_pod", "explain_situation",
-    "first_line",
+    "first_line", "needs_claims", "with_counted",
 ]
 # fmt: on
 
@@ -67,6 +70,7 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     cures: tuple[CureReport, ...] = ()
     checks: tuple[str, ...] = ()  # kubectl lines
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
+    counted: tuple[str, ...] = ()  # pools whose devices ResourcePoolStatusRequests count
     unseen: tuple[str, ...] = ()
     # The cheapest insufficient changes.
     rejected: tuple[CureReport, ...] = ()
@@ -83,6 +87,33 @@ def explain_pod(world: World, pod: ApiObject) -> Explanation:
 
 def explain_situation(oracle: Oracle, situation: Situation) -> Explanation:
     """Explains a pod that need not exist."""
+    found = _searched(oracle, situation)
+    if not needs_claims(oracle, situation):
+        return found
+    counted = counted_texts(oracle.counted, is_free_first=found.state == "fits")
+    return replace(found, counted=counted, unseen=with_counted(oracle, found.unseen))
+
+
+def needs_claims(oracle: Oracle, situation: Situation) -> bool:
+    """Whether the pod gets devices by claims."""
+    requests = PodRequest.of(dict(situation.pod)).requests
+    return bool(situation.sources) or any(name in oracle.backed for name in requests)
+
+
+def with_counted(oracle: Oracle, unseen: Sequence[str]) -> tuple[str, ...]:
+    """What is not seen of claims of other namespaces if the API server counts devices, and how to have it count all."""
+    if oracle.world.pool_counts is None:
+        return tuple(unseen)
+    left = list(uncounted_drivers(oracle.counted, oracle.world.slices))
+    hidden = UNREADABLE["claims"]
+    if not left:
+        counted = f"{hidden.partition(':')[0]}: which devices they hold is assumed from the numbers of pools"
+        return tuple(counted if entry == hidden else entry for entry in unseen)
+    command = f"the API server counts the devices of {left[0]} if you may: {count_command(left[0])}"
+    return tuple(part for entry in unseen for part in ((entry, command) if entry == hidden else (entry,)))
+
+
+def _searched(oracle: Oracle, situation: Situation) -> Explanation:
     world, pod = oracle.world, situation.pod
     namespace, name = identity(pod)
     search = Search(oracle, situation)

@@ -16,9 +16,10 @@ from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.errors import ConfigError
 from plugwright.explain.counterfactual import Situation
-from plugwright.explain.explanation import API_VERSION, Explanation, explain_situation
+from plugwright.explain.explanation import API_VERSION, Explanation, explain_situation, needs_claims, with_counted
 from plugwright.explain.node_classes import selector_expressions
 from plugwright.explain.oracle import NodeVerdict, Oracle
+from plugwright.explain.pool_counts import counted_texts
 from plugwright.explain.request_relaxations import subrequests
 from plugwright.explain.world import ApiObject, World, claim_entries, identity
 from plugwright.model import natural_order
@@ -44,6 +45,7 @@ class FitReport(Struct, frozen=True, rename="camel", kw_only=True):
     placed: int
     nodes: Mapping[str, int]
     explanation: Explanation | None = None
+    counted: tuple[str, ...] = ()  # as in an Explanation
     unseen: tuple[str, ...] = ()
 
 
@@ -135,7 +137,9 @@ def fit_pod(world: World, pod: ApiObject, replicas: int) -> FitReport:
         nodes[place] += 1
     placed = sum(nodes.values())
     explanation = explain_situation(oracle, situation) if placed < replicas else None
+    needs = needs_claims(oracle, situation)
     return FitReport(
         namespace=namespace, pod=name, wanted=replicas, placed=placed, nodes=dict(nodes), explanation=explanation,
-        unseen=explanation.unseen if explanation else world.unseen,
+        counted=counted_texts(oracle.counted, is_free_first=True) if needs else (),
+        unseen=explanation.unseen if explanation else with_counted(oracle, world.unseen) if needs else world.unseen,
     )  # fmt: skip

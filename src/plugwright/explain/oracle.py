@@ -30,7 +30,7 @@ from plugwright.cluster.scheduling.pod_request import PodRequest, amounts
 from plugwright.errors import AllocationAborted, ConfigError, FeatureUnsupported
 from plugwright.explain import numa
 from plugwright.explain.counterfactual import Situation
-from plugwright.explain.device_holders import Holders
+from plugwright.explain.device_holders import Holders, counted_devices
 from plugwright.explain.node_reports import unusable_devices, unusable_text
 from plugwright.explain.quotas import QuotaShortage, shortages
 from plugwright.explain.world import (
@@ -126,10 +126,10 @@ class Oracle:
             if node in self._infos:
                 self._infos[node].add_pod(request)
         features = features_of(_supported(world.version))
-        allocated = AllocatedState.of_claims(world.claims)
-        self.allocator = ClaimAllocator(
-            features, SliceIndex(self.slices.values()), world.classes, allocated, max_steps=MAX_STEPS
-        )
+        allocated, slices = AllocatedState.of_claims(world.claims), SliceIndex(self.slices.values())
+        self.counted = counted_devices(world.pool_counts or (), slices, allocated.devices)
+        allocated.devices |= {device for devices in self.counted.values() for device in devices}
+        self.allocator = ClaimAllocator(features, slices, world.classes, allocated, max_steps=MAX_STEPS)
         self.backed = extended_claims.classes_of_resources({identity(entry)[1]: entry for entry in world.classes})
         self.asked = 0
 

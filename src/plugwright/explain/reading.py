@@ -6,7 +6,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from plugwright.errors import PeerRefused
-from plugwright.explain.world import ApiObject, World, identity
+from plugwright.explain.pool_counts import PoolCount, read_counts
+from plugwright.explain.world import ApiObject, World
 
 __all__ = ["PATHS", "RULE_PATHS", "UNREADABLE", "Lister", "read_world"]
 
@@ -21,7 +22,6 @@ PATHS = {
 }
 RULE_PATHS = tuple(f"/apis/resource.k8s.io/{version}/devicetaintrules" for version in ("v1", "v1beta2", "v1alpha3"))
 _POOL_STATUS = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"  # alpha: few API servers serve it
-_MOST_POOLS = 5
 UNREADABLE = {
     "claims": "claims of other namespaces cannot be read: devices that they hold count as free",
     "pods": "pods of other namespaces cannot be read: what they hold counts as free",
@@ -60,29 +60,23 @@ def read_world(
     path = f"/api/v1/namespaces/{namespace}/events"
     events = _optional(client, "events", path, refused, fieldSelector=f"involvedObject.uid={uid}") if uid else ()
     refused -= {"taint_rules"} if rules else set()
-    pools = _pool_texts(_optional(client, "pool status", _POOL_STATUS, refused)) if "claims" in unseen else []
+    counts = _pool_counts(client) if "claims" in unseen else None
     version = str(client.get("/version").get("gitVersion") or "1.37")
     world = World(
         templates=templates, quotas=quotas, taint_rules=rules, events=events, reports=reports or {}, version=version,
-        unseen=(*unseen.values(), *pools), hidden=frozenset({*unseen, *refused}),
+        pool_counts=counts, unseen=tuple(unseen.values()), hidden=frozenset({*unseen, *refused}),
     )  # fmt: skip
     return replace(world, **found)
 
 
-def _pool_texts(requests: Sequence[ApiObject]) -> list[str]:
-    """How many devices are available, which the API server counts with the claims of every namespace."""
-    newest: dict[tuple[str, str], str] = {}
-    for request in sorted(requests, key=lambda entry: str(entry["metadata"].get("creationTimestamp") or "")):
-        for pool in (request.get("status") or {}).get("pools") or ():
-            key = str(pool.get("driver")), str(pool.get("poolName"))
-            if not pool.get("validationError"):
-                counts = f"{pool.get('availableDevices') or 0} of {pool.get('totalDevices') or 0} devices"
-                newest[key] = (
-                    f"{counts} of {key[0]} in pool {key[1]} (ResourcePoolStatusRequest {identity(request)[1]})"
-                )
-    texts = [f"available when counted by the API server: {text}" for _, text in sorted(newest.items())]
-    more = len(texts) - _MOST_POOLS
-    return texts[:_MOST_POOLS] + ([f"{more} more pools are in ResourcePoolStatusRequests"] if more > 0 else [])
+def _pool_counts(client: Lister) -> tuple[PoolCount, ...] | None:
+    """The devices that the API server has counted with the claims of every namespace; None if there are no counts."""
+    try:
+        return read_counts(client.list(_POOL_STATUS))
+    except PeerRefused as error:
+        if error.code not in ("NotFound", "Forbidden"):
+            raise
+        return None
 
 
 def _listed(client: Lister, kind: str, path: str, namespace: str, unseen: dict[str, str]) -> tuple[ApiObject, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from plugwright.explain.pool_counts import PoolCount
 from plugwright.grammars import CLASS_PREFIX
 
 __all__ = [
@@ -45,6 +46,7 @@ class World(Struct, frozen=True):
     events: tuple[ApiObject, ...] = ()  # of the pod in question
     reports: Mapping[str, ApiObject] = {}  # NodeReports by node
     sources: Mapping[str, str] = {}  # by node: how its NodeReport was read
+    pool_counts: tuple[PoolCount, ...] | None = None  # None: not served, not readable, or not needed
     version: str = "1.37"
     unseen: tuple[str, ...] = ()
     hidden: frozenset[str] = (

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from plugwright.explain.pool_counts import counted_texts
 from plugwright.explain.world import World, identity, is_finished, with_taint_rules
 from plugwright.fleet.claim_users import ClaimUsers, FleetHolder, FleetValue, text_of
 from plugwright.fleet.counts import UnnamedDevices, count_unnamed
@@ -75,7 +76,7 @@ def make_fleet(world: World, sources: Iterable[NodeSource]) -> Fleet:
     claims = ClaimUsers(world)
     devices: list[FleetDevice] = []
     served: set[tuple[str, str]] = set()  # node, and a resource or driver covered by a report
-    unseen = list(world.unseen)
+    unseen = [*world.unseen, *(f"counted by the API server: {text}" for text in counted_texts(world.pool_counts or ()))]
     for source in read:
         if source.report is None:
             unseen.append(f"{source.node}: its NodeReport cannot be read: {source.problem}")
