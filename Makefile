@@ -99,7 +99,8 @@ prometheus: ## Prometheus and promtool of the distribution, for the tests of ale
 
 # `make setup` takes selenium away again when uv.lock has changed.
 chromium: $(READY) ## Chromium, its driver and selenium, for the tests of the page (Debian or Ubuntu; root)
-	@command -v chromedriver >/dev/null || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; }
+	@command -v chromium chromedriver >/dev/null && [ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || { apt-get -qq update && \
+	  apt-get -qq install --yes --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; }
 	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras --group browser
 
 test-page: chromium ## the page in a real Chromium: errors, accessibility, keyboard, looks, hostile texts, other origins: [ARGS='-k keyboard']

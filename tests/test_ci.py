@@ -143,6 +143,12 @@ def test_the_summary_names_the_targets_that_ci_leaves_out() -> None:
     assert not {"help", "setup", "demo", "kubernetes-programs", *gates_of_ci()} & {*left_out}
 
 
+def test_the_page_is_tested_and_a_gate_of_its_own_installs_its_browser() -> None:
+    gates = gates_of_ci()
+    assert gates.index("chromium") < gates.index("test-page")
+    assert re.search(r'^export PLUGWRIGHT_REQUIRE=".*\bchromium\b', (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
 def gates_of_ci() -> list[str]:
     return re.findall(r"^gate ([a-z-]+) make \1\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 

@@ -29,7 +29,21 @@ _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1200,900",
 )  # fmt: skip
-_LIMIT = 30.0  # seconds for anything to be seen
+_LIMIT = 120.0  # seconds for anything to be seen, on a busy machine too
+# Only the font of the pictures, drawn alike on every machine.
+_FONTS = """\
+<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir>/usr/share/fonts/truetype/dejavu</dir>
+  <cachedir>{cache}</cachedir>
+  <match target="font">
+    <edit name="antialias" mode="assign"><bool>true</bool></edit>
+    <edit name="hinting" mode="assign"><bool>false</bool></edit>
+    <edit name="rgba" mode="assign"><const>none</const></edit>
+  </match>
+</fontconfig>
+"""
 
 
 class LivePage(msgspec.Struct, frozen=True):
@@ -92,7 +106,11 @@ def chromium() -> Iterator[Any]:
     with TemporaryDirectory(prefix="plugwright-chromium-") as profile:
         for flag in (*_FLAGS, f"--user-data-dir={profile}"):
             options.add_argument(flag)
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+        fonts = Path(profile, "fonts.conf")
+        fonts.write_text(_FONTS.format(cache=profile))
+        environment = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER), env=environment))
+        driver.set_script_timeout(_LIMIT)
         try:
             yield driver
         finally:
@@ -120,10 +138,11 @@ def live_page(chromium: Any) -> Iterator[LivePage]:
 
 @pytest.fixture
 def look(chromium: Any, live_page: LivePage) -> Look:
-    """The fleet, opened by its address; all devices are listed."""
+    """The fleet, opened by its address; all devices are listed and free, whatever an earlier test has done."""
     chromium.get(live_page.address)
     looking = Look(chromium, live_page)
-    looking.until("return document.querySelectorAll('#cells a.c').length === 16")
+    cells = "[...document.querySelectorAll('#cells a.c')]"
+    looking.until(f"return {cells}.filter((cell) => cell.matches('.s-free')).length === 16")
     looking.problems()
     return looking
 

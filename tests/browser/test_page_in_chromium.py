@@ -93,6 +93,28 @@ def test_views_look_as_in_their_pictures(look: Look, name: str, path: str, width
     assert differing < 0.005, f"if {picture.name} is to change, remove it, and run the test to have it written"
 
 
+# A row as of a GPU that a pod holds: a long id, a holder, a time and a PCIe root.
+_LONGER = """
+for (const row of document.querySelectorAll('.wide tbody tr')) {
+  row.cells[0].querySelector('bdi').textContent = 'GPU-57ce1a13-0f28-196d-f4b2-bf4ecc4781a1';
+  row.cells[4].innerHTML = '<a href="/"><bdi>default/train-a/main</bdi></a>';
+  row.cells[5].innerHTML = '<time data-age="12 minutes ago">2026-11-20 00:07:41Z</time>';
+  row.cells[7].textContent = 'pci0000:18';
+}
+return [...document.querySelectorAll('.wide')].map((table) => table.scrollWidth - table.clientWidth);
+"""
+
+
+def test_the_devices_of_a_node_need_no_scrolling_sideways(look: Look) -> None:
+    size = {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    look.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        look.at("/node?name=node-1")
+        assert look.script(_LONGER) == [0]
+    finally:
+        look.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_a_device_is_found_and_made_to_fail_by_keyboard_alone(look: Look) -> None:
     from selenium.webdriver import Keys
 

@@ -389,6 +389,7 @@ async def test_the_node_report_and_the_history_are_served_if_asked(kubelet: Obse
         _, text = await until(daemon, "/history", lambda answer: first in answer[1])
         history = json.loads(text)
         assert [(event["device"], event["health"]) for event in history["events"]] == [(first, "Unhealthy")]
+        assert await get(daemon, "/") == (404, "pages: /healthz, /readyz, /metrics, /node-report, /history\n")
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         assert [(await get(daemon, path))[0] for path in ("/node-report", "/history")] == [404, 404]
 

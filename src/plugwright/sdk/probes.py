@@ -122,12 +122,13 @@ def _lines(path: Path) -> list[str]:
 def _pages(daemon: Daemon) -> Callable[[HttpRequest], HttpAnswer]:
     metrics = prometheus.page(daemon)
     token_file = daemon.settings.metrics_token_file
+    names = ", ".join(("/healthz", "/readyz", "/metrics", *_reports(daemon)))
 
     def page(request: HttpRequest) -> HttpAnswer:
         if request.path == "/readyz":
             return _text(_readiness(daemon))
         if request.path != "/metrics":
-            return _text(("404 Not Found", "pages: /healthz, /readyz, /metrics"))
+            return _text(("404 Not Found", f"pages: {names}"))
         if token_file is not None and not _is_allowed(request.authorization, token_file):
             return HttpAnswer("401 Unauthorized", b"metrics need the token\n", ("WWW-Authenticate: Bearer",))
         kind, body = metrics()
