@@ -6,10 +6,10 @@ import pytest
 from tests.explain.worlds import CLASS, DRIVER, claim, device, node, pod, published, selected
 
 from plugwright.explain.counterfactual import Situation
-from plugwright.explain.explanation import explain_pod
+from plugwright.explain.explanation import brief, explain_pod
 from plugwright.explain.oracle import Oracle
 from plugwright.explain.search import Search
-from plugwright.explain.world import World, claim_entries
+from plugwright.explain.world import ApiObject, World, claim_entries
 
 A, B = device("a", numa=0), device("b", numa=1)
 MATCH = [{"requests": ["gpu"], "matchAttribute": f"{DRIVER}/numa"}]
@@ -96,3 +96,49 @@ def test_nodes_without_a_difference_are_asked_once() -> None:
     holders = tuple(pod(f"h{number}", 2, f"n{number}") for number in range(200))
     explanation = explain_pod(World(nodes, (*holders, waiting := pod("w", 1))), waiting)
     assert [group.count for group in explanation.evidence] == [200]
+
+
+def nominated(name: str, gpus: int, priority: int) -> ApiObject:
+    return {**pod(name, gpus, priority=priority), "status": {"nominatedNodeName": "n1"}}
+
+
+def test_a_pod_that_has_preempted_others_waits_for_their_end() -> None:
+    victims = [pod(f"low-{number}", 1, "n1") for number in range(2)]
+    for victim in victims:
+        victim["metadata"] |= {"namespace": "team-b", "deletionTimestamp": "2026-11-19T20:00:00Z"}  # type: ignore[index]
+    other = pod("stays", 1, "n1", priority=9)
+    waiting = nominated("w", 2, priority=5)
+    found = explain_pod(World((node("n1", 3),), (*victims, other, waiting)), waiting)
+    assert found.answer == (
+        "waits: low-0 (team-b), low-1 (team-b) end on n1 to make room; until then no node has 2 free example.com/gpu "
+        "(n1 has 0 of 3 example.com/gpu free: 3 in use)"
+    )
+    assert found.reason == "preemption"
+    assert found.cures[0].text == "runs on n1 if low-0 (team-b, being deleted), low-1 (team-b, being deleted) end"
+    assert brief(Oracle(World((node("n1", 3),), (*victims, other, waiting))), waiting)[1:] == (
+        found.answer, "preemption"
+    )  # fmt: skip
+    kept = explain_pod(World((node("n1", 3),), (pod("big", 3, "n1"), waiting)), waiting)
+    assert kept.answer.startswith("waits: the scheduler keeps n1 for it; until it is free, no node has 2 free")
+
+
+@pytest.mark.parametrize(("priority", "state"), [(0, "waits"), (5, "waits"), (6, "fits")])
+def test_a_node_kept_for_a_nominated_pod_is_free_only_for_pods_of_higher_priority(priority: int, state: str) -> None:
+    other = pod("other", 1, priority=priority)
+    found = explain_pod(World((node("n1", 2),), (nominated("w", 2, priority=5), other)), other)
+    assert found.state == state
+    if state == "waits":
+        assert found.cures[0].text == "runs on n1 if w (default) ends"
+
+
+def test_of_two_requests_one_that_nothing_names_can_be_left_out() -> None:
+    wanted = claim("c")
+    wanted["spec"]["devices"]["requests"].append({"name": "second", "exactly": {"deviceClassName": DRIVER}})
+    world = World((node("n1"),), slices=(published(device("a")),), classes=(CLASS,), claims=(wanted,))
+    found = explain_pod(world, pod("w", claim="c"))
+    assert [cure.text for cure in found.cures] == ["runs without request gpu of ResourceClaim c (on n1)"]
+    container = {"name": "c", "image": "x", "resources": {"claims": [{"name": "dev", "request": "gpu"}]}}
+    found = explain_pod(world, pod("w", claim="c", containers=[container]))
+    assert [cure.text for cure in found.cures] == ["runs without request second of ResourceClaim c (on n1)"]
+    wanted["spec"]["devices"]["constraints"] = [{"requests": ["gpu", "second"], "matchAttribute": "x.com/y"}]
+    assert explain_pod(world, pod("w", claim="c", containers=[container])).cures == ()

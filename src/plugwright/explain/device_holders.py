@@ -7,7 +7,7 @@ from plugwright.allocator.published_slices import SliceDevice
 from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.explain.pool_counts import PoolCount
-from plugwright.explain.world import ApiObject, ObjectId, World, allocation_of, identity, is_finished
+from plugwright.explain.world import ApiObject, ObjectId, World, allocation_of, identity, is_finished, priority_of
 
 __all__ = ["Holders", "counted_devices"]
 
@@ -17,10 +17,13 @@ class Holders:
 
     def __init__(self, world: World) -> None:
         self.pods: dict[ObjectId, ApiObject] = {identity(pod): pod for pod in world.pods}
-        self.requests: dict[ObjectId, tuple[str, PodRequest]] = {}  # of bound pods that are still running
+        self.requests: dict[ObjectId, tuple[str, PodRequest]] = {}  # of bound and nominated pods that have not ended
+        self.nominated: dict[ObjectId, int] = {}  # unbound pods that the scheduler keeps a node free for; priority
         self.on_node: dict[str, list[ObjectId]] = {}
         for key, pod in self.pods.items():
             node = (pod.get("spec") or {}).get("nodeName")
+            if not node and (node := (pod.get("status") or {}).get("nominatedNodeName")) and not is_finished(pod):
+                self.nominated[key] = priority_of(pod)
             if not node or is_finished(pod):
                 continue
             try:

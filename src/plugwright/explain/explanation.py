@@ -26,7 +26,9 @@ from plugwright.explain.world import (
     identity,
     is_device_resource,
     is_finished,
+    priority_of,
 )
+from plugwright.model import some
 
 # fmt: off
 __all__ = [
@@ -135,11 +137,11 @@ def _searched(oracle: Oracle, situation: Situation) -> Explanation:
     found = search.cures()
     dominant = _dominant(search, found)
     verb = "refused" if refused else "waits"
-    was = f"{refused_text(pod)}; now " if refused else f"{_gates_text(pod)}; without them " if gates else ""
+    was = f"{refused_text(pod)}; now " if refused else _waiting_for(oracle, pod)
     needed = (gates,) if gates else ()
     return Explanation(
         namespace=namespace, pod=name, state=verb, answer=f"{verb}: {was}{sentence(dominant)}",
-        reason=refused or ("scheduling-gates" if gates else reason_name(dominant)), evidence=evidence,
+        reason=refused or _reason_to_wait(pod, dominant), evidence=evidence,
         checks=_checks(pod, dominant), sources=world.sources,
         unseen=unseen if search.is_complete else (*unseen, "not every pair of changes was tried"),
         cures=tuple(cure_report(situation, (*needed, *cure.relaxations), cure) for cure in _chosen(found)),
@@ -165,8 +167,31 @@ def brief(oracle: Oracle, pod: ApiObject) -> tuple[str, str, str]:
     dominant = _dominant(search, ())
     if refused:
         return "refused", f"refused: {refused_text(pod)}; now {sentence(dominant)}", refused
-    was = f"{_gates_text(pod)}; without them " if _gates(pod) else ""
-    return "waits", f"waits: {was}{sentence(dominant)}", "scheduling-gates" if was else reason_name(dominant)
+    return "waits", f"waits: {_waiting_for(oracle, pod)}{sentence(dominant)}", _reason_to_wait(pod, dominant)
+
+
+def _reason_to_wait(pod: ApiObject, dominant: NodeVerdict) -> str:
+    """The machine-readable reason of a pod that no node would take."""
+    is_nominated = bool((pod.get("status") or {}).get("nominatedNodeName"))
+    return "scheduling-gates" if _gates(pod) else "preemption" if is_nominated else reason_name(dominant)
+
+
+def _waiting_for(oracle: Oracle, pod: ApiObject) -> str:
+    """What the pod waits for besides devices: its gates, or the end of pods that the scheduler has preempted for it."""
+    node = (pod.get("status") or {}).get("nominatedNodeName")
+    if _gates(pod):
+        return f"{_gates_text(pod)}; without them "
+    if not node:
+        return ""
+    pods, priority = oracle.holders.pods, priority_of(pod)
+    ending = [
+        f"{key[1]} ({key[0]})"
+        for key in oracle.holders.on_node.get(node, ())
+        if oracle.holders.is_terminating(key) and priority_of(pods[key]) < priority
+    ]
+    if ending:
+        return f"{some(ending, 3)} {'end' if len(ending) > 1 else 'ends'} on {node} to make room; until then "
+    return f"the scheduler keeps {node} for it; until it is free, "
 
 
 def _reason(pod: ApiObject, state: str, refused: str) -> str:

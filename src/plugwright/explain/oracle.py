@@ -40,6 +40,7 @@ from plugwright.explain.world import (
     allocation_of,
     identity,
     is_device_resource,
+    priority_of,
     unusable_claim,
     with_taint_rules,
 )
@@ -125,10 +126,10 @@ class Oracle:
         for node, request in self.holders.requests.values():
             if node in self._infos:
                 self._infos[node].add_pod(request)
-        features = features_of(_supported(world.version))
         allocated, slices = AllocatedState.of_claims(world.claims), SliceIndex(self.slices.values())
         self.counted = counted_devices(world.pool_counts or (), slices, allocated.devices)
         allocated.devices |= {device for devices in self.counted.values() for device in devices}
+        features = features_of(_supported(world.version))
         self.allocator = ClaimAllocator(features, slices, world.classes, allocated, max_steps=MAX_STEPS)
         self.backed = extended_claims.classes_of_resources({identity(entry)[1]: entry for entry in world.classes})
         self.asked = 0
@@ -142,10 +143,9 @@ class Oracle:
     def verdicts(self, situation: Situation, nodes: Iterable[str]) -> Iterator[NodeVerdict]:
         with self._applied(situation):
             question = self._question(situation)
-            for name in nodes:
-                if name in self._infos:
-                    self.asked += 1
-                    yield self._verdict(question, self._infos[name])
+            for info in (self._infos[name] for name in nodes if name in self._infos):
+                self.asked += 1
+                yield self._verdict(question, info)
 
     def filters(self, situation: Situation) -> dict[str, tuple[str, str]]:
         """The first failing filter of each node except device filters, and its text; both empty if none fails."""
@@ -237,8 +237,7 @@ class Oracle:
                 text = unusable_text(unusable) if len(unusable) == facts[1] - facts[0] else ""
                 return DeviceFailure("count", resource, wanted, max(0, free), *facts, message=text)
             ended = {pod for entry in question.situation.assumed for pod in entry.ended}
-            problem = numa.refusal(report, resource, wanted, ended, question.policies.get(info.name))
-            if problem:
+            if problem := numa.refusal(report, resource, wanted, ended, question.policies.get(info.name)):
                 return DeviceFailure("numa", resource, wanted, max(0, free), *facts, message=problem)
         return self._claims(question, info, [self._backed_claim(question.situation.pod, backed)] if backed else [])
 
@@ -296,8 +295,10 @@ class Oracle:
         ended = {pod for entry in situation.assumed for pod in entry.ended}
         freed = {claim for entry in situation.assumed for claim in entry.freed}
         with ExitStack() as undo:
-            own = identity(situation.pod)
-            for pod in {*ended, own} & self.holders.requests.keys():
+            # The scheduler keeps a node free for a nominated pod, except from pods of higher priority.
+            own, priority = identity(situation.pod), priority_of(situation.pod)
+            behind = {pod for pod, its in self.holders.nominated.items() if its < priority}
+            for pod in {*ended, *behind, own} & self.holders.requests.keys():
                 node, request = self.holders.requests[pod]
                 if node in self._infos:
                     self._infos[node].remove_pod(request)

@@ -33,9 +33,30 @@ def request_relaxations(oracle: Oracle, situation: Situation, nodes: Sequence[st
                 kind="constraint", cost=5, text=f"without the constraint {kind} {attribute} of claim {source.name}",
                 edits=(edit,), subject=f"{number}/{place}",
             )  # fmt: skip
+        for place, name in _dispensable(situation.pod, source.entry, devices):
+            edit = Edit(("spec", "devices", "requests", place), claim=number)
+            text = f"without request {name} of {source.kind} {source.name}"
+            yield Relaxation(kind="request", cost=5.2, text=text, edits=(edit,), subject=f"{number}/{name}")
         for path, name, request in subrequests(devices):
             about = f"request {name} of {source.kind} {source.name}"
             yield from _of_request(oracle, (number, path, about), request, nodes)
+
+
+def _dispensable(pod: ApiObject, entry: str, devices: ApiObject) -> Iterator[tuple[int, str]]:
+    """The place and name of each of several requests that no container, constraint or configuration names."""
+    requests = devices.get("requests") or ()
+    spec = pod.get("spec") or {}
+    named = {
+        str(claim.get("request"))
+        for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+        for claim in (container.get("resources") or {}).get("claims") or ()
+        if claim.get("name") == entry
+    }
+    for part in (*(devices.get("constraints") or ()), *(devices.get("config") or ())):
+        named |= {str(name).partition("/")[0] for name in part.get("requests") or ()}
+    for place, request in enumerate(requests if len(requests) > 1 else ()):
+        if request["name"] not in named:
+            yield place, request["name"]
 
 
 def subrequests(devices: ApiObject) -> Iterator[tuple[FieldPath, str, ApiObject]]:

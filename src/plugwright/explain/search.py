@@ -125,7 +125,8 @@ class Search:
             cure = self.confirm((made(kept, node),), [node]) if len(kept) > 1 else None
             if cure is None:
                 continue
-            for part in list(kept):
+            costly_first = sorted(kept, key=lambda part: made([part], node).cost, reverse=True)
+            for part in costly_first:
                 fewer = [other for other in kept if other != part]
                 if found := self.confirm((made(fewer, node),), [node]):
                     kept, cure = fewer, found

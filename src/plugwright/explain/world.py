@@ -20,6 +20,7 @@ __all__ = [
     "identity",
     "is_device_resource",
     "is_finished",
+    "priority_of",
     "unusable_claim",
     "with_taint_rules",
 ]
@@ -85,6 +86,10 @@ def identity(entry: ApiObject) -> ObjectId:
 
 def is_finished(pod: ApiObject) -> bool:
     return (pod.get("status") or {}).get("phase") in FINISHED
+
+
+def priority_of(pod: ApiObject) -> int:
+    return int((pod.get("spec") or {}).get("priority") or 0)
 
 
 def allocation_of(claim: ApiObject) -> ApiObject | None:
