@@ -142,3 +142,16 @@ def test_of_two_requests_one_that_nothing_names_can_be_left_out() -> None:
     assert [cure.text for cure in found.cures] == ["runs without request second of ResourceClaim c (on n1)"]
     wanted["spec"]["devices"]["constraints"] = [{"requests": ["gpu", "second"], "matchAttribute": "x.com/y"}]
     assert explain_pod(world, pod("w", claim="c", containers=[container])).cures == ()
+
+
+def test_a_pod_of_another_scheduler_is_said_to_wait_for_it() -> None:
+    found = explain_pod(World((node("n1", 2), node("n2", 2))), pod("w", 1, schedulerName="volcano"))
+    assert found.answer == (
+        "fits now: n1 and 1 more node can take it by the rules of kube-scheduler; volcano has not placed it"
+    )
+
+
+def test_a_missing_class_is_checked_by_a_list_of_the_classes() -> None:
+    waiting = pod("w", claim="c")
+    found = explain_pod(World((node("n1"),), (waiting,), claims=(claim("c"),)), waiting)
+    assert "kubectl get deviceclasses" in found.checks

@@ -90,3 +90,24 @@ def test_workloads_have_their_replicas() -> None:
     ]
     found = [(entry["metadata"]["name"], count) for entry, count in workloads(documents, "team-a")]
     assert found == [("d", 3), ("j", 2)]
+
+
+def test_a_pod_that_an_api_server_rejects_is_an_error_of_the_file() -> None:
+    fraction = pod("w")
+    fraction["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1500m"}}
+    with pytest.raises(ConfigError, match=r"limits\[example.com/gpu\]: Invalid value.*must be an integer"):
+        fit_pod(World((node("n1", 4),)), fraction, 1)
+    twice = claim("c")
+    twice["spec"]["devices"]["requests"] *= 2
+    with pytest.raises(ConfigError, match=r"ResourceClaim c: spec.devices.requests\[1\]"):
+        fit_pod(World((node("n1"),), (), DEVICES, (CLASS,), (twice,)), pod("w", claim="c"), 1)
+
+
+def test_a_workload_with_a_generated_name_is_called_by_its_prefix() -> None:
+    template = {"spec": pod("w", 1)["spec"]}
+    job = {"kind": "Job", "metadata": {"generateName": "train-"}, "spec": {"template": template}}
+    (found, _), *_ = workloads([job, {**pod("p"), "kind": "Pod", "metadata": {"generateName": "p-"}}], "default")
+    report = fit_pod(World((node("n1", 0),)), found, 1)
+    assert report.pod == "train-"
+    assert report.explanation is not None
+    assert report.explanation.checks == ("kubectl describe node n1",)  # there is no pod to describe

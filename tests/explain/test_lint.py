@@ -86,3 +86,12 @@ def test_a_satisfiable_template_and_a_claim_that_is_being_deleted_are_no_mistake
     leaving["metadata"] = {**leaving["metadata"], "deletionTimestamp": "2026-11-19T20:00:00Z"}
     report = lint_objects(WORLD, [template, leaving])
     assert (report.checked, report.findings) == (2, ())
+
+
+def test_a_claim_of_a_file_that_an_api_server_would_reject_has_a_finding() -> None:
+    twice = {"kind": "ResourceClaim", **claim("c")}
+    twice["spec"]["devices"]["requests"] *= 2
+    found = lint_objects(WORLD, [twice]).findings
+    assert [(entry.code, entry.path) for entry in found] == [("invalid", "spec.devices.requests[1]")]
+    twice["metadata"]["uid"] = "u"  # an API server has accepted it
+    assert not any(entry.code == "invalid" for entry in lint_objects(WORLD, [twice]).findings)

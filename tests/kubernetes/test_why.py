@@ -130,10 +130,12 @@ async def alive(kubeconfig: Path) -> AsyncIterator[None]:
                 await api.create("/api/v1/nodes", made)
                 await api.create(_LEASES, lease(made["metadata"]["name"]))
         beating = asyncio.create_task(beat(api))
-        while any(found["spec"].get("taints") for found in (await api.list("/api/v1/nodes"))[0]):
-            await asyncio.sleep(0.1)
-        yield
-        beating.cancel()
+        try:
+            while any(found["spec"].get("taints") for found in (await api.list("/api/v1/nodes"))[0]):
+                await asyncio.sleep(0.1)
+            yield
+        finally:
+            beating.cancel()
     finally:
         api.close()
 

@@ -17,6 +17,7 @@ from plugwright.cli.cluster_question import (
 from plugwright.cli.output import document_printed, echo_wrapped
 from plugwright.cli.why import explanation_lines
 from plugwright.errors import ConfigError
+from plugwright.explain.explanation import counted_nodes
 from plugwright.explain.fitting import FitReport, fit_pod, with_objects, workloads
 
 __all__ = ["fit"]
@@ -72,7 +73,7 @@ def fit(
 def _lines(report: FitReport, is_wide: bool) -> Iterator[str]:
     nodes = [f"{count} on {node}" for node, count in report.nodes.items()]
     shown = nodes if is_wide else nodes[:5]
-    more = f" and {len(nodes) - len(shown)} more nodes" if len(nodes) > len(shown) else ""
+    more = f" and {counted_nodes(len(nodes) - len(shown))}" if len(nodes) > len(shown) else ""
     where = f": {', '.join(shown)}{more}" if nodes else ""
     yield f"{report.pod} fits {report.placed} of {report.wanted} times{where}"
     if report.explanation is not None:

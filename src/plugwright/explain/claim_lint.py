@@ -12,6 +12,7 @@ from msgspec import Struct
 from plugwright.allocator import SliceIndex
 from plugwright.allocator.cel import SelectorError
 from plugwright.allocator.published_slices import PublishedSlice, SliceDevice, compiled, device_name
+from plugwright.apiserver.kinds import claim_validation
 from plugwright.errors import AllocationAborted
 from plugwright.explain.counterfactual import Situation
 from plugwright.explain.explanation import API_VERSION
@@ -33,8 +34,8 @@ _KINDS = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate")
 class LintFinding(Struct, frozen=True, rename="camel"):
     """`level` is `error` for objects that cannot work, `warning` for those that match nothing at present.
 
-    `code` is `selector-invalid`, `selector-fails`, `selector-matches-nothing`, `unpublished`, `class-missing` or
-    `never-satisfied`. `path` is the field, such as `spec.devices.requests[0].exactly.selectors[0]`.
+    `code` is `selector-invalid`, `selector-fails`, `selector-matches-nothing`, `unpublished`, `class-missing`,
+    `invalid` or `never-satisfied`. `path` is the field, such as `spec.devices.requests[0].exactly.selectors[0]`.
     """
 
     level: str
@@ -93,6 +94,7 @@ class _Linter:
             if name and not any(device.attribute(name) for device in self._devices):
                 text = f"no device has the attribute {name}, so the constraint excludes every device"
                 found.append(_finding(entry, "error", "unpublished", where, text))
+        found += _rejected(entry)
         yield from found
         if not any(finding.level == "error" for finding in found):
             yield from self._satisfiable(entry, spec, prefix)
@@ -210,6 +212,17 @@ def _untainted(published: ApiObject) -> ApiObject:
 
 def _path(parts: Sequence[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+
+
+def _rejected(entry: ApiObject) -> Iterator[LintFinding]:
+    """Fields for which an API server would reject an object that it does not have yet, except selectors."""
+    if entry["metadata"].get("uid"):
+        return
+    is_template = entry["kind"] == "ResourceClaimTemplate"
+    validate = claim_validation.validate_template if is_template else claim_validation.validate
+    for error in validate(dict(entry)):
+        if ".selectors" not in error.field:
+            yield _finding(entry, "error", "invalid", error.field, error.message)
 
 
 def _finding(entry: ApiObject, level: str, code: str, path: str, text: str) -> LintFinding:

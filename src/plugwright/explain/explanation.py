@@ -32,7 +32,7 @@ from plugwright.model import some
 
 # fmt: off
 __all__ = [
-    "API_VERSION", "Explanation", "NodeEvidence", "brief", "explain_pod", "explain_situation",
+    "API_VERSION", "Explanation", "NodeEvidence", "brief", "counted_nodes", "explain_pod", "explain_situation",
     "first_line", "needs_claims", "with_counted",
 ]
 # fmt: on
@@ -142,7 +142,7 @@ def _searched(oracle: Oracle, situation: Situation) -> Explanation:
     return Explanation(
         namespace=namespace, pod=name, state=verb, answer=f"{verb}: {was}{sentence(dominant)}",
         reason=refused or _reason_to_wait(pod, dominant), evidence=evidence,
-        checks=_checks(pod, dominant), sources=world.sources,
+        checks=_checks(oracle, pod, dominant), sources=world.sources,
         unseen=unseen if search.is_complete else (*unseen, "not every pair of changes was tried"),
         cures=tuple(cure_report(situation, (*needed, *cure.relaxations), cure) for cure in _chosen(found)),
         rejected=tuple(cure_report(situation, (entry,), None) for entry in search.rejected[:5]),
@@ -252,7 +252,7 @@ def _without(pod: ApiObject, world: World) -> str:
 
 
 def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> tuple[str, str, tuple[CureReport, ...]]:
-    shown = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more nodes"
+    shown = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {counted_nodes(len(nodes) - 1)}"
     if not refused and _gates(pod):
         return "waits", f"waits: {_gates_text(pod)}", ()
     if not refused:
@@ -260,6 +260,8 @@ def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> t
         if "volume" in message.lower() and _has_volume_claims(pod):
             return "waits", f"waits: {shown} has the devices, but its volumes are not available: {message}", ()
         said = f"; the scheduler last reported: {message}" if message else ""
+        scheduler = _other_scheduler(pod)
+        said = said or (f" by the rules of kube-scheduler; {scheduler} has not placed it" if scheduler else "")
         return "fits", f"fits now: {shown} can take it{said}", ()
     namespace, name = identity(pod)
     change = CureStep("delete", "Pod", namespace, name)
@@ -267,6 +269,16 @@ def _fits(world: World, pod: ApiObject, nodes: Sequence[str], refused: str) -> t
     text = f"runs on {shown} if it is deleted and created again: a refused pod is never retried"
     cure = CureReport(text, ("recreate",), (nodes[0],), len(nodes), (change,), (command,))
     return "refused", f"refused: {refused_text(pod)}", (cure,)
+
+
+def counted_nodes(count: int) -> str:
+    return "1 more node" if count == 1 else f"{count} more nodes"
+
+
+def _other_scheduler(pod: ApiObject) -> str:
+    """The pod's scheduler unless it is kube-scheduler."""
+    name = str((pod.get("spec") or {}).get("schedulerName") or "")
+    return "" if name == "default-scheduler" else name
 
 
 def _last_message(world: World, pod: ApiObject) -> str:
@@ -288,8 +300,8 @@ def _unjudged(pod: ApiObject, world: World) -> list[str]:
         unjudged.append("DeviceTaintRules cannot be read: devices that they taint count as untainted")
     if "quotas" in world.hidden and any(entry.get("resourceClaimTemplateName") for entry in claims):
         unjudged.append("ResourceQuotas cannot be read: claims that they reject count as created")
-    if spec.get("schedulerName") not in (None, "", "default-scheduler"):
-        unjudged.append(f"the rules of the scheduler {spec['schedulerName']} are unknown")
+    if scheduler := _other_scheduler(pod):
+        unjudged.append(f"the rules of the scheduler {scheduler} are unknown")
     return unjudged
 
 
@@ -318,13 +330,13 @@ def _dominant(search: Search, cures: Sequence[Cure]) -> NodeVerdict:
     return search.base[min(search.base, key=search.nearness)]
 
 
-def _checks(pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
+def _checks(oracle: Oracle, pod: ApiObject, verdict: NodeVerdict) -> tuple[str, ...]:
     namespace, name = identity(pod)
-    lines = [f"kubectl -n {namespace} describe pod {name}"]
+    lines = [f"kubectl -n {namespace} describe pod {name}"] if identity(pod) in oracle.holders.pods else []
     failure = verdict.failure
     if failure is not None and failure.kind == "error":
         kinds = ("resourceclaimtemplates", "resourceclaims", "deviceclasses", "resourcequotas")
-        named = [kind for kind in kinds if _NAMES[kind] in failure.message]
+        named = [kind for kind in kinds if _NAMES[kind].lower() in failure.message.lower()]
         lines += [
             f"kubectl get {kind}" if kind == "deviceclasses" else f"kubectl -n {namespace} get {kind}" for kind in named
         ]

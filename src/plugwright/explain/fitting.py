@@ -11,7 +11,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from plugwright.apiserver.kinds import pod_defaults
+from plugwright.apiserver.kinds import claim_validation, pod_defaults
+from plugwright.apiserver.kinds.pod_validation.requirements import requirement_errors
+from plugwright.apiserver.validation import FieldError
 from plugwright.cluster.events import MALFORMED
 from plugwright.cluster.scheduling.pod_request import PodRequest
 from plugwright.errors import ConfigError
@@ -74,7 +76,7 @@ def workloads(objects: Iterable[ApiObject], namespace: str) -> Iterator[tuple[Ap
         if kind != "DaemonSet" and kind not in _REPLICAS:
             continue
         template = spec.get("template") or {}
-        name = identity(entry)[1]
+        name = identity(entry)[1] or str(entry["metadata"].get("generateName") or "")
         metadata = {**(template.get("metadata") or {}), "name": name}
         metadata["namespace"] = identity(entry)[0] or namespace
         count = spec.get(_REPLICAS.get(kind, ""), 1)
@@ -87,7 +89,22 @@ def in_namespace(entry: ApiObject, namespace: str) -> ApiObject:
         return entry
     metadata: dict[str, Any] = {**(entry.get("metadata") or {})}
     metadata["namespace"] = metadata.get("namespace") or namespace
+    metadata["name"] = metadata.get("name") or metadata.get("generateName")
     return {**entry, "metadata": metadata}
+
+
+def _errors(pod: ApiObject, situation: Situation) -> Iterator[FieldError]:
+    """Fields about devices for which an API server would reject the pod or its claims."""
+    spec = pod.get("spec") or {}
+    names = {str(entry.get("name")) for entry in spec.get("resourceClaims") or ()}
+    for part in ("initContainers", "containers"):
+        for number, container in enumerate(spec.get(part) or ()):
+            field = f"spec.{part}[{number}].resources"
+            yield from requirement_errors(field, container.get("resources") or {}, names)
+    for source in situation.sources:
+        for error in claim_validation.validate(dict(source.claim or {})):
+            if error.reason == "FieldValueDuplicate":
+                yield FieldError(f"{source.kind} {source.name}: {error.field}", error.message)
 
 
 def _may_stop(oracle: Oracle, situation: Situation) -> bool:
@@ -124,8 +141,11 @@ def fit_pod(world: World, pod: ApiObject, replicas: int) -> FitReport:
         fresh = pod_defaults.prepare_for_create(deepcopy({**pod, "status": {}}))
         situation = Situation(fresh, tuple(claim_entries(world, fresh)))
         oracle.quota_shortages(situation)
+        errors = list(_errors(fresh, situation))
     except MALFORMED as error:
         raise ConfigError(f"pod {name} must be one that an API server accepts, got {error!r}") from error
+    if errors:
+        raise ConfigError(f"pod {name} must be one that an API server accepts: {errors[0].field}: {errors[0].message}")
     nodes: Counter[str] = Counter()
     candidates = sorted(oracle.nodes, key=natural_order)
     may_stop = _may_stop(oracle, situation)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from plugwright.errors import PlugwrightError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.explain.reading import read_world
 from plugwright.explain.world import World, identity
 from plugwright.fleet.daemons import DaemonChoice, ReachableDaemon, ask_all, cluster_access, find_all
 from plugwright.fleet.fleet_devices import Fleet, NodeSource, make_fleet
 from plugwright.kube.api_client import BlockingClient
+from plugwright.model import natural_order, some
 from plugwright.sdk.node_report import NodeReport
 from plugwright.text import clean
 
@@ -31,8 +32,9 @@ def read_fleet(
     fleet = make_fleet(world, sources)
     if not choice.node:
         return fleet, world
-    if all(identity(node)[1] != choice.node for node in world.nodes):
-        fleet = _with_unseen(fleet, f"no Node is named {choice.node!r}, or Nodes cannot be read")
+    names = {identity(node)[1] for node in world.nodes}
+    if choice.node not in names | {source.node for source in sources if source.via} and "nodes" not in world.hidden:
+        raise ConfigError(f"no Node is named {choice.node!r} (there are: {some(sorted(names, key=natural_order))})")
     return _of_node(fleet, choice.node), world
 
 
@@ -62,10 +64,6 @@ def node_source(node: str, via: str, report: object) -> NodeSource:
         return NodeSource(node=node, via=via, problem=f"the answer is not a NodeReport: {clean(error)}")
     assert isinstance(report, dict)
     return NodeSource(node=node, via=via, report=report)
-
-
-def _with_unseen(fleet: Fleet, text: str) -> Fleet:
-    return replace(fleet, unseen=(*fleet.unseen, text))
 
 
 def _of_node(fleet: Fleet, node: str) -> Fleet:

@@ -181,7 +181,7 @@ def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalD
         if sockets.is_listening(CONTROL_SOCKET):
             return LocalDaemon(CONTROL_SOCKET)
     up = next(_running_clusters(choice, environment), None)
-    if up is None or CONTROL_SOCKET.exists():  # it cannot be opened: the error contains the reason
+    if up is None:
         return LocalDaemon(CONTROL_SOCKET)
     nodes = list(up["nodes"])
     if len(nodes) > 1:
