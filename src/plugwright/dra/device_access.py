@@ -7,10 +7,10 @@ from plugwright.dra.device_taints.taint_budget import usual_effect
 from plugwright.dra.device_taints.taints import CORDONED, UNHEALTHY, Taint, TaintController
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.resource_runtime import ResourceRuntime
 
 __all__ = ["ClaimAdmission", "PluginDevices"]
 
