@@ -150,7 +150,7 @@ async def test_a_plain_call_of_run_loads_no_click(tmp_path: Path) -> None:
     assert (done.code, done.err) == (1, f"plugwright: cannot read {tmp_path}/none.yaml: No such file or directory\n")
     assert "plugwright.config.reload" in done.out
     assert "plugwright.apiserver" not in done.out
-    assert not packages(set(done.out.split())) & {"click", "rich", "difflib", "argparse"}
+    assert not packages(set(done.out.split())) & {"click", "rich", "difflib", "argparse", "typing_extensions"}
 
 
 @pytest.mark.parametrize("command", ["status", "devices", "cordon", "history"])

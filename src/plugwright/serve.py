@@ -11,8 +11,9 @@ from plugwright.dra import driver_paths
 from plugwright.dra.driver_paths import DriverPaths
 from plugwright.sdk import driver_names
 from plugwright.sdk import run as sdk_run
-from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.system import cpython

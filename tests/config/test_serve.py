@@ -3,6 +3,7 @@
 import pytest
 
 from plugwright.config import schema
+from plugwright.config.effective_values import effective
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.sdk.serve_settings import ServeMode, ServeSettings, Split, TaintSettings
@@ -113,7 +114,7 @@ def test_a_change_of_it_makes_another_plugin() -> None:
 
 
 def test_its_values_are_shown_with_their_lines() -> None:
-    shown = {name: (value, source) for name, value, source in schema.effective(read("{api: both, keepFree: 2}"))}
+    shown = {name: (value, source) for name, value, source in effective(read("{api: both, keepFree: 2}"))}
     assert shown["resources[0].serve.api"] == ("both", "plugwright.yaml:4")
     assert shown["resources[0].serve.keepFree"] == (2, "plugwright.yaml:4")
     assert shown["resources[0].serve.split.dra"] == (None, "default")

@@ -24,8 +24,9 @@ from plugwright.apiserver.kinds import RESOURCE_SLICES
 from plugwright.dra.device_placement import DevicePlacement
 from plugwright.dra.driver import Driver
 from plugwright.kubelet import Kubelet
-from plugwright.sdk import control, run
-from plugwright.sdk.daemon import Daemon, DriverFactory
+from plugwright.sdk import daemon_status, run
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.resource_runtime import DriverFactory
 from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.serve import resource_driver, serving
 
@@ -46,7 +47,7 @@ class Lab:
 
     @property
     def unready(self) -> str:
-        return "; ".join(control.unready(self.daemon))
+        return "; ".join(daemon_status.unready(self.daemon))
 
     async def until(self, fact: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT):
@@ -83,7 +84,7 @@ async def lab(root: Path, directory: Path, drivers: DriverFactory = resource_dri
         ):
             await kubelet.allocatable(TAPE, count=1)
             async with asyncio.timeout(LIMIT):
-                await daemon.changed.until(lambda: not control.unready(daemon))
+                await daemon.changed.until(lambda: not daemon_status.unready(daemon))
             yield Lab(served, kubelet, daemon, tapes)
 
 

@@ -16,7 +16,7 @@ from plugwright.dra.driver_paths import DriverPaths, may_have_claims, record_res
 from plugwright.dra.resource_slices.slice_devices import pool_content, published_devices
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
-from plugwright.sdk import control, prometheus
+from plugwright.sdk import daemon_status, prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import ServeMode, Split
@@ -156,13 +156,13 @@ async def test_a_prepared_claim_is_in_the_status(tmp_path: Path) -> None:
 
 async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_published(tmp_path: Path) -> None:
     async with running(Tapes(Device("st0")), tmp_path, serve="dra") as kubelet:
-        assert control.unready(kubelet.daemon) == []
+        assert daemon_status.unready(kubelet.daemon) == []
         [resource] = kubelet.status()["resources"]
         assert (resource["serve"], resource["state"]) == ("dra", "registered")
         await kubelet.stop()
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
-        [line] = control.unready(kubelet.daemon)
+            await kubelet.daemon.changed.until(lambda: bool(daemon_status.unready(kubelet.daemon)))
+        [line] = daemon_status.unready(kubelet.daemon)
         assert line.startswith(f"{TAPE}: DRA driver waiting")
         await kubelet.start()
 
@@ -184,7 +184,7 @@ async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
         assert held in page()[1].decode()
         await kubelet.stop()
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
+            await kubelet.daemon.changed.until(lambda: bool(daemon_status.unready(kubelet.daemon)))
         assert f"{ready} 0.0" in page()[1].decode().splitlines()
         await kubelet.start()
 
@@ -197,8 +197,8 @@ async def test_devices_that_cannot_be_published_keep_no_claim_from_ending(tmp_pa
         second = Device("st1", consumes=[Consumption(other, {"memory": 1})])
         tapes.lists.publish((*tapes.lists.value, second))
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda: bool(control.unready(kubelet.daemon)))
-        assert "the counter set card must be the same" in control.unready(kubelet.daemon)[0]
+            await kubelet.daemon.changed.until(lambda: bool(daemon_status.unready(kubelet.daemon)))
+        assert "the counter set card must be the same" in daemon_status.unready(kubelet.daemon)[0]
         await kubelet.remove(pod)
         assert driver(kubelet)["claims"] == []
 
@@ -224,8 +224,8 @@ async def test_without_the_name_of_its_node_a_driver_says_so_and_other_resources
     ):
         assert await until_failed(daemon) == "the name of this node is not known: set NODE_NAME or --node-name"
         assert await kubelet.allocatable("example.com/disk", count=1) == 1
-        await daemon.changed.until(lambda: len(control.unready(daemon)) == 1)
-        assert "the name of this node is not known" in control.unready(daemon)[0]
+        await daemon.changed.until(lambda: len(daemon_status.unready(daemon)) == 1)
+        assert "the name of this node is not known" in daemon_status.unready(daemon)[0]
 
 
 async def test_without_an_api_server_a_driver_says_so(root: Path) -> None:
@@ -302,7 +302,7 @@ async def test_a_prepared_claim_outlives_the_driver(tmp_path: Path) -> None:
         await kubelet.daemon.apply([])
         await kubelet.daemon.apply([tapes])
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda: not control.unready(kubelet.daemon))
+            await kubelet.daemon.changed.until(lambda: not daemon_status.unready(kubelet.daemon))
         assert [claim["devices"] for claim in driver(kubelet)["claims"]] == [["st0"]]
         other = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         assert kubelet.container(other).env["TAPES"] == "st1"
@@ -330,7 +330,7 @@ async def test_a_device_that_a_claim_holds_is_not_given_out_by_the_device_plugin
         after.serve = replace(before.serve, api=ServeMode.DEVICE_PLUGIN)
         await kubelet.daemon.apply([after])
         async with asyncio.timeout(LIMIT):
-            await kubelet.daemon.changed.until(lambda: not control.unready(kubelet.daemon))
+            await kubelet.daemon.changed.until(lambda: not daemon_status.unready(kubelet.daemon))
         assert await kubelet.capacity(TAPE, count=2) == 2
         assert await kubelet.allocatable(TAPE, count=0) == 0
         assert driver(kubelet)["devices"]["st0"]["target"] == "device-plugin"

@@ -13,7 +13,7 @@ from plugwright.dra.health import HealthService, reported
 from plugwright.model import Health
 from plugwright.protocol import dra_health, transport
 from plugwright.protocol.dra_health import VERSIONS, HealthStatus, ReportedHealth
-from plugwright.sdk import control
+from plugwright.sdk import daemon_status
 from plugwright.sdk.inventory import Inventory
 from plugwright.system.latest import Latest
 
@@ -129,7 +129,7 @@ async def test_health_that_is_not_confirmed_within_its_lease_is_unknown_and_repo
                 (HealthStatus.UNKNOWN, reason),
                 (HealthStatus.UNHEALTHY, "worn out (ecc)"),  # a failure that was seen
             ]
-            status = {entry["name"]: entry["discovery"] for entry in control.report(daemon)["resources"]}
+            status = {entry["name"]: entry["discovery"] for entry in daemon_status.report(daemon)["resources"]}
             assert status == {TAPE: reason, "example.com/silent": ""}  # without a lease, no list means no change
             leased.health_lease = 0  # the next list is the last that this test looks at
             leased.asked.publish(1)

@@ -17,8 +17,8 @@ from plugwright.errors import PlugwrightError
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.protocol import dra
 from plugwright.protocol.dra import Claim
-from plugwright.sdk.control import is_ready, report
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import is_ready, report
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.boot import boot_id
 from plugwright.system.latest import Latest

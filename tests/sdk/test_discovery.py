@@ -16,7 +16,7 @@ from plugwright import Device, Plugin, Settings, Timeouts, serving
 from plugwright.errors import HardwareMissing
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
-from plugwright.sdk import control
+from plugwright.sdk import daemon_status
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
@@ -82,10 +82,10 @@ async def test_a_node_without_the_hardware_is_idle_and_not_an_error(settings: Se
         runtime = daemon.resource(TAPE)
         await plugin.calls.until(lambda calls: calls > 3)  # later than a discovery that fails turns Unhealthy
         assert (runtime.is_idle, runtime.inventory.latest.value, runtime.discovery.failing.value) == (True, None, "")
-        [status] = control.report(daemon)["resources"]
+        [status] = daemon_status.report(daemon)["resources"]
         assert (status["state"], status["reason"], status["discovery"]) == ("idle", "no driver for tapes", "")
-        assert control.report(daemon)["ready"]
-        assert control.one_line(daemon).endswith("0 of 1 resources registered and watched by the kubelet, 1 idle")
+        assert daemon_status.report(daemon)["ready"]
+        assert daemon_status.one_line(daemon).endswith("0 of 1 resources registered and watched by the kubelet, 1 idle")
         plugin.devices = [Device("st0")]
         await runtime.inventory.latest.until(lambda snapshot: snapshot is not None)
         assert not runtime.is_idle
@@ -112,7 +112,7 @@ async def test_held_devices_of_missing_hardware_are_listed(kubelet: ObservedKube
             runtime.inventory, {"st0": "a pod holds it, but it is not found, or no longer in the configuration"}
         )
         assert not runtime.is_idle
-        [status] = control.report(daemon)["resources"]
+        [status] = daemon_status.report(daemon)["resources"]
         assert status["discovery"] == "no driver for tapes"
 
 
@@ -126,7 +126,7 @@ class Empty(Plugin):
 async def test_an_empty_list_is_logged_and_shown_with_its_reason(settings: Settings, log: LogRecorder) -> None:
     async with serving(Empty(), settings=settings) as daemon:
         await daemon.resource(TAPE).discovery.empty.until(bool)
-        [status] = control.report(daemon)["resources"]
+        [status] = daemon_status.report(daemon)["resources"]
     assert status["empty"] == "no drive is attached"
     assert log.shown.count("no devices found: ") == 1
 

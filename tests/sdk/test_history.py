@@ -11,8 +11,8 @@ import pytest
 
 from plugwright import Settings, Timeouts
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.control import report
 from plugwright.sdk.cordons import Cordon
+from plugwright.sdk.daemon_status import report
 from plugwright.sdk.history import HISTORY_FILE, History
 from plugwright.sdk.history_events import HistoryEvent
 from plugwright.sdk.holdings.holding import Holdings

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright import Device, Plugin, Settings, serving
-from plugwright.sdk import control
+from plugwright.sdk import daemon_status
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings, HoldingSource, UnknownSource
 from plugwright.sdk.node_report import KubeletReport, NodeReport, timestamp
@@ -53,7 +53,7 @@ async def daemon(settings: Settings) -> AsyncIterator[Daemon]:
 
 
 def made(daemon: Daemon, holdings: Holdings = Holdings()) -> Any:  # noqa: B008  a frozen value
-    return json.loads(json.dumps(node_report(daemon, control.report(daemon), holdings, KUBELET, ())))
+    return json.loads(json.dumps(node_report(daemon, daemon_status.report(daemon), holdings, KUBELET, ())))
 
 
 def keys(schema: dict[str, Any]) -> set[str]:

@@ -9,8 +9,8 @@ from tests.observed_kubelet import QUICK
 from plugwright import Settings, serving
 from plugwright.kubelet import Kubelet, KubeletSettings, Phase
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.control import is_ready
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import is_ready
 from plugwright.system.concurrency import cancel
 from plugwright.testing import pod_requesting
 

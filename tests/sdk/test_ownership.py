@@ -13,8 +13,8 @@ from tests.observed_kubelet import QUICK
 from plugwright import Settings, serving
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.control import is_ready, report, unready
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import is_ready, report, unready
 from plugwright.sdk.ownership import Owner, OwnerLock, owner_file
 
 RESOURCE = "mock/gpu"

@@ -25,8 +25,8 @@ from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
 from plugwright import ConfigError, Device, Plugin, Settings, serving
 from plugwright.errors import HardwareMissing, PeerRefused, PluginError
-from plugwright.sdk.control import is_ready
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import is_ready
 from plugwright.sdk.probes import is_own_node, serve_probes
 
 STUCK = """

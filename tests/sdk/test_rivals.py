@@ -14,8 +14,8 @@ from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.protocol import device_plugin, registration
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.sdk.control import is_ready, report
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import is_ready, report
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector

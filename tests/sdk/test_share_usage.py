@@ -9,7 +9,7 @@ from tests.sdk.test_prometheus import scrape
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.cli import status as status_page
-from plugwright.sdk import control
+from plugwright.sdk import daemon_status
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings
 from plugwright.sdk.node_reporting import node_report
 from plugwright.sdk.serve_settings import ServeMode
@@ -62,7 +62,7 @@ def test_an_incident_names_the_pod_or_the_claim() -> None:
 async def test_status_report_and_metrics_have_the_usage(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(MeasuredShelf(), settings=settings) as daemon:
         await kubelet.endpoint(SHELF, count=4)
-        status = control.report(daemon, HOLDINGS)
+        status = daemon_status.report(daemon, HOLDINGS)
         report = json.loads(json.dumps(node_report(daemon, status, HOLDINGS, KUBELET, ())))
         [resource] = report["resources"]
         usage = [[holder["usage"] for holder in device["holders"]] for device in resource["devices"]]

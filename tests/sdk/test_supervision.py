@@ -11,7 +11,7 @@ from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE, ListingPlugin
 
 from plugwright import Device, Limits, Plugin, Settings, Timeouts, serving
-from plugwright.sdk import control
+from plugwright.sdk import daemon_status
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.status import ResourceStatus
@@ -68,7 +68,7 @@ class Shelf(Plugin):
 
 
 def status_of(daemon: Daemon, resource: str = TAPE) -> ResourceStatus:
-    return next(status for status in control.report(daemon)["resources"] if status["name"] == resource)
+    return next(status for status in daemon_status.report(daemon)["resources"] if status["name"] == resource)
 
 
 @asynccontextmanager
@@ -416,7 +416,7 @@ async def test_a_resource_whose_first_list_is_refused_is_unready_with_the_reason
     async with serving(Confused(), settings=settings) as daemon:
         refused = await daemon.resource(Confused.resource).inventory.refused.until(bool)
         assert refused == "discover() of example.com/confused must yield lists of devices, got None"
-        assert any(refused in line for line in control.unready(daemon))
+        assert any(refused in line for line in daemon_status.unready(daemon))
 
 
 async def test_a_resource_whose_task_ends_is_unready_with_the_reason(
@@ -425,6 +425,6 @@ async def test_a_resource_whose_task_ends_is_unready_with_the_reason(
     async with serving(Saboteur(), settings=settings) as daemon:
         fault = await daemon.resource(Saboteur.resource).supervisor.fault.until(bool)
         assert fault == "resource example.com/saboteur was cancelled by plugin code"
-        assert any(fault in line for line in control.unready(daemon))
-        assert not control.report(daemon)["ready"]
+        assert any(fault in line for line in daemon_status.unready(daemon))
+        assert not daemon_status.report(daemon)["ready"]
     assert [record.message for record in caplog.records].count("resource has ended") == 1

@@ -11,8 +11,8 @@ from tests.system.frozen_file import frozen
 from plugwright import Limits, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.control import report, unready
 from plugwright.sdk.cordons import CORDONS_FILE
+from plugwright.sdk.daemon_status import report, unready
 from plugwright.system import json_lines
 from plugwright.system.concurrency import in_thread
 

@@ -32,6 +32,21 @@ from http.client import HTTPSConnection
 import ssl
 print(ssl.create_default_context().check_hostname)
 """
+WITHOUT_TYPING_EXTENSIONS = """
+import sys
+from plugwright.system.cpython import leave_out_typing_extensions
+
+leave_out_typing_extensions()
+print("typing_extensions" in sys.modules)
+import msgspec
+
+class Level(msgspec.Struct, frozen=True):
+    name: str
+    parts: "tuple[int, ...]" = ()
+
+print(msgspec.json.decode(b'{"name": "a", "parts": [1, 2]}', type=Level))
+from typing_extensions import TypeIs
+"""
 LAST_WORDS = """
 import logging
 from plugwright.sdk.logs import LogWriter, standard_error
@@ -51,6 +66,11 @@ plugin = Plugin()
 async def test_asyncio_serves_unix_sockets_without_ssl_until_it_is_allowed(tmp_path: object) -> None:
     done = await ended(python("-c", WITHOUT_SSL, f"{tmp_path}/socket"))
     assert (done.code, done.err, done.out.split("\n")[:2]) == (0, "", ["[]", "True"])
+
+
+async def test_msgspec_works_without_typing_extensions_which_can_be_loaded_later() -> None:
+    done = await ended(python("-c", WITHOUT_TYPING_EXTENSIONS))
+    assert (done.code, done.err, done.out) == (0, "", "False\nLevel(name='a', parts=(1, 2))\n")
 
 
 def test_a_digest_is_that_of_hashlib() -> None:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from plugwright.system.cpython import leave_out_ssl
+from plugwright.system.cpython import leave_out_ssl, leave_out_typing_extensions
 
 __all__ = ["serve_plainly"]
 
@@ -17,6 +17,7 @@ def serve_plainly(words: Sequence[str]) -> bool:
         return False
     if not _needs_ssl(words):
         leave_out_ssl()
+    leave_out_typing_extensions()
     from plugwright.cli import failures, run_settings  # loads asyncio, now without ssl
 
     values = run_settings.plain_call(words, os.environ)

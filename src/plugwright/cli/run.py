@@ -151,11 +151,13 @@ def _plugins(targets: tuple[str, ...]) -> list[Plugin]:
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:
+    from plugwright.config.effective_values import effective  # not loaded by daemons
+
     named = {option.name: option for option in context.command.params if isinstance(option, click.Option)}
     shown = [named["path"], *_SETTINGS]
     values = context.params | {"device_plugins_dir": _device_plugins_dir(context)}
     rows = [(_label(option), _plain(values[option.name or ""]), _source(context, option)) for option in shown]
-    rows += [(name, _plain(value), source) for name, value, source in schema.effective(loaded)]
+    rows += [(name, _plain(value), source) for name, value, source in effective(loaded)]
     if style == "json":
         entries = [{"key": key, "value": value, "source": source} for key, value, source in rows]
         click.echo(json.dumps(entries, indent=2))

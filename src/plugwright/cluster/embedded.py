@@ -47,8 +47,9 @@ from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.errors import ConfigError, Expired, StatusError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.daemon import Daemon, DriverFactory, ResourceRuntime
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.resource_runtime import DriverFactory, ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.system.concurrency import single_error
 

@@ -6,7 +6,7 @@ type of the key's value; this module combines them into the type of a resource.
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from plugwright.config import families
 from plugwright.config.document import Document, parse
 from plugwright.config.expect_entry import ExpectValue, expectation
-from plugwright.config.serve_entry import ServeValue, driver_of, serve_settings, serve_value
+from plugwright.config.serve_entry import ServeValue, driver_of, serve_settings
 from plugwright.deprecation import ENTRY_KEYS, Former, current_keys
 from plugwright.errors import ConfigError, InvalidSetting, InvalidValue, PluginError
 from plugwright.model import Resource, some
@@ -36,7 +36,6 @@ __all__ = [
     "ConfigFile",
     "decode",
     "digest",
-    "effective",
     "file_type",
     "load",
     "read",
@@ -237,46 +236,6 @@ def file_type() -> type[msgspec.Struct]:
     host = ("host", HostSettings, HostSettings())
     cordons = ("cordons", tuple[CordonEntry, ...], ())
     return msgspec.defstruct("ConfigFile", [("resources", list[entry]), host, cordons], **strict)  # type: ignore[valid-type]
-
-
-def effective(config: Config) -> Iterator[tuple[str, object, str]]:
-    """Every value of the file: its name, the value in force, and its source."""
-    for index, entry in enumerate(config.file.resources):
-        for name, value in _values(entry):
-            yield f"resources[{index}].{name}", value, _source(config.document, f"$.resources[{index}].{name}")
-    for index, cordon in enumerate(config.file.cordons):
-        for name, value in _flat(f"cordons[{index}]", cordon):
-            yield name, value, _source(config.document, f"$.{name}")
-
-
-def _source(document: Document, path: str) -> str:
-    return f"{document.name}:{document.line(path)}" if document.has(path) else "default"
-
-
-def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
-    yield "name", entry.name
-    if isinstance(entry.family.settings, type):
-        yield from _flat(entry.key, entry.settings)
-    else:  # one of several types: shown as a whole
-        yield entry.key, msgspec.to_builtins(entry.settings)
-    if entry.options is not None:
-        for name, value in msgspec.structs.asdict(entry.options).items():
-            yield name, msgspec.to_builtins(value)
-    if entry.serve.api is ServeMode.DEVICE_PLUGIN:
-        yield "serve", ServeMode.DEVICE_PLUGIN.value
-    else:
-        yield from serve_value(entry.serve).items()
-    if entry.expect is not None:
-        yield "expect", msgspec.to_builtins(entry.expect)
-
-
-def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Every value by its full name, those of structs inside one by one."""
-    if not isinstance(value, msgspec.Struct):
-        yield name, msgspec.to_builtins(value)
-        return
-    for attribute, key in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
-        yield from _flat(f"{name}.{key}", getattr(value, attribute))
 
 
 def resource_entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEntry[Any]:

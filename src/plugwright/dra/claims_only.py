@@ -23,8 +23,8 @@ from plugwright.dra.driver_paths import DriverPaths, PlacementLock
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError, HoldersUnknown, PlugwrightError
 from plugwright.model import Device, natural_order
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls

@@ -7,10 +7,10 @@ from plugwright.dra.device_taints.taint_budget import usual_effect
 from plugwright.dra.device_taints.taints import CORDONED, UNHEALTHY, Taint, TaintController
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.resource_runtime import ResourceRuntime
 
 __all__ = ["ClaimAdmission", "PluginDevices"]
 
@@ -66,9 +66,12 @@ class PluginDevices:
         """
         plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
         owned = [device for device in devices if not device.admin_access]
-        await self._confirm([device.id for device in owned])
+        ids, resource = [device.id for device in owned], self._runtime.resource
+        # The claim is already recorded, so nothing else gets the hardware from now on.
+        for device_id, reason in (await self._runtime.ledger.confirm(resource, ids)).items():
+            raise PluginError(f"device {device_id} of {resource} cannot be given to a claim: {reason}")
         # Releases devices of ended device plugin pods first, because their end can still be unnoticed.
-        await self._runtime.released_devices.release([device.id for device in owned])
+        await self._runtime.released_devices.release(ids)
         allocation: object = await self._runtime.calls.call("allocate", plugin.allocate, devices, limit=limits.allocate)
         if not isinstance(allocation, Allocation):
             raise InvalidValue(f"allocate() of {plugin.resource} must return an Allocation, got {allocation!r}")
@@ -76,12 +79,6 @@ class PluginDevices:
         if started and type(plugin).pre_start is not Plugin.pre_start:
             await self._runtime.calls.call("pre_start", plugin.pre_start, started, limit=limits.pre_start)
         return allocation
-
-    async def _confirm(self, device_ids: Sequence[str]) -> None:
-        """Checks for other holders. The claim is already recorded, so nothing else gets the hardware from now on."""
-        resource = self._runtime.resource
-        for device_id, reason in (await self._runtime.ledger.confirm(resource, device_ids)).items():
-            raise PluginError(f"device {device_id} of {resource} cannot be given to a claim: {reason}")
 
     async def release(self, devices: Sequence[Device]) -> None:
         plugin, limit = self._runtime.service.plugin, self._runtime.settings.limits.allocate

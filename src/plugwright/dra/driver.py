@@ -41,12 +41,12 @@ from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.answers import SMALL
 from plugwright.kube.api_client import ApiClient
 from plugwright.sdk import cdi
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import check_driver_name, driver_name
 from plugwright.sdk.holdings.records import ClaimRecord
 from plugwright.sdk.holdings.sources import CDI_OWNER
 from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import DriverState, ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.system.blocking import BlockingCalls

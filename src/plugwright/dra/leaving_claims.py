@@ -30,9 +30,9 @@ from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, Prepar
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, natural_order
 from plugwright.sdk import cdi
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import check_driver_name, device_name
 from plugwright.sdk.holdings.sources import CDI_OWNER
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import DriverState, ServeMode
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.boot import boot_id

@@ -11,10 +11,10 @@ from itertools import islice
 import msgspec
 
 from plugwright.model import Device
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.exposition import MetricFamily
 from plugwright.sdk.holdings.holding import Holding, Holdings
 from plugwright.sdk.inventory import Snapshot
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.text import clean
 
 __all__ = ["MOST_DEVICES", "device_metrics"]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from plugwright.model import Device
-from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.holdings.holding import DeviceKey, Holding, Holdings
 from plugwright.sdk.node_report import (
     CallFailureReport,
@@ -33,6 +33,7 @@ from plugwright.sdk.node_report import (
     UnknownReport,
     timestamp,
 )
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.share_usage import ShareUsage, usages

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError
 from plugwright.sdk import prometheus
-from plugwright.sdk.control import unready
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import unready
 from plugwright.sdk.settings import Settings
 from plugwright.system import files
 from plugwright.system.http_server import HttpAnswer, HttpRequest, HttpServer

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from plugwright.sdk import logs
-from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.device_metrics import device_metrics
 from plugwright.sdk.exposition import CONTENT_TYPE, MetricFamily, process_metrics, rendered, single
 from plugwright.sdk.holdings.holding import Holdings
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.share_usage import SHARE_LABELS, share_metrics
 from plugwright.sdk.status import ConfigState

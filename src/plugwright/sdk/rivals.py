@@ -69,9 +69,12 @@ class Rivals:
 
     async def run(self) -> None:
         """Runs forever; compares after each change of the kubelet's directory."""
+        changed, seen = self._directory.changed, -1
         async with self._directory.watching():
-            async for _ in self._directory.changed.notifications():
+            while True:
+                await changed.wait(seen)
                 await asyncio.sleep(self._settle)
+                seen = changed.count  # the comparison covers the changes of those seconds
                 try:
                     await self.compare()
                 except (OSError, PlugwrightError):

@@ -14,14 +14,15 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
-from plugwright.sdk import control, logs
+from plugwright.sdk import daemon_status, logs
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import Daemon, DriverFactory
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.release_state import with_own_state
+from plugwright.sdk.resource_runtime import DriverFactory
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
@@ -204,7 +205,7 @@ async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
     """Updates the systemd status line and pings its watchdog while inside."""
 
     def tell() -> None:
-        systemd.status(control.one_line(daemon))
+        systemd.status(daemon_status.one_line(daemon))
 
     async def ping() -> None:
         while systemd.watchdog:

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TypeVar
 
-__all__ = ["allow_ssl", "leave_out_ssl", "sha256", "start_before_3_12", "start_thread"]
+__all__ = ["allow_ssl", "leave_out_ssl", "leave_out_typing_extensions", "sha256", "start_before_3_12", "start_thread"]
 
 T = TypeVar("T")
 
@@ -75,6 +75,20 @@ def allow_ssl() -> None:
     if sys.modules.get("ssl", sys) is None:
         for name in ("ssl", "http.client", "urllib.request"):  # the last two can be loaded without it
             sys.modules.pop(name, None)
+
+
+def leave_out_typing_extensions() -> None:
+    """Loads msgspec without typing_extensions, which it prefers to `typing`: saves 0.3 MiB and 10 ms of the start.
+
+    Later, other modules can load typing_extensions.
+    """
+    if not sys.modules.keys().isdisjoint({"msgspec", "typing_extensions"}):
+        return
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+    try:
+        import_module("msgspec")
+    finally:
+        del sys.modules["typing_extensions"]
 
 
 def sha256(content: bytes) -> str:

@@ -26,11 +26,12 @@ from plugwright.model import Device, Health
 from plugwright.protocol.messages import DeviceSpec, MountSpec
 from plugwright.sdk import cdi
 from plugwright.sdk.cdi import resolution
-from plugwright.sdk.control import report
-from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import report
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import LONGEST_SOCKET_NAME
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.sdk.settings import Settings

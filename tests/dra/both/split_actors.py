@@ -14,8 +14,8 @@ from plugwright.dra.both.operators import OperatedSplit
 from plugwright.dra.both.split_file import SplitFile
 from plugwright.errors import MessageTooLarge, PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import DriverState, ServeMode, ServeSettings, Split
 from plugwright.system.latest import Latest

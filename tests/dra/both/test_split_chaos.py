@@ -22,8 +22,8 @@ from plugwright.errors import ConfigError, ContainerWaiting, PeerGone, PodRefuse
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.kubelet.pod_table import Phase as PodPhase
 from plugwright.kubelet.pod_table import Pod
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import ServeMode, Split
 from plugwright.system.concurrency import cancel

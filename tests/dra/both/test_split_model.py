@@ -25,10 +25,10 @@ from plugwright.dra.both.split import DeviceSplit
 from plugwright.dra.both.split_file import SplitFile
 from plugwright.dra.device_placement import DeviceState
 from plugwright.errors import HoldersUnknown, PlugwrightError
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver, ServeMode, ServeSettings
 from plugwright.system.inotify import Directory
 

@@ -17,7 +17,7 @@ from plugwright.plugins.nvidia.monitor import GpuMonitor
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.simulation import SimulatedDriver
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
-from plugwright.sdk import control
+from plugwright.sdk import daemon_status
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.node_report import KubeletReport
 from plugwright.sdk.node_reporting import node_report
@@ -40,7 +40,7 @@ def plugin(tmp_path: Path) -> Nvidia:
 async def made(daemon: Daemon) -> tuple[list[str], Any]:
     """The incidents of the resource, and the use of its one holder in the NodeReport."""
     holdings = await daemon.ledger.refreshed()
-    status = control.report(daemon, holdings)
+    status = daemon_status.report(daemon, holdings)
     document: Any = node_report(daemon, status, holdings, KubeletReport(registration="direct", directory="/x"), ())
     [resource] = document["resources"]
     holders = [holder for device in resource["devices"] for holder in device["holders"]]

@@ -16,8 +16,8 @@ from plugwright.errors import PluginError, PodRefused, UnhealthyDevice
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.control import report, unready
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon_status import report, unready
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger

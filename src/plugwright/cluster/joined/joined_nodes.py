@@ -36,8 +36,9 @@ from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient
 from plugwright.kubelet import KubeletSettings
 from plugwright.kubelet.versions import nearest
-from plugwright.sdk.daemon import Daemon, DriverFactory
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.resource_runtime import DriverFactory
 from plugwright.system.concurrency import single_error
 
 __all__ = ["JoinOptions", "JoinedNodes", "NodePlan", "NodePlans", "RemoteClient"]

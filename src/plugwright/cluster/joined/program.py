@@ -38,7 +38,7 @@ from plugwright.errors import ClusterError, ConfigError, PeerRefused
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.serve import needs_driver
 from plugwright.system import directories, garbage, json_lines

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from plugwright.cluster.nodes.node import EmulatedNode
 from plugwright.errors import ConfigError
-from plugwright.sdk.daemon import Daemon, DriverFactory
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.registration import LONGEST_SOCKET_NAME
+from plugwright.sdk.resource_runtime import DriverFactory
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
 from plugwright.system import directories

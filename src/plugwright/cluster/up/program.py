@@ -33,8 +33,9 @@ from plugwright.kube.api_client import ApiClient
 from plugwright.kube.credentials import Credentials
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.serve import needs_driver
 from plugwright.system import garbage, json_lines

@@ -16,7 +16,7 @@ from plugwright import quantity
 from plugwright.errors import HoldersUnknown, MalformedMessage, MessageTooLarge, PeerRefused, PlugwrightError
 from plugwright.kube.answers import ListPages
 from plugwright.kube.api_client import segment
-from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.text import clean
 
 __all__ = ["ClaimHolders", "ClusterReader", "HolderSources", "PodHolders", "Prepared", "allocated_devices"]

@@ -12,7 +12,7 @@ from plugwright.dra.driver_paths import DriverPaths
 from plugwright.dra.resource_claims.prepared_claims import PreparedClaims
 from plugwright.errors import ConfigError
 from plugwright.model import natural_order
-from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["COMMANDS", "OperatedSplit", "waits_for"]

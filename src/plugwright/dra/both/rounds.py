@@ -19,9 +19,9 @@ from plugwright.dra.both.states import Evidence, Placement, Unit
 from plugwright.dra.device_placement import DeviceState, hardware_units
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.model import Device
-from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["SplitRounds"]

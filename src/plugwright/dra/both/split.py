@@ -23,7 +23,7 @@ from plugwright.dra.both.states import Placement, Unit
 from plugwright.dra.device_placement import MOVING, DeviceState
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, some
-from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Latest, Signal
 from plugwright.system.log_once import LogOnce

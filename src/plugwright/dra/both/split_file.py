@@ -19,7 +19,7 @@ from plugwright.dra.both.states import Placement
 from plugwright.dra.device_placement import DeviceState
 from plugwright.dra.driver_paths import PlacementLock
 from plugwright.errors import ConfigError, PluginError, StateFileDamaged
-from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.resource_runtime import ResourceRuntime
 from plugwright.sdk.serve_settings import ServeMode, ServeSettings
 from plugwright.system.blocking import BlockingCalls
 from plugwright.system.boot import BOOT_ID, boot_id

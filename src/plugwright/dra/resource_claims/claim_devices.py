@@ -6,7 +6,7 @@ alone accounts for every device of the claim. A container can also get the whole
 environment variable, the container has the value of the later one.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -121,16 +121,11 @@ def spec_of(
             passed_on = [cdi.qualified_name(cdi_kind(driver), name), *passed_on]
         names[request] = tuple(passed_on)
     if devices:
-        devices |= {name: device for name, device in _other_devices(claim) if name not in devices}
-    return ClaimSpec(cdi.Spec(cdi_kind(driver), list(devices.values())) if devices else None, names)
-
-
-def _other_devices(claim: AllocatedClaim) -> Iterator[tuple[str, cdi.Device]]:
-    """CDI devices that no container gets: the file names every device of the claim, in case only the file is left."""
-    for result in claim.results:
-        if not result.admin_access:
+        for result in claim.results:  # in case only the file is left; no container gets these CDI devices
             name = f"{claim.uid}-{result.device}"
-            yield name, cdi.Device(name, cdi.ContainerEdits(env={_MARK: result.device}))  # otherwise rejected
+            if not result.admin_access and name not in devices:
+                devices[name] = cdi.Device(name, cdi.ContainerEdits(env={_MARK: result.device}))  # otherwise rejected
+    return ClaimSpec(cdi.Spec(cdi_kind(driver), list(devices.values())) if devices else None, names)
 
 
 def answer(claim: PreparedClaim) -> tuple[PreparedDevice, ...]:

@@ -18,7 +18,6 @@ from plugwright.dra.resource_claims.claim_files import ClaimFiles
 from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
 from plugwright.dra.resource_claims.prepared_claims import (
     ClaimedDevice,
-    Claims,
     ClaimTransaction,
     PreparedClaim,
     PreparedClaims,
@@ -82,7 +81,10 @@ class ClaimSetup:
         self.devices, self.prepared, self.files, self._host_root = devices, prepared, files, host_root
 
     async def prepare(self, transaction: ClaimTransaction, claim: AllocatedClaim) -> PreparedClaim:
-        """Prepares a claim; a prepared claim gets the same answer. `ClaimWaits` if a later attempt could succeed."""
+        """Prepares a claim; a prepared claim gets the same answer.
+
+        `ClaimWaits` or `PluginError` if a later attempt could succeed.
+        """
         stored = transaction.claims.get(claim.uid)
         if stored is not None and not _is_allocation(stored, claim):
             await self.undo(transaction, stored)  # reallocated without an unprepare in between
@@ -90,10 +92,17 @@ class ClaimSetup:
             return await self.restore(transaction, stored, claim)
         await self._check_parameters(claim)
         devices = {result.device: self._usable(result) for result in claim.results}
-        started = self._started(transaction.claims, claim, devices)
+        capacity = {name: {key: each.value for key, each in found.capacity.items()} for name, found in devices.items()}
+        if reason := held_by_another(transaction.claims, claim, capacity):
+            raise ClaimWaits(reason)
+        taken = claim_devices.claimed(claim, devices)
+        started = PreparedClaim(
+            claim.uid, claim.namespace, claim.name, State.STARTED, self.prepared.boot_id, devices=taken
+        )
         # Stored before the plugin is called: a crash must not leave a device both taken and free.
         await transaction.run(partial(transaction.put, started))
-        allocations = await self._allocate(claim, devices)
+        requests = claim_devices.devices_by_request(claim, devices)
+        allocations = {request: await self.devices.allocate(given) for request, given in requests.items()}
         return await transaction.run(partial(self._finish, transaction, started, (claim, allocations, devices)))
 
     async def restore(
@@ -153,31 +162,6 @@ class ClaimSetup:
         if not device.healthy and not all(map(result.tolerates, self.devices.failure_taints(device))):
             raise ClaimWaits(f"device {result.device} is Unhealthy: {device.reason}")
         return device
-
-    def _started(self, claims: Claims, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
-        """The claim with its devices, unless another claim holds them."""
-        capacity = {
-            name: {key: amount.value for key, amount in device.capacity.items()} for name, device in devices.items()
-        }
-        if reason := held_by_another(claims, claim, capacity):
-            raise ClaimWaits(reason)
-        return PreparedClaim(
-            claim.uid,
-            claim.namespace,
-            claim.name,
-            State.STARTED,
-            self.prepared.boot_id,
-            claim_devices.claimed(claim, devices),
-        )
-
-    async def _allocate(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, Allocation]:
-        try:
-            return {
-                request: await self.devices.allocate(given)
-                for request, given in claim_devices.devices_by_request(claim, devices).items()
-            }
-        except PluginError as error:
-            raise ClaimWaits(str(error)) from error
 
     def _finish(
         self,

@@ -82,23 +82,13 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
                 )
 
     def _requests(self, results: Sequence[AllocatedDevice], devices: Mapping[str, Device]) -> list[dict[str, object]]:
-        references = dict.fromkeys(result.reference or result.request for result in results)
-        return [
-            {
-                "name": reference,
-                "devices": [
-                    self._device(result, devices.get(result.device) or Device(result.device))
-                    for result in results
-                    if (result.reference or result.request) == reference
-                ],
-            }
-            for reference in references
-        ]
-
-    def _device(self, result: AllocatedDevice, device: Device) -> dict[str, object]:
-        attributes = slice_devices.attributes(device)
-        named = {"driver": self.driver, "pool": result.pool, "name": result.device}
-        return {**named, **({"attributes": attributes} if attributes else {})}
+        described: dict[str, list[dict[str, object]]] = {}
+        for result in results:
+            device: dict[str, object] = {"driver": self.driver, "pool": result.pool, "name": result.device}
+            if attributes := slice_devices.attributes(devices.get(result.device) or Device(result.device)):
+                device["attributes"] = attributes
+            described.setdefault(result.reference or result.request, []).append(device)
+        return [{"name": reference, "devices": found} for reference, found in described.items()]
 
     def _directory(self, namespace: str, name: str) -> Path:
         """Named as upstream's; a name too long for file systems is shortened, and stays unique by its hash."""

@@ -12,13 +12,13 @@ from plugwright.dra.resource_slices.slice_comparison import (
     with_taint_times,
 )
 from plugwright.errors import MalformedMessage
+from plugwright.kube.answers import SMALL
 from plugwright.system.concurrency import Backoff
 
 __all__ = ["DroppedFields", "KnownSlices", "Repairs"]
 
 _KEPT = ("name", "uid", "resourceVersion", "generateName", "ownerReferences", "labels", "annotations", "finalizers")
 _DROPPED_AGAIN = 3600.0  # seconds until dropped fields are sent again
-_MOST_SLICES = 2_000  # of 64 devices or more
 _MOST_REMOVED = 20_000  # between two lists
 _STEADY = 10.0  # seconds without a foreign change, after which the back-off starts again
 
@@ -44,8 +44,8 @@ class KnownSlices:
         """Takes a change from the watch; returns whether it is new. MalformedMessage if there are far too many."""
         uid = checked_slice(document)["metadata"]["uid"]
         if kind != "DELETED" or uid in self._removed:
-            if uid not in self.slices and len(self.slices) >= _MOST_SLICES:
-                raise MalformedMessage(f"there must be at most {_MOST_SLICES} slices of one driver and node")
+            if uid not in self.slices and len(self.slices) >= SMALL.objects:
+                raise MalformedMessage(f"there must be at most {SMALL.objects} slices of one driver and node")
             return self._take(document)
         self.removed(uid)  # also if the response to its creation is still missing
         if len(self._removed) > _MOST_REMOVED:

@@ -56,8 +56,9 @@ def claims_by_device(book: Book, resource: str) -> dict[str, tuple[str, ...]]:
 
 def _holdings(book: Book) -> Iterator[Holding]:
     for name, records in book.stored.items():
-        for record in records:
-            yield replace(_by_plugin(book, name), pod_uid=record.pod_uid, container=record.container)
+        holding = _by_plugin(book, name)
+        for record in records:  # thousands, if the kubelet has not removed those of ended pods
+            yield replace(holding, pod_uid=record.pod_uid, container=record.container)
     for name in book.pods.keys() - book.stored.keys():
         yield replace(_by_plugin(book, name), source=HoldingSource.POD_RESOURCES)
     for name in book.allocated.keys() - book.stored.keys() - book.pods.keys():
