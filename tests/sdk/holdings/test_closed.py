@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
-from tests.sdk.holdings.test_ledger import HELD, QUICK, SHARED, WHOLE, Cards, Pods, paths, shares, whole
+from tests.sdk.holdings.test_ledger import HELD, QUICK, SERVED, SHARED, WHOLE, Cards, Pods, paths, shares, whole
 
 from plugwright import Allocation, Device, Settings, serving
 from plugwright.attributes import Consumption, CounterSet
@@ -118,6 +118,7 @@ async def test_an_answer_that_the_kubelet_stores_after_a_restart_closes_its_hard
             await slow.called.wait()
         async with serving(shares("a"), settings=kept) as daemon:
             await kubelet.endpoint(SHARED, count=2)
+            await daemon.ledger.refreshed()  # the checkpoint written after that list lacks the answer, too
             slow.go_on.set()
             await admitting
             with pytest.raises(PodRefused):
@@ -151,7 +152,57 @@ def test_a_resource_that_is_taken_over_leaves_the_doubts_about_those_before() ->
     book.take_over()  # of another resource
     assert book.is_doubtful(WHOLE, listed)
     book.take_checkpoint({}, 120.0)
+    assert book.is_doubtful(WHOLE, listed), "another plugin can still delay the kubelet's record of an answer"
+    book.take_checkpoint({}, 171.0)
     assert not book.is_doubtful(WHOLE, listed)
+
+
+def allocate(book: Book, now: list[float], device_id: str) -> None:
+    assert not book.refusals(WHOLE, [device_id])
+    book.begin_allocate(WHOLE, [device_id])
+    now[0] += 0.1
+    book.end_allocate(WHOLE, [device_id], is_answered=True)
+
+
+def test_a_checkpoint_proves_nothing_while_another_plugin_can_delay_the_record_of_an_answer() -> None:
+    """The kubelet stores the answers of a container together (3.45), and also writes after each device list (4.31)."""
+    now = [100.0]
+    book = Book(Memory(), clock=lambda: now[0])
+    book.take_claims((), are_complete=True)
+    listed = {key: Device(key, physical=(key,)) for key in ("card", "card/half", "other")}
+    book.offer(WHOLE, listed, SERVED)
+    book.take_checkpoint({}, 100.0)
+    assert not book.closed(WHOLE, listed)
+    allocate(book, now, "card")
+    book.take_checkpoint({}, 120.0)
+    assert book.closed(WHOLE, listed).keys() == {"card/half"}
+    now[0] = 130.0
+    allocate(book, now, "other")  # for another container: the kubelet admits one after the other
+    book.take_checkpoint({(WHOLE, "other"): (PodRecord("uid", "main"),)}, 132.0)
+    assert not book.closed(WHOLE, listed)
+    allocate(book, now, "card")
+    book.take_checkpoint({}, now[0] + 61)
+    assert not book.closed(WHOLE, listed), "every call has ended by then"
+
+
+def test_a_node_with_claims_alone_forgets_earlier_offers_although_no_checkpoint_follows() -> None:
+    now = [100.0]
+    new = Device("new", physical=("GPU-a",))
+    memory = Memory({WHOLE: (ServeMode.DRA, "driver")}, (Offer((WHOLE, "old"), ("GPU-a",)),))
+    book = Book(memory, clock=lambda: now[0])
+    book.take_claims((), are_complete=True)
+    book.take_checkpoint({}, 50.0)
+    book.offer(WHOLE, {"new": new}, ServedResource(ServeMode.DRA, "driver"))
+    book.closed(WHOLE, {"new": new})
+    assert remembered(book) == {"old", "new"}
+    now[0] = 161.0
+    assert remembered(book) == {"new"}
+
+
+def remembered(book: Book) -> set[str]:
+    book.settle()
+    assert book.memory is not None
+    return {offer.name[1] for offer in book.memory.offers}
 
 
 def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -> None:
@@ -163,7 +214,7 @@ def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -
     assert book.is_doubtful(SHARED, listed)
     book.fail(HoldingSource.CHECKPOINT, "unreadable")
     assert "unreadable" in book.conflicts(SHARED, listed, book.offers)["a::0"]
-    book.take_checkpoint(stored, 130.0)
+    book.take_checkpoint(stored, 190.0)
     book.settle()
     assert not book.is_doubtful(SHARED, listed)
     assert len(book.conflicts(SHARED, listed, book.offers)) == len(stored)

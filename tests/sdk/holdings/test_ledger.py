@@ -278,7 +278,7 @@ async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: Kube
         ledger.withdraw(WHOLE)
         inventory = listed(ledger)
         assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
-        now += 31
+        now += 61
         await ledger.read()
         await inventory.latest.until(lambda _: not reason(inventory))
 

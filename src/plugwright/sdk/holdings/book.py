@@ -9,33 +9,30 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
-from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.holdings.allocations import Allocations, EarlierRun, outstanding
-from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource, waiting_text
+from plugwright.sdk.holdings.hardware import Hardware, claimed_device, found_offer
+from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.neighbours import Neighbours
 from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
-from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, ServedResource
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Facts, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Book"]
 
-_NOT_READ = "it has not been read yet"
 _OPEN = "its previous Allocate has not returned"
 _SAME_REQUEST = "this very request"
+_ADMITTED = "a pod that is being admitted"
 _CHANGED = "its resource has another configuration now"
 
 
-class Book:
+class Book(Facts):
     """Decides with the facts of the sources. `memory` is None if it is lost; without `keeps_memory` that is normal."""
 
     def __init__(
         self, memory: Memory | None = None, *, keeps_memory: bool = False, clock: Callable[[], float] = time.time
     ) -> None:
-        self.unknown: dict[HoldingSource, UnknownSource] = {}
-        self.stored: Mapping[Name, tuple[PodRecord, ...]] = {}  # by the checkpoint
-        self.pods: Mapping[Name, tuple[str, str]] = {}  # by pod-resources: namespace and name
-        self.claims: tuple[ClaimRecord, ...] = ()
-        self._clock, self._keeps_memory = clock, keeps_memory
+        super().__init__(clock)
+        self._keeps_memory = keeps_memory
         self._is_lost = memory is None
         self._apis = dict(memory.resources) if memory is not None else {}
         self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
@@ -53,9 +50,6 @@ class Book:
         self._beside_neighbours: frozenset[Name] | None = None  # None: to be computed
         self._claimed: dict[Name, ClaimRecord] = {}
         self._contended_offers: set[Name] | None = None  # None: to be computed
-        self._claims_are_complete, self._claims_may_exist = False, True
-        for source in (HoldingSource.CHECKPOINT, HoldingSource.POD_RESOURCES):
-            self.fail(source, _NOT_READ)
 
     @property
     def allocated(self) -> dict[Name, float]:
@@ -93,11 +87,6 @@ class Book:
 
     # Sources.
 
-    def fail(self, source: HoldingSource, reason: str) -> None:
-        """The source cannot be read; its last content stays."""
-        since = self.unknown[source].since if source in self.unknown else self._clock()
-        self.unknown[source] = UnknownSource(reason, since)
-
     def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
         """Takes the kubelet's checkpoint, and the time when it was written."""
         self.unknown.pop(HoldingSource.CHECKPOINT, None)
@@ -118,7 +107,7 @@ class Book:
 
         `may_exist` is False if neither a driver of ours nor pod-resources has ever been on this node.
         """
-        self.claims, self._claims_are_complete, self._claims_may_exist = tuple(claims), are_complete, may_exist
+        self.claims, self.claims_are_complete, self.claims_may_exist = tuple(claims), are_complete, may_exist
         self._find_given()
         self._find_holds()
 
@@ -135,14 +124,6 @@ class Book:
     def ended_by_neighbours(self) -> set[Name]:
         """Devices that we serve whose pods have ended, according to a release that waits for the next checkpoint."""
         return {name for name in self._neighbours.ended if name[0] in self._served}
-
-    @property
-    def missing(self) -> list[HoldingSource]:
-        """The unreadable sources without which a changed offer cannot be judged."""
-        missing = [source for source in (HoldingSource.CHECKPOINT,) if source in self.unknown]
-        if HoldingSource.POD_RESOURCES in self.unknown and not self._claims_are_complete:
-            missing.append(HoldingSource.POD_RESOURCES)
-        return missing
 
     @property
     def waits_for_checkpoint(self) -> bool:
@@ -185,21 +166,20 @@ class Book:
             if before.get(name) != self.offers.get(name):
                 found[name[1]] = _CHANGED
             elif self.missing and (name in self.beside_neighbours or name in self.earlier_run.changed):
-                found[name[1]] = self._waiting_text()
+                found[name[1]] = self.waiting_text()
             elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
                 found[name[1]] = hold.reason(name)
         return found
 
     def begin_allocate(self, resource: str, device_ids: Iterable[str]) -> bool:
         """Starts an Allocate; returns whether other devices have to be kept back because of it."""
-        changed = False
-        for device_id in device_ids:
-            name = resource, device_id
-            self._allocations.begin(name)
-            if name in self.contended:
-                self._holds.add(Hold(self.offers[name], "a pod that is being admitted", is_offered=True))
-                changed = True
-        return changed
+        self.earlier_run.begin(resource, self._clock())
+        names = [(resource, device_id) for device_id in device_ids]
+        self._allocations.begin(names)
+        contended = [name for name in names if name in self.contended]
+        for name in contended:
+            self._holds.add(Hold(self.offers[name], _ADMITTED, is_offered=True))
+        return bool(contended)
 
     def end_allocate(self, resource: str, device_ids: Iterable[str], *, is_answered: bool) -> bool:
         """Ends an Allocate; returns whether other devices could be open again, because the call has failed."""
@@ -218,7 +198,7 @@ class Book:
         served = self._served.get(resource)
         if served is None:
             return {}
-        waits = self._waiting_text()
+        waits = self.waiting_text()
         plain = self._plain_closed(resource, served, waits)
         found: dict[str, Closed] = {}
         if plain is not None or self.offers or self._claimed:
@@ -236,6 +216,12 @@ class Book:
         """Whether a new checkpoint could free a device: this one has an unlisted pod, or is older than an Allocate."""
         return any(name not in self.pods for name in self.stored) or self._allocations.is_late()
 
+    @property
+    def unnamed(self) -> frozenset[Name]:
+        """Devices that are or were offered here and have a pod in the checkpoint, but none in pod-resources."""
+        names = self.stored.keys() - self.pods.keys()
+        return frozenset(name for name in names if name[0] in self._served or name in self._remembered)
+
     def settle(self) -> None:
         """Remembers held devices, and forgets offers that are no longer made, unless a source is missing."""
         held = self.held
@@ -246,7 +232,9 @@ class Book:
         if self.missing:
             return
         self._is_lost, self._claimed_before = False, ()
-        if self.earlier_run.is_accounted_for:
+        is_served_by_claims = all(served.api is ServeMode.DRA for served in self._served.values())
+        # Without a list, nothing makes the kubelet write a later checkpoint.
+        if self.earlier_run.is_accounted_for or (is_served_by_claims and self.earlier_run.is_over(self._clock())):
             self._remembered = {
                 name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
             }
@@ -313,13 +301,11 @@ class Book:
         resource = resource or self._neighbours.resource_of(claim.driver) or claim.driver
         if claim.device_id:
             return resource, claim.device_id
-        names = (*self._remembered, *self._neighbours.offers)
-        known = [*self._listed.get(resource, ())]
+        ids = [*self._listed.get(resource, ())]
         # A claim found before its resource was served is remembered under its driver.
-        known += [name[1] for name in names if name[0] in (resource, claim.driver) and name[1] != claim.device]
-        # A device offered in another way, or never here, can have the name of its hardware.
-        known += [name for offer in self.offers.values() for name in offer.physical]
-        return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
+        names = (*self._remembered, *self._neighbours.offers)
+        ids += [name[1] for name in names if name[0] in (resource, claim.driver) and name[1] != claim.device]
+        return resource, claimed_device(claim, ids, self.offers.values())
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:
         offer = self.offers.get(name)
@@ -353,10 +339,7 @@ class Book:
                 self._remembered[name] = offer
 
     def _found_offer(self, name: Name) -> Offer:
-        """An offer guessed from the id and from the answers to its holders, possibly by other plugins."""
-        given = [record.names for record in self.stored.get(name, ())]
-        given += [self._claimed[name].names] if name in self._claimed else []
-        return guessed_offer(name, (found for names in given for found in names))
+        return found_offer(name, self.stored.get(name, ()), self._claimed.get(name))
 
     def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
         """Whether the other API holds a device. The memory then names both, so a later run trusts neither."""
@@ -375,7 +358,7 @@ class Book:
         if is_known or self._settled_apis.get(resource) is served.api:
             return None
         if self._is_lost:
-            return Closed(waits, waits=True) if self._keeps_memory and self._claims_may_exist else None
+            return Closed(waits, waits=True) if self._keeps_memory and self.claims_may_exist else None
         before = self._apis.get(resource)
         return Closed(waits, waits=True) if before is not None and before[0] is not served.api else None
 
@@ -389,16 +372,13 @@ class Book:
         # A contended offer overlaps another present or earlier offer.
         return self._is_lost or name in self.contended or self._remembered.get(name, offer) != offer
 
-    def _waiting_text(self) -> str:
-        return waiting_text({source: self.unknown[source] for source in self.missing})
-
     def _is_claimed(self, name: Name) -> bool:
         served = self._served.get(name[0])
         return name in self._claimed and served is not None and not served.is_arbitrated
 
     def _find_given(self) -> None:
         self._given = outstanding(self._neighbours.given, self.stored, self._written)
-        if not self._claims_are_complete:  # the files can be lost, and the pods listed before
+        if not self.claims_are_complete:  # the files can be lost, and the pods listed before
             self._given |= self._neighbours.claimed
 
     def _find_holds(self) -> None:
@@ -406,46 +386,18 @@ class Book:
         self._holds = HoldIndex(self._all_holds())
 
     def _all_holds(self) -> Iterator[Hold]:
-        hardware_of: dict[str, tuple[frozenset[str], bool]] = {}
+        hardware = Hardware(self.offers, self._listed)
         for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
             is_offered = name in self.offers or name in self._neighbours.offers
             yield Hold(offer, holder, is_offered=is_offered)
-            if offer != guessed_offer(name):
-                continue
-            nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
-            if nodes:
-                yield Hold(Offer(name, nodes), holder, by_nodes=True)
-            if hardware := self._possible_hardware(name, nodes, hardware_of):
-                yield Hold(Offer(name, hardware), holder)
-                hardware_of[name[0]] = frozenset(), False  # one hold of all of it is enough
-
-    def _possible_hardware(
-        self, name: Name, nodes: tuple[str, ...], hardware_of: dict[str, tuple[frozenset[str], bool]]
-    ) -> tuple[str, ...]:
-        """All hardware of the resource, if nothing identifies that of a pod's device which is no longer listed."""
-        resource, device_id = name
-        if name not in self.stored or device_id in self._listed.get(resource, ()):
-            return ()
-        if resource not in hardware_of:
-            hardware_of[resource] = self._hardware(resource)
-        hardware, are_nodes = hardware_of[resource]
-        is_identified = (nodes and are_nodes) or hardware & {*self._found_offer(name).physical, *nodes}
-        return () if is_identified else tuple(sorted(hardware))
-
-    def _hardware(self, resource: str) -> tuple[frozenset[str], bool]:
-        """The hardware of a resource, and whether device nodes name it; empty if the ids do.
-
-        If the ids or the device nodes of a resource name its hardware, they also name that of a device not listed.
-        """
-        offers = [offer for name, offer in self.offers.items() if name[0] == resource]
-        if all(set(guessed_offer(offer.name).physical) & set(offer.physical) for offer in offers):
-            return frozenset(), False
-        are_nodes = all(offer.physical[:1] and offer.physical[0].startswith("/dev/") for offer in offers)
-        return frozenset(physical for offer in offers for physical in offer.physical), are_nodes
+            if offer == guessed_offer(name) and name in self.stored:
+                yield from hardware.possible_holds(self._found_offer(name), self.stored[name], holder)
 
     def _holder(self, name: Name) -> str:
         if name in self.pods:
             return "/".join(self.pods[name])
+        if name in self._allocations.open:
+            return _ADMITTED
         return self._claimed[name].holder if name in self._claimed else "a pod"
