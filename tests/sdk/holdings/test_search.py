@@ -13,7 +13,7 @@ from tests.sdk.holdings.node_model import Rules, search
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.overlaps import HoldIndex, Name, Offer, conflicting
-from plugwright.sdk.holdings.records import Memory
+from plugwright.sdk.holdings.records import Memory, PodRecord
 
 ORDINARY = 20_000
 STEPS = int(os.environ.get("PLUGWRIGHT_SEARCH_STEPS", str(ORDINARY)))
@@ -61,6 +61,25 @@ class AnsweredForgotten(Book):
             self.allocated.pop((resource, device_id), None)
         self._find_holds()
         return True
+
+
+class UnstoredForgotten(Book):
+    """Some seconds after an answer, a checkpoint without it counts, although another plugin can delay its record."""
+
+    def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
+        super().take_checkpoint(stored, written)
+        for name in self.allocated.keys() - self._allocations.open.keys():
+            if written > self.allocated[name] + 5:
+                del self.allocated[name]
+        self._find_holds()
+
+
+class UnstoredBeforeForgotten(Book):
+    """The same for the answers of the run before, as soon as the checkpoint is later than the start."""
+
+    def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
+        self.earlier_run.account(float("inf"))
+        super().take_checkpoint(stored, written)
 
 
 class ClaimsIgnored(Book):
@@ -121,6 +140,8 @@ GUARDS = {
     "a held device closes those that overlap it": (Rules(HoldsIgnored), 401),
     "Allocate is refused for what overlaps a held device": (Rules(AllocateUnchecked), 5001),
     "an answered Allocate counts until a checkpoint shows otherwise": (Rules(AnsweredForgotten), 6001),
+    "an answer counts although the kubelet has not stored it": (Rules(UnstoredForgotten), 1),
+    "so does an answer of the run before": (Rules(UnstoredBeforeForgotten), 1),
     "a claim closes its device in the other API": (Rules(ClaimsIgnored), 26401),
     "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 1801),
     "an offer is compared with those of earlier runs": (Rules(EarlierOffersIgnored), 4801),
