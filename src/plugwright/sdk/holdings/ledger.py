@@ -27,7 +27,6 @@ from plugwright.sdk.holdings.published import claims_by_device, published, waiti
 from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, ServedResource
 from plugwright.sdk.holdings.sources import UnnamedHolders
 from plugwright.sdk.settings import Settings
-from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff
 from plugwright.system.inotify import settled_changes
 from plugwright.system.latest import InProgress, Latest, Signal
@@ -69,7 +68,6 @@ class Ledger:
         self._closed: dict[str, Mapping[str, Closed]] = {}  # by resource, the devices kept back
         self._claims = KnownClaims(settings.paths)
         self._is_loaded = False
-        self._disk = BlockingCalls("files of claims", _LIMIT)
         self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._listed_at = -_FRESH
         self._unnamed = UnnamedHolders(self._interval)
@@ -288,7 +286,7 @@ class Ledger:
         async with aclosing(settled_changes(directory, settle=_SETTLE)) as changes:
             async for _ in changes:
                 with suppress(OSError, PlugwrightError):  # the next change, or the next Allocate, is read again
-                    if self._take_neighbours(await self._disk.run(self.memory.others)):
+                    if self._take_neighbours(await self.memory.read_others()):
                         await self._read_files()
                         self._decide()
                     self._to_write.notify()  # our own file may be lost

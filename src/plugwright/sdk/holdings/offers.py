@@ -121,6 +121,10 @@ class OfferMemory:
         recorded = {offer.name: offer for offer in self.outdated.offers}
         return {name for name, offer in offers.items() if offer != recorded.get(name)}
 
+    async def read_others(self) -> Mapping[str, Memory]:
+        """`others` in a thread. OSError or PlugwrightError."""
+        return await self._disk.run(self.others)
+
     def others(self) -> Mapping[str, Memory]:
         """The memories of other releases, by release; an unreadable file is logged once and omitted. Blocks."""
         if self.directory is None or self._file is None:
