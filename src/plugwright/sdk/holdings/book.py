@@ -183,10 +183,9 @@ class Book(Facts):
 
     def end_allocate(self, resource: str, device_ids: Iterable[str], *, is_answered: bool) -> bool:
         """Ends an Allocate; returns whether other devices could be open again, because the call has failed."""
-        changed = False
-        for device_id in device_ids:
-            if self._allocations.end((resource, device_id), is_answered=is_answered):
-                changed = changed or (resource, device_id) in self.contended
+        names = [(resource, device_id) for device_id in device_ids]
+        freed = [name for name in names if self._allocations.end(name, is_answered=is_answered)]
+        changed = any(name in self.contended for name in freed)
         if changed:
             self._find_holds()
         return changed
@@ -331,11 +330,8 @@ class Book(Facts):
             self._settled[name] = offer
             if not run.is_accounted_for and (run.is_lost or self._has_changed(name, offer)):
                 run.changed.add(name)
-            if name not in self.held or self._remembered.get(name) in (
-                None,
-                guessed_offer(name),
-                self._found_offer(name),
-            ):
+            guesses = (None, guessed_offer(name), self._found_offer(name))
+            if name not in self.held or self._remembered.get(name) in guesses:
                 self._remembered[name] = offer
 
     def _found_offer(self, name: Name) -> Offer:
