@@ -53,7 +53,8 @@ class _Seen(msgspec.Struct):
 class Rivals:
     """`found` contains the evidence of a rival by resource; `served` returns the resources whose lists the kubelet has.
 
-    A comparison begins two seconds after a change, or `settle` seconds if that is less. `may_overlap` returns whether another process of the release can be serving too.
+    A comparison begins two seconds after a change, or `settle` seconds if that is less. `may_overlap` returns whether
+    another process of the release can be serving too.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class Node:
         self.in_use: set[Name] = set()
         self.forgotten: set[Name] = set()  # held, but free for the kubelet, which was listed while it allocated (3.58)
         self.open: list[tuple[Release, Holder]] = []  # Allocate has been called and has not returned
-        self.unstored: list[tuple[float, Holder]] = []  # answered, while the slow plugin has not answered
+        self.unstored: list[tuple[float, Book | None, Holder]] = []  # answered, while the slow plugin has not answered
         self.recorded: list[tuple[Release, Holder]] = []  # claims that are on disk and not prepared yet
         self.lists: dict[str, dict[str, Device]] = {}  # healthy devices by resource, as the kubelet has them
         self.checkpoint: dict[Name, tuple[PodRecord, ...]] = {}
@@ -115,12 +115,12 @@ class Node:
             return
         self.trace[-1] += f" {name}"
         book.begin_allocate(resource, [device_id])
-        is_shared = name in book.beside_neighbours
-        if is_shared:
+        if name in book.beside_neighbours:
             self.store_memory(release)
         self.forgotten.discard(name)
         self.in_use.add(name)
-        self.open.append((release, Holder(name, device, offers=book.offers if is_shared else None)))
+        must_confirm = name in book.beside_neighbours or book.earlier_run.is_doubtful(resource, [device_id])
+        self.open.append((release, Holder(name, device, offers=book.offers if must_confirm else None)))
 
     def finish_allocate(self) -> None:
         if not self.open:
@@ -135,28 +135,28 @@ class Node:
             self.trace[-1] += f" refused: {refused}"
             self.in_use.discard(holder.name)
             return
-        self.answer(holder)
+        self.answer(book, holder)
         if self.random.random() < 0.7:
             self.write_checkpoint()
 
-    def answer(self, holder: Holder) -> None:
+    def answer(self, book: Book | None, holder: Holder) -> None:
         """The kubelet stores the answers of a container together, after the last one (3.45)."""
         self.holders.append(holder)
         if self.has_slow_plugin and self.slow.random() < 0.5:
             self.trace[-1] += " unstored"
-            self.unstored.append((self.now, holder))
+            self.unstored.append((self.now, book, holder))
         else:
             self.records.setdefault(holder.name, []).append(holder)
 
     def store_answers(self) -> None:
         self.trace.append("store")
-        for _, holder in self.unstored:
+        for _, _, holder in self.unstored:
             self.records.setdefault(holder.name, []).append(holder)
         self.unstored.clear()
         self.write_checkpoint()
 
     def confirm_allocate(self, release: Release, holder: Holder) -> str:
-        """A device is decided again if another release offered it when the call began."""
+        """A device is decided again if another release offered it when the call began, or its offer has changed."""
         is_asked = release.book is not None and holder.offers is not None and self.rules.confirms_allocate
         return self.confirm(release, holder) if is_asked else ""
 
@@ -164,7 +164,8 @@ class Node:
         """Why a device that is recorded as given out cannot be."""
         book, name = release.book, holder.name
         assert book is not None
-        if holder.offers is not None or (holder.is_claim and name in book.beside_neighbours):
+        is_doubtful = book.earlier_run.is_doubtful(name[0], [name[1]])
+        if holder.offers is not None or is_doubtful or (holder.is_claim and name in book.beside_neighbours):
             if book.memory is None:
                 return "the memory is lost"
             self.store_memory(release)
@@ -175,7 +176,7 @@ class Node:
         return book.conflicts(name[0], [name[1]], before).get(name[1], "")
 
     def end_pod(self) -> None:
-        admitting = [holder for _, holder in self.unstored]
+        admitting = [holder for _, _, holder in self.unstored]
         if pods := [holder for holder in self.holders if not holder.is_claim and holder not in admitting]:
             self.holders.remove(self.random.choice(pods))
 
@@ -186,8 +187,12 @@ class Node:
             for name, holders in self.records.items()
             if (kept := [holder for holder in holders if holder in self.holders])
         }
-        answered = {holder.name for _, holder in [*self.open, *self.unstored]}
-        self.in_use = (set(self.records) | answered) - self.forgotten
+        self.in_use = (set(self.records) | self.given) - self.forgotten
+
+    @property
+    def given(self) -> set[Name]:
+        """Devices of containers that are being admitted."""
+        return {holder.name for _, holder in self.open} | {holder.name for _, _, holder in self.unstored}
 
     def foreign_list(self) -> None:
         """Somebody else calls List: what is being allocated is no longer in use (3.58)."""
@@ -309,7 +314,7 @@ class Node:
                 self.open.remove((owner, holder))
                 is_answered = self.random.random() < 0.5 and not self.confirm_allocate(release, holder)
                 if is_answered:
-                    self.answer(holder)
+                    self.answer(release.book, holder)
                 else:
                     self.in_use.discard(holder.name)
                 if release.book is not None:
@@ -333,7 +338,7 @@ class Node:
             if owner is release:
                 self.open.remove((owner, holder))
                 if self.random.random() < 0.5 and not self.confirm_allocate(release, holder):
-                    self.answer(holder)
+                    self.answer(release.book, holder)
                     self.trace[-1] += f" answered {holder.name}"
                 else:
                     self.in_use.discard(holder.name)
@@ -459,6 +464,8 @@ class Node:
         if not self.recorded:
             return
         release, holder = self.recorded[0]
+        if any(book is not release.book and overlap(holder.device, given.device) for _, book, given in self.unstored):
+            self.store_answers()  # takes less time than to publish, allocate and prepare a claim after a restart
         self.trace[-1] += f" {holder.name}"
         if holder.admin or not self.rules.confirms_claims or not self.confirm(release, holder):
             self.recorded.pop(0)
@@ -516,7 +523,7 @@ class Node:
         self.publish(release)  # the kubelet is told first
         self.read(release)
         release.sides[name] = side
-        in_flight = any(holder.name == name for _, holder in [*self.open, *self.recorded, *self.unstored])
+        in_flight = name in {*self.given, *(holder.name for _, holder in self.recorded)}
         if not release.book.missing and name not in release.book.held and not in_flight:
             release.sides[name] = DRA if side is PLUGIN else PLUGIN
         release.split = dict(release.sides)

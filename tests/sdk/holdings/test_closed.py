@@ -150,11 +150,13 @@ def test_a_resource_that_is_taken_over_leaves_the_doubts_about_those_before() ->
     assert not book.closed(WHOLE, listed)
     now[0] = 110.0
     book.take_over()  # of another resource
-    assert book.is_doubtful(WHOLE, listed)
+    assert book.earlier_run.is_doubtful(WHOLE, listed)
     book.take_checkpoint({}, 120.0)
-    assert book.is_doubtful(WHOLE, listed), "another plugin can still delay the kubelet's record of an answer"
+    assert book.earlier_run.is_doubtful(WHOLE, listed), (
+        "another plugin can still delay the kubelet's record of an answer"
+    )
     book.take_checkpoint({}, 171.0)
-    assert not book.is_doubtful(WHOLE, listed)
+    assert not book.earlier_run.is_doubtful(WHOLE, listed)
 
 
 def allocate(book: Book, now: list[float], device_id: str) -> None:
@@ -211,12 +213,12 @@ def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -
     book.take_checkpoint({}, 95.0)
     book.offer(SHARED, listed, ServedResource(ServeMode.DEVICE_PLUGIN, "driver"))
     assert not book.closed(SHARED, listed)
-    assert book.is_doubtful(SHARED, listed)
+    assert book.earlier_run.is_doubtful(SHARED, listed)
     book.fail(HoldingSource.CHECKPOINT, "unreadable")
     assert "unreadable" in book.conflicts(SHARED, listed, book.offers)["a::0"]
     book.take_checkpoint(stored, 190.0)
     book.settle()
-    assert not book.is_doubtful(SHARED, listed)
+    assert not book.earlier_run.is_doubtful(SHARED, listed)
     assert len(book.conflicts(SHARED, listed, book.offers)) == len(stored)
 
 

@@ -15,7 +15,6 @@ from plugwright.sdk.holdings.records import Given
 __all__ = ["Allocations", "EarlierRun", "is_accounted_for", "outstanding"]
 
 _STORED = 5.0  # seconds; this long after an answer to Allocate, the kubelet has usually stored it
-_TICK = 0.01  # seconds; the time of a file can be that of the kernel's last tick
 _LONGEST_CALL = 60.0  # seconds; every call of Allocate has ended by then
 
 
@@ -25,6 +24,7 @@ class Allocations:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.answered: dict[Name, float] = {}
         self.open: dict[Name, float | None] = {}  # with the time of the previous answer
+        self._began: dict[Name, float] = {}
         self._followed: dict[Name, float] = {}  # when the next call for the resource began
         self._clock = clock
 
@@ -36,7 +36,7 @@ class Allocations:
                 self._followed[name] = now
         for name in names:
             self.open[name] = self.answered.get(name)
-            self.answered[name] = now
+            self.answered[name] = self._began[name] = now
             self._followed.pop(name, None)
 
     def end(self, name: Name, *, is_answered: bool) -> bool:
@@ -58,7 +58,8 @@ class Allocations:
             for name, answered in self.answered.items()
             if name in self.open or not self._is_accounted_for(name, written, is_stored=name in stored)
         }
-        self._followed = {name: called for name, called in self._followed.items() if name in self.answered}
+        self._began = {name: when for name, when in self._began.items() if name in self.answered}
+        self._followed = {name: when for name, when in self._followed.items() if name in self.answered}
 
     def is_late(self) -> bool:
         """Whether a new checkpoint could account for an answered Allocate."""
@@ -66,8 +67,10 @@ class Allocations:
         return any(when < answered for name, when in self.answered.items() if name not in self.open)
 
     def _is_accounted_for(self, name: Name, written: float, *, is_stored: bool) -> bool:
+        if is_stored:  # the kubelet forgets ended pods before it calls (3.58): the record is that of this call
+            return written > self._began[name]
         is_next_over = self._followed.get(name, math.inf) < written
-        return is_next_over or is_accounted_for(self.answered[name], written, is_stored=is_stored)
+        return is_next_over or is_accounted_for(self.answered[name], written, is_stored=False)
 
     def given(self, names: Collection[Name]) -> tuple[Given, ...]:
         """The given-out devices among `names`, for the other releases on the node."""
@@ -98,6 +101,10 @@ class EarlierRun:
         if written > self._proof:
             self.is_accounted_for, self.is_lost, self.changed = True, False, set()
 
+    def is_doubtful(self, resource: str, device_ids: Iterable[str]) -> bool:
+        """Whether an unknown allocation by that process could exclude one of these devices."""
+        return bool(self.changed) and any((resource, device_id) in self.changed for device_id in device_ids)
+
     def is_over(self, now: float) -> bool:
         """Whether every call to that process has ended by now."""
         return now > self._ended + _LONGEST_CALL
@@ -112,4 +119,4 @@ def outstanding(given: Mapping[Name, float], stored: Collection[Name], written: 
 
 def is_accounted_for(answered: float, written: float, *, is_stored: bool) -> bool:
     """Whether a checkpoint written at that time shows the outcome of an answered Allocate."""
-    return written > answered + (-_TICK if is_stored else _LONGEST_CALL)
+    return written > (answered if is_stored else answered + _LONGEST_CALL)

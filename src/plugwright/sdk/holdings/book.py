@@ -72,18 +72,16 @@ class Book(Facts):
 
     def withdraw(self, resource: str) -> None:
         """The resource is no longer served, or by another plugin whose first list is still missing."""
-        self._served.pop(resource, None)
-        self._listed.pop(resource, None)
-        self._settled_apis.pop(resource, None)
+        for table in (self._served, self._listed, self._settled_apis):
+            table.pop(resource, None)
         self._settled = {name: offer for name, offer in self._settled.items() if name[0] != resource}
         self.offers = {name: offer for name, offer in self.offers.items() if name[0] != resource}
         self._contended_offers = self._beside_neighbours = None
         self._find_holds()
 
     def take_over(self) -> None:
-        """Another process has served a resource until now."""
-        changed = self.earlier_run.changed  # of the resources taken over before this one
-        self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=changed)
+        """Another process has served a resource until now. Doubts about resources taken over before it stay."""
+        self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=self.earlier_run.changed)
 
     # Sources.
 
@@ -131,11 +129,6 @@ class Book(Facts):
         is_unknown = HoldingSource.CHECKPOINT in self.unknown
         return is_unknown or bool(self.allocated) or not self.earlier_run.is_accounted_for
 
-    def is_doubtful(self, resource: str, device_ids: Iterable[str]) -> bool:
-        """Whether an unknown allocation by the run before could exclude one of these devices."""
-        changed = self.earlier_run.changed
-        return bool(changed) and any((resource, device_id) in changed for device_id in device_ids)
-
     # Allocate.
 
     def refusals(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
@@ -169,6 +162,8 @@ class Book(Facts):
                 found[name[1]] = self.waiting_text()
             elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
                 found[name[1]] = hold.reason(name)
+            elif name in self.earlier_run.changed & self.stored.keys() - self._allocations.open.keys():
+                found[name[1]] = f"held by {self._holder(name)}"  # allocated by the run before, and stored since
         return found
 
     def begin_allocate(self, resource: str, device_ids: Iterable[str]) -> bool:
@@ -218,7 +213,7 @@ class Book(Facts):
     @property
     def unnamed(self) -> frozenset[Name]:
         """Devices that are or were offered here and have a pod in the checkpoint, but none in pod-resources."""
-        names = self.stored.keys() - self.pods.keys()
+        names = (name for name in self.stored if name not in self.pods)
         return frozenset(name for name in names if name[0] in self._served or name in self._remembered)
 
     def settle(self) -> None:
@@ -326,6 +321,8 @@ class Book(Facts):
     def _settle(self, name: Name, offer: Offer | None) -> None:
         """Records that the offer is open. A held device stays remembered as it was when it was allocated."""
         run = self.earlier_run
+        if not run.is_accounted_for and self._has_other_api(name[0]):
+            run.changed.add(name)
         if offer is not None and self._settled.get(name) != offer:
             self._settled[name] = offer
             if not run.is_accounted_for and (run.is_lost or self._has_changed(name, offer)):
@@ -355,8 +352,12 @@ class Book(Facts):
             return None
         if self._is_lost:
             return Closed(waits, waits=True) if self._keeps_memory and self.claims_may_exist else None
-        before = self._apis.get(resource)
-        return Closed(waits, waits=True) if before is not None and before[0] is not served.api else None
+        return Closed(waits, waits=True) if self._has_other_api(resource) else None
+
+    def _has_other_api(self, resource: str) -> bool:
+        """Whether the resource was offered through another API before it is open through this one."""
+        before, served = self._apis.get(resource), self._served[resource]
+        return before is not None and before[0] is not served.api
 
     def _may_be_held(self, name: Name, offer: Offer) -> bool:
         """Whether an offer could be held while a source is missing. Open offers of this release alone stay open."""
@@ -386,8 +387,7 @@ class Book(Facts):
         for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
-            is_offered = name in self.offers or name in self._neighbours.offers
-            yield Hold(offer, holder, is_offered=is_offered)
+            yield Hold(offer, holder, is_offered=name in self.offers or name in self._neighbours.offers)
             if offer == guessed_offer(name) and name in self.stored:
                 yield from hardware.possible_holds(self._found_offer(name), self.stored[name], holder)
 

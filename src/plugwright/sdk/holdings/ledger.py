@@ -135,7 +135,11 @@ class Ledger:
     def must_confirm(self, resource: str, device_ids: Collection[str]) -> bool:
         """Whether only `confirm` shows that nothing else holds these devices."""
         is_outdated = self.memory.outdated is not None
-        return is_outdated or self.is_shared(resource, device_ids) or self._book.is_doubtful(resource, device_ids)
+        return (
+            is_outdated
+            or self.is_shared(resource, device_ids)
+            or self._book.earlier_run.is_doubtful(resource, device_ids)
+        )
 
     def _unrecorded(self, resource: str, device_ids: Iterable[str]) -> dict[str, Closed]:
         """The devices that the next run would take for another piece of hardware, or for another part of it."""
@@ -152,7 +156,7 @@ class Ledger:
         before = self._book.offers
         if unrecorded := self._unrecorded(resource, device_ids):
             return {device_id: reason.reason for device_id, reason in unrecorded.items()}
-        if self._book.is_doubtful(resource, device_ids):
+        if self._book.earlier_run.is_doubtful(resource, device_ids):
             with suppress(HoldersUnknown, FileNotFoundError):
                 await self.read_checkpoint()
             self._decide()
