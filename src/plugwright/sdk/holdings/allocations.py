@@ -2,8 +2,9 @@
 
 The kubelet stores the answers of a container together, after the last one (3.45), which another plugin can delay, and
 writes its checkpoint then. But it also writes it after each device list (4.31): a checkpoint without a device that was
-given out proves nothing yet. It does if it was written after a later call for the same resource, because that is for
-another container and the kubelet admits one after the other; or after so long that every call has ended.
+given out proves nothing yet. It does if it was written after pod-resources has named the device's pod, after a later
+call for the same resource, because that is for another container and the kubelet admits one after the other, or after
+so long that every call has ended.
 """
 
 import math
@@ -25,19 +26,19 @@ class Allocations:
         self.answered: dict[Name, float] = {}
         self.open: dict[Name, float | None] = {}  # with the time of the previous answer
         self._began: dict[Name, float] = {}
-        self._followed: dict[Name, float] = {}  # when the next call for the resource began
+        self._over: dict[Name, float] = {}  # when it was known that the container has all its devices
         self._clock = clock
 
     def begin(self, names: Collection[Name]) -> None:
         """Begins a call for devices of one resource."""
         now, resources = self._clock(), {name[0] for name in names}
-        for name in self.answered.keys() - self.open.keys() - self._followed.keys():
+        for name in self.answered.keys() - self.open.keys() - self._over.keys():
             if name[0] in resources:
-                self._followed[name] = now
+                self._over[name] = now
         for name in names:
             self.open[name] = self.answered.get(name)
             self.answered[name] = self._began[name] = now
-            self._followed.pop(name, None)
+            self._over.pop(name, None)
 
     def end(self, name: Name, *, is_answered: bool) -> bool:
         """Ends a call; returns whether the device is free, because the call has failed."""
@@ -51,6 +52,12 @@ class Allocations:
             return True
         return False
 
+    def take_listed(self, names: Collection[Name], asked: float) -> None:
+        """Takes the devices in a response to List, which was `asked` for at that time."""
+        for name in self.answered.keys() & names - self.open.keys():
+            if self.answered[name] < asked:
+                self._over.setdefault(name, self._clock())
+
     def account(self, stored: Collection[Name], written: float) -> None:
         """Forgets the devices that a checkpoint accounts for."""
         self.answered = {
@@ -59,7 +66,7 @@ class Allocations:
             if name in self.open or not self._is_accounted_for(name, written, is_stored=name in stored)
         }
         self._began = {name: when for name, when in self._began.items() if name in self.answered}
-        self._followed = {name: when for name, when in self._followed.items() if name in self.answered}
+        self._over = {name: when for name, when in self._over.items() if name in self.answered}
 
     def is_late(self) -> bool:
         """Whether a new checkpoint could account for an answered Allocate."""
@@ -69,8 +76,8 @@ class Allocations:
     def _is_accounted_for(self, name: Name, written: float, *, is_stored: bool) -> bool:
         if is_stored:  # the kubelet forgets ended pods before it calls (3.58): the record is that of this call
             return written > self._began[name]
-        is_next_over = self._followed.get(name, math.inf) < written
-        return is_next_over or is_accounted_for(self.answered[name], written, is_stored=False)
+        is_over = self._over.get(name, math.inf) < written
+        return is_over or is_accounted_for(self.answered[name], written, is_stored=False)
 
     def given(self, names: Collection[Name]) -> tuple[Given, ...]:
         """The given-out devices among `names`, for the other releases on the node."""

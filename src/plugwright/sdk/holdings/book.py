@@ -94,10 +94,11 @@ class Book(Facts):
         self._find_given()
         self._find_holds()
 
-    def take_pods(self, pods: Mapping[Name, tuple[str, str]]) -> None:
-        """Takes a response to List, which names the pod of each device."""
+    def take_pods(self, pods: Mapping[Name, tuple[str, str]], asked: float = 0.0) -> None:
+        """Takes a response to List, which names the pod of each device, and when it was `asked` for."""
         self.unknown.pop(HoldingSource.POD_RESOURCES, None)
         self.pods = pods
+        self._allocations.take_listed(pods.keys(), asked)
         self._find_holds()
 
     def take_claims(self, claims: Iterable[ClaimRecord], *, are_complete: bool, may_exist: bool = True) -> None:

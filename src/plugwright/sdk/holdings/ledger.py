@@ -207,12 +207,15 @@ class Ledger:
                 await self.allocating.ended()
         except TimeoutError:
             raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None
+        asked = self._clock()
         try:
             pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
         except (OSError, PlugwrightError) as error:
             self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
             raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
-        self._take_pods(pods)
+        self._book.take_pods(sources.pods_by_device(pods), asked)
+        self._claims.take_pods(pods)
+        self._take_claims()
         return pods
 
     async def read_checkpoint(self) -> CheckpointContent:
@@ -372,11 +375,6 @@ class Ledger:
         if found is not None:
             self._book.take_pods(found)
         return found is not None
-
-    def _take_pods(self, pods: Collection[PodResources]) -> None:
-        self._book.take_pods(sources.pods_by_device(pods))
-        self._claims.take_pods(pods)
-        self._take_claims()
 
     def _take_claims(self) -> None:
         read = self._claims.files
