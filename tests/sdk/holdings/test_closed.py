@@ -351,6 +351,35 @@ async def test_after_a_lost_memory_a_device_that_nothing_identifies_may_be_any_o
             await until(daemon, WHOLE, device_id, lambda device: device.healthy)
 
 
+class Unidentified(Cards):
+    """Gives containers a variable that does not tell the hardware."""
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return Allocation(env={"KIND": "whole"})
+
+
+@pytest.mark.parametrize("after", [WHOLE, SHARED], ids=["same name", "renamed"])
+async def test_after_a_lost_memory_a_variable_does_not_identify_hardware_by_itself(
+    kubelet: ObservedKubelet, kept: Settings, after: str
+) -> None:
+    async with serving(Unidentified(WHOLE, Device("card", physical=("GPU-a",))), settings=kept):
+        await kubelet.endpoint(WHOLE, count=1)
+        pod = await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    shared = [Device(f"half-{number}", physical=("GPU-a",), sharing="halves") for number in (0, 1)]
+    for _ in range(2):  # the next start knows it as well
+        async with serving(Unidentified(after, *shared), settings=kept) as daemon:
+            for _ in range(2):
+                listed = await devices(daemon, after)
+                assert (listed["half-0"].code, listed["half-1"].code) == ("held", "held")
+                await daemon.ledger.read()
+    async with serving(Unidentified(after, *shared), settings=kept) as daemon:
+        await kubelet.endpoint(after, count=3 if after == WHOLE else 2)  # with the held one
+        await kubelet.kubelet.remove(pod)
+        await until(daemon, after, "half-0", lambda device: device.healthy)
+
+
 async def test_after_a_lost_memory_the_other_shares_of_a_card_are_open(
     kubelet: ObservedKubelet, kept: Settings
 ) -> None:

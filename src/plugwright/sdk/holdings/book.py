@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
 from plugwright.sdk.holdings.allocations import Allocations, EarlierRun, outstanding
-from plugwright.sdk.holdings.hardware import Hardware, claimed_device, found_offer
+from plugwright.sdk.holdings.hardware import Hardware, claimed_device, found_offer, is_guess, lost_offer
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.neighbours import Neighbours
 from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
@@ -33,6 +33,7 @@ class Book(Facts):
     ) -> None:
         super().__init__(clock)
         self._keeps_memory = keeps_memory
+        self.was_ours: Callable[[str], bool] = lambda _: False  # whether a plugwright daemon has served a resource here
         self._is_lost = memory is None
         self._apis = dict(memory.resources) if memory is not None else {}
         self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
@@ -181,8 +182,7 @@ class Book(Facts):
         """Ends an Allocate; returns whether other devices could be open again, because the call has failed."""
         names = [(resource, device_id) for device_id in device_ids]
         freed = [name for name in names if self._allocations.end(name, is_answered=is_answered)]
-        changed = any(name in self.contended for name in freed)
-        if changed:
+        if changed := any(name in self.contended for name in freed):
             self._find_holds()
         return changed
 
@@ -214,7 +214,7 @@ class Book(Facts):
     @property
     def unnamed(self) -> frozenset[Name]:
         """Devices that are or were offered here and have a pod in the checkpoint, but none in pod-resources."""
-        names = (name for name in self.stored if name not in self.pods)
+        names = self.stored.keys() - self.pods.keys()
         return frozenset(name for name in names if name[0] in self._served or name in self._remembered)
 
     def settle(self) -> None:
@@ -222,8 +222,9 @@ class Book(Facts):
         held = self.held
         for name in sorted(held - self._remembered.keys()):
             offer = self.offer_of(name)
-            is_found = (self._is_lost or name in self._claimed) and offer == guessed_offer(name)
-            self._remembered[name] = self._found_offer(name) if is_found else offer
+            if (self._is_lost or name in self._claimed) and offer == guessed_offer(name):
+                offer = lost_offer(self._found_offer(name), is_ours=self._is_lost and self.was_ours(name[0]))
+            self._remembered[name] = offer
         if self.missing:
             return
         self._is_lost, self._claimed_before = False, ()
@@ -241,8 +242,8 @@ class Book(Facts):
     def contended(self) -> set[Name]:
         """The offered devices that overlap another present or remembered offer."""
         if self._contended_offers is None:
-            theirs = self._neighbours.offered(self._served)
-            self._contended_offers = conflicting(self.offers, [*self._remembered.values(), *theirs])
+            known = [*self._remembered.values(), *self._neighbours.offered(self._served)]
+            self._contended_offers = conflicting(self.offers, known)
         return self._contended_offers
 
     @property
@@ -282,9 +283,8 @@ class Book(Facts):
 
     def offer_of(self, name: Name) -> Offer:
         """The offer of a device as of its allocation."""
-        guess = guessed_offer(name)
-        remembered = self._remembered.get(name, guess)
-        if remembered not in (guess, self._found_offer(name)):
+        remembered = self._remembered.get(name) or guessed_offer(name)
+        if not is_guess(remembered, self._found_offer(name)):
             return remembered
         return self.offers.get(name) or self._neighbours.offers.get(name, remembered)
 
@@ -328,8 +328,8 @@ class Book(Facts):
             self._settled[name] = offer
             if not run.is_accounted_for and (run.is_lost or self._has_changed(name, offer)):
                 run.changed.add(name)
-            guesses = (None, guessed_offer(name), self._found_offer(name))
-            if name not in self.held or self._remembered.get(name) in guesses:
+            before = self._remembered.get(name)
+            if name not in self.held or before is None or is_guess(before, self._found_offer(name)):
                 self._remembered[name] = offer
 
     def _found_offer(self, name: Name) -> Offer:
@@ -362,8 +362,7 @@ class Book(Facts):
 
     def _may_be_held(self, name: Name, offer: Offer) -> bool:
         """Whether an offer could be held while a source is missing. Open offers of this release alone stay open."""
-        has_changed = self._settled.get(name) != offer and self._has_changed(name, offer)
-        return has_changed or name in self.beside_neighbours
+        return name in self.beside_neighbours or (self._settled.get(name) != offer and self._has_changed(name, offer))
 
     def _has_changed(self, name: Name, offer: Offer) -> bool:
         """Whether the hardware could be held under another name."""
@@ -389,8 +388,8 @@ class Book(Facts):
             holder = self._holder(name)
             offer = self.offer_of(name)
             yield Hold(offer, holder, is_offered=name in self.offers or name in self._neighbours.offers)
-            if offer == guessed_offer(name) and name in self.stored:
-                yield from hardware.possible_holds(self._found_offer(name), self.stored[name], holder)
+            if name in self.stored and is_guess(offer, found := self._found_offer(name)):
+                yield from hardware.possible_holds(found, offer, self.stored[name], holder)
 
     def _holder(self, name: Name) -> str:
         if name in self.pods:

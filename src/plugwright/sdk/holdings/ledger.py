@@ -252,6 +252,7 @@ class Ledger:
             if not self._is_loaded:
                 memory = await self.memory.read()
                 self._book = Book(memory, keeps_memory=self.memory.is_kept, clock=self._clock)
+                self._book.was_ours = self.memory.was_served
                 self._is_loaded = True
                 has_changed = memory is None or any(
                     memory.resources.get(resource, (how.api, ""))[0] is not how.api for resource, how in served.items()
@@ -370,15 +371,14 @@ class Ledger:
 
     async def _follow_pods(self) -> bool:
         """Forgets ended pods; False if the kubelet has no `Get`, or there are too many pods to request."""
-        pods = sorted(set(self._book.pods.values()))
-        found = await sources.followed_pods(self._paths.pod_resources_socket, pods, _LIMIT)
+        found = await sources.followed_pods(self._paths.pod_resources_socket, set(self._book.pods.values()), _LIMIT)
         if found is not None:
             self._book.take_pods(found)
         return found is not None
 
     def _take_claims(self) -> None:
-        read = self._claims.files
-        self._book.take_claims(self._claims.all, are_complete=read.are_complete, may_exist=read.may_exist)
+        files = self._claims.files
+        self._book.take_claims(self._claims.all, are_complete=files.are_complete, may_exist=files.may_exist)
 
     def _decide(self) -> None:
         self._book.settle()

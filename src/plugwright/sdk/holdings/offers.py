@@ -20,6 +20,7 @@ from plugwright.errors import PlugwrightError, StateFileDamaged
 from plugwright.sdk.holdings.neighbours import SIBLING
 from plugwright.sdk.holdings.overlaps import Name, Offer
 from plugwright.sdk.holdings.records import Memory
+from plugwright.sdk.ownership import owner_file
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.system import files
@@ -71,6 +72,10 @@ class OfferMemory:
     @property
     def is_kept(self) -> bool:
         return self._file is not None
+
+    def was_served(self, resource: str) -> bool:
+        """Whether a plugwright daemon has ever served the resource on this node."""
+        return self.directory is not None and owner_file(self.directory.parent, resource).exists()
 
     async def read(self) -> Memory | None:
         """The memory of an earlier run; None if there is none, or if it cannot be read, which is logged."""

@@ -112,7 +112,7 @@ async def followed_pods(
     found: dict[Name, tuple[str, str]] = {}
     try:
         async with pod_resources.connect(socket) as kubelet:
-            for namespace, name in pods:
+            for namespace, name in sorted(pods):
                 try:
                     found |= pods_by_device([await kubelet.pod(name, namespace, limit)])
                 except PeerRefused as error:
