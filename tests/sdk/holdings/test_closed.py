@@ -23,7 +23,7 @@ from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.holdings.offers import OfferMemory
 from plugwright.sdk.holdings.overlaps import Name, Offer
-from plugwright.sdk.holdings.records import Memory, PodRecord, ServedResource
+from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.testing import pod_requesting, running
 
@@ -195,6 +195,32 @@ def test_a_checkpoint_proves_nothing_while_another_plugin_can_delay_the_record_o
     allocate(book, now, "card")
     book.take_checkpoint({}, now[0] + 61)
     assert not book.closed(WHOLE, listed), "every call has ended by then"
+
+
+@pytest.mark.parametrize("api", [ServeMode.DEVICE_PLUGIN, ServeMode.DRA])
+def test_a_card_once_held_as_a_share_is_held_whole_when_it_is_given_out_whole(api: ServeMode) -> None:
+    """The id stays: the first share of a card has that of the card."""
+    now, name = [100.0], (WHOLE, "card")
+    book = Book(Memory(), clock=lambda: now[0])
+    share, card = Device("card", physical=("GPU-a",), sharing="x"), Device("card", physical=("GPU-a",))
+    book.take_claims((), are_complete=True)
+    book.take_pods({})
+    for listed in (share, card):
+        book.take_checkpoint({name: (PodRecord("uid", "main"),)}, now[0])
+        book.offer(WHOLE, {"card": listed}, ServedResource(api, "driver"))
+        assert not book.closed(WHOLE, {"card": listed})
+        book.settle()
+    now[0] += 10
+    book.take_checkpoint({}, now[0])
+    if api is ServeMode.DRA:
+        book.take_claims([ClaimRecord("driver", "card", "card", uid="u")], are_complete=True)
+    else:
+        allocate(book, now, "card")
+    book.offer(SHARED, {"card::1": Device("card::1", physical=("GPU-a",), sharing="x")}, SERVED)
+    assert book.refusals(SHARED, ["card::1"])
+    book.settle()
+    assert book.memory is not None
+    assert [offer.sharing for offer in book.memory.offers if offer.name == name] == [""]
 
 
 def test_a_node_with_claims_alone_forgets_earlier_offers_although_no_checkpoint_follows() -> None:

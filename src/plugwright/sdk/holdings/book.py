@@ -20,9 +20,7 @@ from plugwright.sdk.serve_settings import ServeMode
 __all__ = ["Book"]
 
 _OPEN = "its previous Allocate has not returned"
-_SAME_REQUEST = "this very request"
 _ADMITTED = "a pod that is being admitted"
-_CHANGED = "its resource has another configuration now"
 
 
 class Book(Facts):
@@ -103,10 +101,7 @@ class Book(Facts):
         self._find_holds()
 
     def take_claims(self, claims: Iterable[ClaimRecord], *, are_complete: bool, may_exist: bool = True) -> None:
-        """Takes all known claims; `are_complete` if the files account for every possibly prepared claim.
-
-        `may_exist` is False if neither a driver of ours nor pod-resources has ever been on this node.
-        """
+        """Takes all known claims; the other arguments are as in `Facts`."""
         self.claims, self.claims_are_complete, self.claims_may_exist = tuple(claims), are_complete, may_exist
         self._find_given()
         self._find_holds()
@@ -128,8 +123,7 @@ class Book(Facts):
     @property
     def waits_for_checkpoint(self) -> bool:
         """Whether a new checkpoint could mean something although it contains the same records."""
-        is_unknown = HoldingSource.CHECKPOINT in self.unknown
-        return is_unknown or bool(self.allocated) or not self.earlier_run.is_accounted_for
+        return HoldingSource.CHECKPOINT in self.unknown or bool(self.allocated) or not self.earlier_run.is_accounted_for
 
     # Allocate.
 
@@ -149,7 +143,7 @@ class Book(Facts):
             elif name in contended:
                 offer = self.offers[name]
                 hold = self._holds.conflict(offer) or request.conflict(offer)
-                request.add(Hold(offer, _SAME_REQUEST, is_offered=True))
+                request.add(Hold(offer, "this very request", is_offered=True))
                 if hold is not None:
                     reasons[device_id] = hold.reason(name)
         return reasons
@@ -159,7 +153,7 @@ class Book(Facts):
         found: dict[str, str] = {}
         for name in ((resource, device_id) for device_id in device_ids):
             if before.get(name) != self.offers.get(name):
-                found[name[1]] = _CHANGED
+                found[name[1]] = "its resource has another configuration now"
             elif self.missing and (name in self.beside_neighbours or name in self.earlier_run.changed):
                 found[name[1]] = self.waiting_text()
             elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
@@ -173,6 +167,7 @@ class Book(Facts):
         self.earlier_run.begin(resource, self._clock())
         names = [(resource, device_id) for device_id in device_ids]
         self._allocations.begin(names)
+        self._remembered |= {name: self.offers[name] for name in names if name in self.offers}
         contended = [name for name in names if name in self.contended]
         for name in contended:
             self._holds.add(Hold(self.offers[name], _ADMITTED, is_offered=True))
@@ -328,9 +323,11 @@ class Book(Facts):
             self._settled[name] = offer
             if not run.is_accounted_for and (run.is_lost or self._has_changed(name, offer)):
                 run.changed.add(name)
-            before = self._remembered.get(name)
-            if name not in self.held or before is None or is_guess(before, self._found_offer(name)):
-                self._remembered[name] = offer
+        before = self._remembered.get(name)
+        if offer in (None, before):
+            return
+        if name not in self.held or before is None or is_guess(before, self._found_offer(name)):
+            self._remembered[name] = offer
 
     def _found_offer(self, name: Name) -> Offer:
         return found_offer(name, self.stored.get(name, ()), self._claimed.get(name))
@@ -379,7 +376,11 @@ class Book(Facts):
             self._given |= self._neighbours.claimed
 
     def _find_holds(self) -> None:
-        self._claimed = {self.name_of(claim): claim for claim in self.claims if not claim.admin_access}
+        claimed = {self.name_of(claim): claim for claim in self.claims if not claim.admin_access}
+        for name in (claimed.keys() - self._claimed.keys()) & self._settled.keys():
+            if not self._settled[name].sharing:
+                self._remembered[name] = self._settled[name]  # not as it was held before
+        self._claimed = claimed
         self._holds = HoldIndex(self._all_holds())
 
     def _all_holds(self) -> Iterator[Hold]:
