@@ -92,6 +92,7 @@ SMALL_MODULES: Mapping[str, str] = {
     "system.idle_calls": "one mechanism, for whichever service answers next",
     "sdk.report_pages": "loaded by the few daemons that have the pages",
     "sdk.holdings.allocations": "what no file tells yet; its importer is near the limit",
+    "sdk.holdings.known_claims": "two sources of claims joined, apart from the decisions",
     "sdk.holdings.neighbours": "what other releases say, apart from what is decided by it",
     "sdk.holdings.offers": "the ledger's file, apart from its decisions and its readers",
     "sdk.holdings.published": "the value that others build on, apart from how it is read",

@@ -4,6 +4,7 @@ import pytest
 from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.serving import Plugins
+from tests.kubernetes.waiting import until
 
 from plugwright.protocol.pod_resources import HeldDevice
 
@@ -41,3 +42,24 @@ async def test_checkpoint_and_pod_resources_name_the_holders(plugins: Plugins, n
         assert [holding for holding in listed if holding.pod == pod.name] == expected
     assert len((written.registered or {})["mock/held"] or ()) == 4
     assert len((written.registered or {})["mock/other"] or ()) == 1
+
+
+@pytest.mark.essential
+def test_status_shows_the_device_of_an_ended_pod_as_free(plugins: Plugins, node: Node, pods: Pods) -> None:
+    """The kubelet frees the device without writing that down (3.60), and no other pod is admitted that would."""
+    daemon = plugins.run({"mock/ended": {"count": 3}})
+    node.shows("mock/ended", capacity=3, allocatable=3)
+    deleted = pods.create("deleted", {"mock/ended": 1}).runs()
+    kept = pods.create("kept", {"mock/ended": 1}).runs()
+    completed = pods.create("completed", {"mock/ended": 1}, "sleep 5", restartPolicy="Never").runs()
+
+    def holders() -> list[str]:
+        return sorted(
+            holder["pod"] for device in daemon.status("mock/ended")["devices"] for holder in device["holders"]
+        )
+
+    assert holders() == ["completed", "deleted", "kept"]
+    deleted.delete()
+    until("the completed pod has ended", lambda: completed.read()["status"]["phase"] == "Succeeded")
+    until("both devices are free", lambda: holders() == ["kept"], limit=10, last=holders)
+    assert kept.containers()[0][1] == 0

@@ -1,6 +1,7 @@
 """A third-party plugin that registers our resource: the kubelet accepts it silently, and the daemon reports it."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,14 +13,17 @@ from tests.observed_kubelet import QUICK
 from plugwright import Device, Settings, Timeouts, serving
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.protocol import device_plugin, registration
+from plugwright.protocol import checkpoint, device_plugin, registration
+from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.daemon_status import is_ready, report
+from plugwright.sdk.holdings.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.prometheus import page
+from plugwright.sdk.rivals import RegisteredResource, Rivals
 from plugwright.sdk.service import PluginService
 from plugwright.testing import pod_requesting
 
@@ -48,11 +52,17 @@ async def rival(kubelet: Kubelet, settings: Settings, stalls: StallDetector, *id
 
 
 async def ours(stack: AsyncExitStack, settings: Settings) -> Daemon:
-    settings = replace(settings, timeouts=Timeouts(holders=0.05))
+    daemon = await registered(stack, settings, 0.05)
+    async with asyncio.timeout(LIMIT):
+        await daemon.rivals.compared.until(lambda: daemon.rivals.compared.count)
+    return daemon
+
+
+async def registered(stack: AsyncExitStack, settings: Settings, settle: float) -> Daemon:
+    settings = replace(settings, timeouts=Timeouts(holders=settle))
     daemon = await stack.enter_async_context(serving(Mock(RESOURCE, MockOptions(count=4)), settings=settings))
     async with asyncio.timeout(LIMIT):
         await daemon.changed.until(lambda: is_ready(daemon.resource(RESOURCE)))
-        await daemon.rivals.compared.until(lambda: daemon.rivals.compared.count)
     return daemon
 
 
@@ -70,6 +80,52 @@ async def test_devices_of_another_plugin_under_our_name_are_reported(
             assert rivals(daemon) == "the kubelet has devices that are not listed here: GPU-1"
             assert 'plugwright_resource_rival{resource="mock/gpu"} 1.0' in page(daemon)()[1].decode()
     assert "another plugin serves the resource" in caplog.text
+
+
+async def test_a_plugin_that_registers_just_after_us_is_reported_by_the_second_comparison(
+    root: Path, settings: Settings, stalls: StallDetector
+) -> None:
+    async with Kubelet(root, KubeletSettings(version="1.36", timing=QUICK)) as kubelet, AsyncExitStack() as stack:
+        daemon = await registered(stack, settings, 0.5)
+        async with rival(kubelet, settings, stalls, "GPU-1"), asyncio.timeout(LIMIT):
+            await daemon.changed.until(lambda: rivals(daemon))
+            assert "not listed here: GPU-1" in rivals(daemon)
+
+
+async def test_the_list_of_an_earlier_plugin_is_no_rival(tmp_path: Path) -> None:
+    """A slow kubelet has not written our list yet: its checkpoint is older than our socket."""
+    path, socket = tmp_path / "kubelet_internal_checkpoint", tmp_path / "ours.sock"
+    path.write_bytes(checkpoint.encode(Checkpoint((), {RESOURCE: ("GPU-1",)})))
+    socket.touch()
+    served = {RESOURCE: RegisteredResource(["mock-0"], [], socket.name)}
+    found = Rivals(KubeletCheckpoint(path, 1.0), tmp_path, lambda: served, 0.0, lambda: False)
+    os.utime(path, (1.0, 1.0))
+    for _ in range(3):
+        await found.compare()
+    assert found.found.value == {}
+    os.utime(socket, (0.5, 0.5))
+    await found.compare()
+    assert list(found.found.value) == [RESOURCE]
+
+
+async def test_foreign_devices_are_compared_again_before_they_are_reported(tmp_path: Path) -> None:
+    """The kubelet could be about to write our first list."""
+    path, socket = tmp_path / "kubelet_internal_checkpoint", tmp_path / "ours.sock"
+    socket.touch()
+    os.utime(socket, (1.0, 1.0))
+    path.write_bytes(checkpoint.encode(Checkpoint((), {RESOURCE: ("GPU-1",)})))
+    served = {RESOURCE: RegisteredResource(["mock-0"], [], socket.name)}
+    found = Rivals(KubeletCheckpoint(path, 1.0), tmp_path, lambda: served, 0.0, lambda: False)
+    await found.compare()
+    assert found.found.value == {}
+    running = asyncio.create_task(found.run())
+    async with asyncio.timeout(LIMIT):
+        await found.found.until(bool)
+    running.cancel()
+    await asyncio.wait([running])
+    path.write_bytes(checkpoint.encode(Checkpoint((), {RESOURCE: ("mock-0",)})))
+    await found.compare()
+    assert found.found.value == {}
 
 
 async def test_an_allocation_that_another_plugin_answers_is_reported(

@@ -5,6 +5,9 @@ replaces the other (2.22). No message reports that. The kubelet's checkpoint, wr
 allocation (4.31), shows it by two signs: devices that this daemon never listed, and an allocation that it never
 answered.
 
+The checkpoint can still contain the list of an earlier plugin, or of an earlier run. So foreign devices count in a
+checkpoint that is later than our socket, and only if they are still there a while after the kubelet has our list.
+
 A newer pod of the same release is not a rival: its socket is named after this resource, and its memory of offers is
 locked. A plugwright daemon with another node directory is one.
 """
@@ -29,6 +32,8 @@ __all__ = ["RegisteredResource", "Rivals"]
 
 logger = logging.getLogger(__name__)
 
+_SETTLE = 2.0  # seconds; a kubelet that starts many pods writes its checkpoint for each
+
 
 class RegisteredResource(msgspec.Struct, frozen=True):
     """This daemon's facts about a resource: the devices it lists, those it has allocated, its own socket."""
@@ -39,9 +44,8 @@ class RegisteredResource(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct):
-    """Facts about one resource: possible devices of an earlier plugin, and the containers with known allocations."""
+    """Facts about one resource: the containers with known allocations, and all devices that were ever listed."""
 
-    earlier: set[str]
     containers: set[tuple[str, str]]
     listed: set[str]
 
@@ -49,8 +53,8 @@ class _Seen(msgspec.Struct):
 class Rivals:
     """`found` contains the evidence of a rival by resource; `served` returns the resources whose lists the kubelet has.
 
-    A comparison begins `settle` seconds after a change: a kubelet that starts many pods writes its checkpoint for each.
-    `may_overlap` returns whether another process of the release can be serving too.
+    A comparison begins two seconds after a change, or `settle` seconds if that is less. `may_overlap` returns whether
+    another process of the release can be serving too.
     """
 
     def __init__(
@@ -64,15 +68,17 @@ class Rivals:
         self.found: Latest[Mapping[str, str]] = Latest({})
         self.compared = Signal()
         self._checkpoint, self._directory, self._served = checkpoint, Directory(directory), served
-        self._settle, self._may_overlap = settle, may_overlap
+        self._settle, self._may_overlap = min(settle, _SETTLE), may_overlap
         self._seen: dict[str, _Seen] = {}
+        self._is_suspected = False  # the next comparison decides
 
     async def run(self) -> None:
         """Runs forever; compares after each change of the kubelet's directory."""
         changed, seen = self._directory.changed, -1
         async with self._directory.watching():
             while True:
-                await changed.wait(seen)
+                if not self._is_suspected:
+                    await changed.wait(seen)
                 await asyncio.sleep(self._settle)
                 seen = changed.count  # the comparison covers the changes of those seconds
                 try:
@@ -82,10 +88,12 @@ class Rivals:
 
     async def compare(self) -> None:
         content, served = await self._checkpoint.read(), self._served()
-        found = {}
+        found, self._is_suspected = {}, False
         for resource, own in served.items():
             stored = [entry for entry in content.entries if entry.resource == resource]
-            text = self._compare(resource, own, set(content.registered.get(resource) or ()), stored)
+            is_current = content.written > self._begun(own.endpoint)
+            registered = set(content.registered.get(resource) or ()) if is_current else set[str]()
+            text = self._compare(resource, own, registered, stored)
             is_ours = other_sockets(self._directory.path, resource, own.endpoint) and self._may_overlap()
             if text and not is_ours:
                 found[resource] = text
@@ -102,21 +110,26 @@ class Rivals:
     ) -> str:
         containers = {(entry.pod_uid, entry.container): _device_ids(entry) for entry in entries}
         seen = self._seen.get(resource)
-        if seen is None:  # left by an earlier run, or by another plugin before this one
-            self._seen[resource] = _Seen(registered - set(own.listed), set(containers), set(own.listed))
+        if seen is None:  # allocations by an earlier run, or by another plugin before this one
+            self._seen[resource] = _Seen(set(containers), set(own.listed))
+            self._is_suspected |= bool(registered - set(own.listed))
             return ""
         seen.listed |= set(own.listed)
-        foreign = registered - seen.listed
-        if not foreign:
-            seen.earlier = set()  # the kubelet has our list: devices that return from now on are another plugin's
         new = {key: ids for key, ids in containers.items() if key not in seen.containers}
         answered = [ids for ids in new.values() if ids <= set(own.allocated)]
         seen.containers = set(containers)
-        if unknown := foreign - seen.earlier:
-            return f"the kubelet has devices that are not listed here: {some(sorted(unknown))}"
+        if foreign := registered - seen.listed:
+            return f"the kubelet has devices that are not listed here: {some(sorted(foreign))}"
         if len(answered) < len(new):
             return "the kubelet has allocated devices without asking this daemon"
-        return "" if new or foreign or not self._was_allocation(resource) else self.found.value[resource]
+        return "" if new or not self._was_allocation(resource) else self.found.value[resource]
+
+    def _begun(self, endpoint: str) -> float:
+        """When our present socket was made, before the kubelet got a list over it; 0 if it is in another directory."""
+        try:
+            return (self._directory.path / endpoint).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _was_allocation(self, resource: str) -> bool:
         """Whether a rival's allocation was reported, which stays until the kubelet calls this daemon again."""

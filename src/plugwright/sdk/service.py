@@ -230,7 +230,7 @@ class PluginService:
         ledger.begin_allocate(self._inventory.resource, device_ids)
         try:
             if not ledger.memory.is_written.value:
-                await ledger.remembered()
+                await ledger.memory.written()
             if ledger.must_confirm(self._inventory.resource, device_ids) and (
                 refusals := await ledger.confirm(self._inventory.resource, device_ids)
             ):

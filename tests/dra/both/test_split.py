@@ -414,6 +414,33 @@ async def test_other_settings_replace_what_operators_have_asked_for(root: Path) 
             assert (driver.split.state.handover, split_of(driver)["st1"]) == (None, "published")
 
 
+async def test_under_a_split_by_number_free_devices_move_in_place_of_held_ones(root: Path) -> None:
+    """Claims have got the devices that belong to pods, and the split's own are free: pods would wait for nothing."""
+    names, cluster, prepared = ("st0", "st1", "st2", "st3"), Cluster(), Prepared()
+    async with Kubelet(root / "k") as kubelet:
+        async with served(tapes(*names, dra=4), kubelet, cluster, prepared) as driver:
+            for name in names:
+                await phase(driver, name, DeviceState.PUBLISHED)
+            cluster.claims = {"default/c": ("st0",), "default/d": ("st1",)}
+            assert [await driver.prepare(claim, device) for claim, [device] in cluster.claims.items()] == ["", ""]
+        async with served(tapes(*names, dra=2), kubelet, cluster, prepared) as driver:
+            assert await kubelet.allocatable(TAPE, 2) == 2
+            assert list(split_of(driver).values()) == ["published", "published", "listed", "listed"]
+            pods = [await kubelet.admit(pod_requesting({TAPE: 1})) for _ in range(2)]
+            await driver.split.move("st2", ServeMode.DRA)
+            await driver.split.move("st0", ServeMode.DEVICE_PLUGIN)
+            await phase(driver, "st2", DeviceState.WITHHELD)
+            await phase(driver, "st0", DeviceState.TAINTED)
+            cluster.claims.pop("default/d")
+            prepared.remove("default/d")
+            seen = driver.split.rounds.count
+            await driver.split.rounds.until(lambda: driver.split.rounds.count > seen + 1)
+            found = split_of(driver)
+            assert (found["st0"], found["st1"]) == ("tainted", "published"), "an operator has chosen these devices"
+            for pod in pods:
+                await kubelet.remove(pod)
+
+
 def waits(driver: SplitDriver, device_id: str) -> str:
     return waits_for(driver.split, device_id, driver.split.placements.value[device_id])
 

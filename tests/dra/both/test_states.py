@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from plugwright.dra.both import states
 from plugwright.dra.both.device_observations import Observations
 from plugwright.dra.both.move_settings import MoveSettings
-from plugwright.dra.both.states import Evidence, Placement, next_state
+from plugwright.dra.both.states import Evidence, Placement, exchanged, next_state
 from plugwright.dra.device_placement import DeviceState
 from plugwright.sdk.serve_settings import ServeMode
 
@@ -53,6 +53,22 @@ def test_what_is_not_known_never_leads_to_an_offer() -> None:
             assert evidence.published is False, (placement, evidence)
         if before.in_slice:
             assert after not in (DeviceState.LISTED, DeviceState.WITHHELD), (placement, evidence)
+
+
+def test_a_free_device_moves_in_place_of_a_held_one_on_either_side() -> None:
+    tainted = Placement(DeviceState.TAINTED, ServeMode.DEVICE_PLUGIN)
+    published = Placement(DeviceState.PUBLISHED, ServeMode.DRA)
+    withheld, listed = Placement(DeviceState.WITHHELD, ServeMode.DRA), Placement(DeviceState.LISTED, tainted.target)
+    dra, plugin = ServeMode.DRA, ServeMode.DEVICE_PLUGIN
+    by_claim, by_pod = {"a": tainted, "b": published}, {"a": withheld, "b": listed}
+    assert exchanged(by_claim, held=["a"], idle=["b"]) == {"a": dra, "b": plugin}
+    assert exchanged(by_pod, held=["a"], idle=["b"]) == {"a": plugin, "b": dra}
+    for placements in (by_claim, by_pod):
+        assert exchanged(placements, held=[], idle=["a", "b"]) == {}
+        assert exchanged(placements, held=["a", "b"], idle=[]) == {}
+        for name in placements:
+            commanded = {**placements, name: replace(placements[name], by_command=True)}
+            assert exchanged(commanded, held=["a"], idle=["b"]) == {}
 
 
 def test_an_observation_is_discarded_when_its_device_changes_state() -> None:

@@ -51,6 +51,8 @@ class Node:
             random.Random(f"{seed} reloads").random() < 0.3
         )  # in the other lives only restarts change settings
         [self.version] = self.random.choices(VERSIONS, (1, 1, 4, 4))
+        self.slow = random.Random(f"{seed} slow")
+        self.has_slow_plugin = self.slow.random() < 0.3  # of another resource in the same containers
         # In some lives the ids of the second release are names of its own, and its memory is never lost.
         self.has_own_names = self.random.random() < 0.5
         self.trace: list[str] = [self.version.name]
@@ -59,6 +61,7 @@ class Node:
         self.in_use: set[Name] = set()
         self.forgotten: set[Name] = set()  # held, but free for the kubelet, which was listed while it allocated (3.58)
         self.open: list[tuple[Release, Holder]] = []  # Allocate has been called and has not returned
+        self.unstored: list[tuple[float, Book | None, Holder]] = []  # answered, while the slow plugin has not answered
         self.recorded: list[tuple[Release, Holder]] = []  # claims that are on disk and not prepared yet
         self.lists: dict[str, dict[str, Device]] = {}  # healthy devices by resource, as the kubelet has them
         self.checkpoint: dict[Name, tuple[PodRecord, ...]] = {}
@@ -71,6 +74,8 @@ class Node:
 
     def step(self) -> None:
         self.now += self.random.random() * 3
+        if self.unstored and (self.slow.random() < 0.1 or self.now > self.unstored[0][0] + 50):
+            self.store_answers()
         steps: list[tuple[int, Callable[[], None]]] = [
             (10, self.begin_pod), (10, self.finish_allocate), (5, self.end_pod), (6, self.read_one),
             (6, self.publish_one), (5, self.record_claim), (4, self.finish_claim), (2, self.unprepare),
@@ -98,7 +103,8 @@ class Node:
             for device_id in self.lists.get(resource, ())
             if release.book is not None
         ]
-        if not candidates:
+        is_admitting = self.has_slow_plugin and bool(self.unstored or self.open)  # one container after the other
+        if not candidates or is_admitting:
             return
         self.collect()
         release, name = self.random.choice(candidates)
@@ -109,12 +115,12 @@ class Node:
             return
         self.trace[-1] += f" {name}"
         book.begin_allocate(resource, [device_id])
-        is_shared = name in book.beside_neighbours
-        if is_shared:
+        if name in book.beside_neighbours:
             self.store_memory(release)
         self.forgotten.discard(name)
         self.in_use.add(name)
-        self.open.append((release, Holder(name, device, offers=book.offers if is_shared else None)))
+        must_confirm = name in book.beside_neighbours or book.earlier_run.is_doubtful(resource, [device_id])
+        self.open.append((release, Holder(name, device, offers=book.offers if must_confirm else None)))
 
     def finish_allocate(self) -> None:
         if not self.open:
@@ -129,13 +135,28 @@ class Node:
             self.trace[-1] += f" refused: {refused}"
             self.in_use.discard(holder.name)
             return
-        self.holders.append(holder)
-        self.records.setdefault(holder.name, []).append(holder)
+        self.answer(book, holder)
         if self.random.random() < 0.7:
             self.write_checkpoint()
 
+    def answer(self, book: Book | None, holder: Holder) -> None:
+        """The kubelet stores the answers of a container together, after the last one (3.45)."""
+        self.holders.append(holder)
+        if self.has_slow_plugin and self.slow.random() < 0.5:
+            self.trace[-1] += " unstored"
+            self.unstored.append((self.now, book, holder))
+        else:
+            self.records.setdefault(holder.name, []).append(holder)
+
+    def store_answers(self) -> None:
+        self.trace.append("store")
+        for _, _, holder in self.unstored:
+            self.records.setdefault(holder.name, []).append(holder)
+        self.unstored.clear()
+        self.write_checkpoint()
+
     def confirm_allocate(self, release: Release, holder: Holder) -> str:
-        """A device is decided again if another release offered it when the call began."""
+        """A device is decided again if another release offered it when the call began, or its offer has changed."""
         is_asked = release.book is not None and holder.offers is not None and self.rules.confirms_allocate
         return self.confirm(release, holder) if is_asked else ""
 
@@ -143,7 +164,8 @@ class Node:
         """Why a device that is recorded as given out cannot be."""
         book, name = release.book, holder.name
         assert book is not None
-        if holder.offers is not None or (holder.is_claim and name in book.beside_neighbours):
+        is_doubtful = book.earlier_run.is_doubtful(name[0], [name[1]])
+        if holder.offers is not None or is_doubtful or (holder.is_claim and name in book.beside_neighbours):
             if book.memory is None:
                 return "the memory is lost"
             self.store_memory(release)
@@ -154,7 +176,8 @@ class Node:
         return book.conflicts(name[0], [name[1]], before).get(name[1], "")
 
     def end_pod(self) -> None:
-        if pods := [holder for holder in self.holders if not holder.is_claim]:
+        admitting = [holder for _, _, holder in self.unstored]
+        if pods := [holder for holder in self.holders if not holder.is_claim and holder not in admitting]:
             self.holders.remove(self.random.choice(pods))
 
     def collect(self) -> None:
@@ -164,7 +187,12 @@ class Node:
             for name, holders in self.records.items()
             if (kept := [holder for holder in holders if holder in self.holders])
         }
-        self.in_use = (set(self.records) | {holder.name for _, holder in self.open}) - self.forgotten
+        self.in_use = (set(self.records) | self.given) - self.forgotten
+
+    @property
+    def given(self) -> set[Name]:
+        """Devices of containers that are being admitted."""
+        return {holder.name for _, holder in self.open} | {holder.name for _, _, holder in self.unstored}
 
     def foreign_list(self) -> None:
         """Somebody else calls List: what is being allocated is no longer in use (3.58)."""
@@ -189,6 +217,7 @@ class Node:
         self.records = {name: holders for name, holders in self.records.items() if name in self.checkpoint}
         recorded = [holder for holders in self.records.values() for holder in holders]
         self.holders = [holder for holder in self.holders if holder.is_claim or holder in recorded]
+        self.unstored.clear()
         self.forgotten.clear()
         self.in_use = set(self.records)
 
@@ -285,8 +314,7 @@ class Node:
                 self.open.remove((owner, holder))
                 is_answered = self.random.random() < 0.5 and not self.confirm_allocate(release, holder)
                 if is_answered:
-                    self.holders.append(holder)
-                    self.records.setdefault(holder.name, []).append(holder)
+                    self.answer(release.book, holder)
                 else:
                     self.in_use.discard(holder.name)
                 if release.book is not None:
@@ -310,8 +338,7 @@ class Node:
             if owner is release:
                 self.open.remove((owner, holder))
                 if self.random.random() < 0.5 and not self.confirm_allocate(release, holder):
-                    self.holders.append(holder)
-                    self.records.setdefault(holder.name, []).append(holder)
+                    self.answer(release.book, holder)
                     self.trace[-1] += f" answered {holder.name}"
                 else:
                     self.in_use.discard(holder.name)
@@ -437,6 +464,8 @@ class Node:
         if not self.recorded:
             return
         release, holder = self.recorded[0]
+        if any(book is not release.book and overlap(holder.device, given.device) for _, book, given in self.unstored):
+            self.store_answers()  # takes less time than to publish, allocate and prepare a claim after a restart
         self.trace[-1] += f" {holder.name}"
         if holder.admin or not self.rules.confirms_claims or not self.confirm(release, holder):
             self.recorded.pop(0)
@@ -494,7 +523,7 @@ class Node:
         self.publish(release)  # the kubelet is told first
         self.read(release)
         release.sides[name] = side
-        in_flight = any(holder.name == name for _, holder in [*self.open, *self.recorded])
+        in_flight = name in {*self.given, *(holder.name for _, holder in self.recorded)}
         if not release.book.missing and name not in release.book.held and not in_flight:
             release.sides[name] = DRA if side is PLUGIN else PLUGIN
         release.split = dict(release.sides)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
-from tests.sdk.holdings.test_ledger import HELD, QUICK, SHARED, WHOLE, Cards, Pods, paths, shares, whole
+from tests.sdk.holdings.test_ledger import HELD, QUICK, SERVED, SHARED, WHOLE, Cards, Pods, paths, shares, whole
 
 from plugwright import Allocation, Device, Settings, serving
 from plugwright.attributes import Consumption, CounterSet
@@ -23,7 +23,7 @@ from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.holdings.offers import OfferMemory
 from plugwright.sdk.holdings.overlaps import Name, Offer
-from plugwright.sdk.holdings.records import Memory, PodRecord, ServedResource
+from plugwright.sdk.holdings.records import ClaimRecord, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.testing import pod_requesting, running
 
@@ -118,6 +118,7 @@ async def test_an_answer_that_the_kubelet_stores_after_a_restart_closes_its_hard
             await slow.called.wait()
         async with serving(shares("a"), settings=kept) as daemon:
             await kubelet.endpoint(SHARED, count=2)
+            await daemon.ledger.refreshed()  # the checkpoint written after that list lacks the answer, too
             slow.go_on.set()
             await admitting
             with pytest.raises(PodRefused):
@@ -149,9 +150,97 @@ def test_a_resource_that_is_taken_over_leaves_the_doubts_about_those_before() ->
     assert not book.closed(WHOLE, listed)
     now[0] = 110.0
     book.take_over()  # of another resource
-    assert book.is_doubtful(WHOLE, listed)
+    assert book.earlier_run.is_doubtful(WHOLE, listed)
     book.take_checkpoint({}, 120.0)
-    assert not book.is_doubtful(WHOLE, listed)
+    assert book.earlier_run.is_doubtful(WHOLE, listed), (
+        "another plugin can still delay the kubelet's record of an answer"
+    )
+    book.take_checkpoint({}, 171.0)
+    assert not book.earlier_run.is_doubtful(WHOLE, listed)
+
+
+def allocate(book: Book, now: list[float], device_id: str) -> None:
+    assert not book.refusals(WHOLE, [device_id])
+    book.begin_allocate(WHOLE, [device_id])
+    now[0] += 0.1
+    book.end_allocate(WHOLE, [device_id], is_answered=True)
+
+
+def test_a_checkpoint_proves_nothing_while_another_plugin_can_delay_the_record_of_an_answer() -> None:
+    """The kubelet stores the answers of a container together (3.45), and also writes after each device list (4.31)."""
+    now = [100.0]
+    book = Book(Memory(), clock=lambda: now[0])
+    book.take_claims((), are_complete=True)
+    listed = {key: Device(key, physical=(key,)) for key in ("card", "card/half", "other")}
+    book.offer(WHOLE, listed, SERVED)
+    book.take_checkpoint({}, 100.0)
+    assert not book.closed(WHOLE, listed)
+    allocate(book, now, "card")
+    book.take_checkpoint({}, 120.0)
+    assert book.closed(WHOLE, listed).keys() == {"card/half"}
+    now[0] = 130.0
+    allocate(book, now, "other")  # for another container: the kubelet admits one after the other
+    book.take_checkpoint({(WHOLE, "other"): (PodRecord("uid", "main"),)}, 132.0)
+    assert not book.closed(WHOLE, listed)
+    allocate(book, now, "card")
+    now[0] += 1.0
+    book.take_pods({(WHOLE, "card"): ("default", "g4")}, now[0] - 2.0)  # of before it was answered
+    book.take_checkpoint({}, now[0] + 1.0)
+    book.take_pods({})
+    assert book.closed(WHOLE, listed).keys() == {"card/half"}
+    book.take_pods({(WHOLE, "card"): ("default", "g4")}, now[0] - 0.1)
+    book.take_pods({})
+    book.take_checkpoint({}, now[0] + 1.0)
+    assert not book.closed(WHOLE, listed), "its container had all its devices"
+    allocate(book, now, "card")
+    book.take_checkpoint({}, now[0] + 61)
+    assert not book.closed(WHOLE, listed), "every call has ended by then"
+
+
+@pytest.mark.parametrize("api", [ServeMode.DEVICE_PLUGIN, ServeMode.DRA])
+def test_a_card_once_held_as_a_share_is_held_whole_when_it_is_given_out_whole(api: ServeMode) -> None:
+    """The id stays: the first share of a card has that of the card."""
+    now, name = [100.0], (WHOLE, "card")
+    book = Book(Memory(), clock=lambda: now[0])
+    share, card = Device("card", physical=("GPU-a",), sharing="x"), Device("card", physical=("GPU-a",))
+    book.take_claims((), are_complete=True)
+    book.take_pods({})
+    for listed in (share, card):
+        book.take_checkpoint({name: (PodRecord("uid", "main"),)}, now[0])
+        book.offer(WHOLE, {"card": listed}, ServedResource(api, "driver"))
+        assert not book.closed(WHOLE, {"card": listed})
+        book.settle()
+    now[0] += 10
+    book.take_checkpoint({}, now[0])
+    if api is ServeMode.DRA:
+        book.take_claims([ClaimRecord("driver", "card", "card", uid="u")], are_complete=True)
+    else:
+        allocate(book, now, "card")
+    book.offer(SHARED, {"card::1": Device("card::1", physical=("GPU-a",), sharing="x")}, SERVED)
+    assert book.refusals(SHARED, ["card::1"])
+    book.settle()
+    assert book.memory is not None
+    assert [offer.sharing for offer in book.memory.offers if offer.name == name] == [""]
+
+
+def test_a_node_with_claims_alone_forgets_earlier_offers_although_no_checkpoint_follows() -> None:
+    now = [100.0]
+    new = Device("new", physical=("GPU-a",))
+    memory = Memory({WHOLE: (ServeMode.DRA, "driver")}, (Offer((WHOLE, "old"), ("GPU-a",)),))
+    book = Book(memory, clock=lambda: now[0])
+    book.take_claims((), are_complete=True)
+    book.take_checkpoint({}, 50.0)
+    book.offer(WHOLE, {"new": new}, ServedResource(ServeMode.DRA, "driver"))
+    book.closed(WHOLE, {"new": new})
+    assert remembered(book) == {"old", "new"}
+    now[0] = 161.0
+    assert remembered(book) == {"new"}
+
+
+def remembered(book: Book) -> set[str]:
+    book.settle()
+    assert book.memory is not None
+    return {offer.name[1] for offer in book.memory.offers}
 
 
 def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -> None:
@@ -160,12 +249,12 @@ def assert_confirmed(book: Book, stored: Mapping[Name, tuple[PodRecord, ...]]) -
     book.take_checkpoint({}, 95.0)
     book.offer(SHARED, listed, ServedResource(ServeMode.DEVICE_PLUGIN, "driver"))
     assert not book.closed(SHARED, listed)
-    assert book.is_doubtful(SHARED, listed)
+    assert book.earlier_run.is_doubtful(SHARED, listed)
     book.fail(HoldingSource.CHECKPOINT, "unreadable")
     assert "unreadable" in book.conflicts(SHARED, listed, book.offers)["a::0"]
-    book.take_checkpoint(stored, 130.0)
+    book.take_checkpoint(stored, 190.0)
     book.settle()
-    assert not book.is_doubtful(SHARED, listed)
+    assert not book.earlier_run.is_doubtful(SHARED, listed)
     assert len(book.conflicts(SHARED, listed, book.offers)) == len(stored)
 
 
@@ -288,6 +377,35 @@ async def test_after_a_lost_memory_a_device_that_nothing_identifies_may_be_any_o
             await until(daemon, WHOLE, device_id, lambda device: device.healthy)
 
 
+class Unidentified(Cards):
+    """Gives containers a variable that does not tell the hardware."""
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return Allocation(env={"KIND": "whole"})
+
+
+@pytest.mark.parametrize("after", [WHOLE, SHARED], ids=["same name", "renamed"])
+async def test_after_a_lost_memory_a_variable_does_not_identify_hardware_by_itself(
+    kubelet: ObservedKubelet, kept: Settings, after: str
+) -> None:
+    async with serving(Unidentified(WHOLE, Device("card", physical=("GPU-a",))), settings=kept):
+        await kubelet.endpoint(WHOLE, count=1)
+        pod = await kubelet.kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+    assert kept.state_dir is not None
+    (kept.state_dir / "offers" / "plugwright.json").unlink()
+    shared = [Device(f"half-{number}", physical=("GPU-a",), sharing="halves") for number in (0, 1)]
+    for _ in range(2):  # the next start knows it as well
+        async with serving(Unidentified(after, *shared), settings=kept) as daemon:
+            for _ in range(2):
+                listed = await devices(daemon, after)
+                assert (listed["half-0"].code, listed["half-1"].code) == ("held", "held")
+                await daemon.ledger.read()
+    async with serving(Unidentified(after, *shared), settings=kept) as daemon:
+        await kubelet.endpoint(after, count=3 if after == WHOLE else 2)  # with the held one
+        await kubelet.kubelet.remove(pod)
+        await until(daemon, after, "half-0", lambda device: device.healthy)
+
+
 async def test_after_a_lost_memory_the_other_shares_of_a_card_are_open(
     kubelet: ObservedKubelet, kept: Settings
 ) -> None:
@@ -348,6 +466,7 @@ async def test_a_card_and_its_halves_in_one_list_are_never_held_together(tmp_pat
         with pytest.raises(UnhealthyDevice, match="held as half-0 by"):
             await service.allocate([["whole"]])
         second = await kubelet.admit(pod_requesting({RESOURCE: 1}, name="b"))
+        await kubelet.daemon.ledger.read()  # a pod that ends before that may still be about to start
         with pytest.raises(PodRefused):
             await kubelet.admit(pod_requesting({RESOURCE: 1}, name="c"))
         for pod in (first, second):

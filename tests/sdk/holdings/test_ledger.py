@@ -14,6 +14,7 @@ from tests.proto.deviceplugin_v1beta1_pb2 import AllocateResponse
 from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Allocation, Device, Plugin, Settings, Timeouts, serving
+from plugwright.kubelet import KubeletSettings
 from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
@@ -21,6 +22,7 @@ from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.ledger import Ledger
 from plugwright.sdk.holdings.records import ServedResource
+from plugwright.sdk.holdings.sources import UnnamedHolders
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.system.latest import Latest
@@ -278,7 +280,7 @@ async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: Kube
         ledger.withdraw(WHOLE)
         inventory = listed(ledger)
         assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
-        now += 31
+        now += 61
         await ledger.read()
         await inventory.latest.until(lambda _: not reason(inventory))
 
@@ -306,6 +308,56 @@ async def test_pods_are_not_read_while_nothing_is_kept_back(paths: KubeletPaths)
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.36"])  # without and with `Get`
+@pytest.mark.parametrize("ending", ["removed", "completed"])
+async def test_status_shows_the_device_of_an_ended_pod_as_free(tmp_path: Path, version: str, ending: str) -> None:
+    """The kubelet writes that down only after a device list (3.60, 4.31)."""
+    settings = KubeletSettings(version=version)
+    async with running(Cards("example.com/stick", Device("a")), tmp_path, settings, Settings()) as kubelet:
+        pod = await kubelet.admit(pod_requesting({"example.com/stick": 1}, name="g4"))
+        ledger = kubelet.daemon.ledger
+        await ledger.read()
+        assert ledger.latest.value.pods("example.com/stick", "a") == ("default/g4",)
+        if ending == "removed":
+            await kubelet.remove(pod)
+        else:
+            kubelet.finish(pod)
+        assert not (await ledger.refreshed()).holdings
+
+
+def test_holders_without_names_are_listed_again_at_a_bounded_rate() -> None:
+    now = [100.0]
+    unnamed = UnnamedHolders(10.0, lambda: now[0])
+    names = frozenset({(WHOLE, "card-7")})
+    lists = 0
+    while now[0] < 3700.0:
+        if unnamed.is_due(names):
+            lists += 1
+            unnamed.take(names)
+        now[0] += 1.0
+    assert 8 <= lists <= 16
+    assert unnamed.is_due(names | {(WHOLE, "card-8")})
+    unnamed.take(names | {(WHOLE, "card-8")})
+    assert not unnamed.is_due(names)
+    now[0] += 13.0
+    assert unnamed.is_due(names)
+    assert not unnamed.is_due(frozenset())
+
+
+async def test_holders_that_list_does_not_name_make_the_kubelet_write_once(paths: KubeletPaths) -> None:
+    """It has no init containers (6.6): a device of one stays held."""
+    entry = PodDevicesEntry("0d3c-uid", "init", WHOLE, {-1: ("card-7",)}, b"\xff")
+    paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
+    resent: list[None] = []
+    ledger, pods = ledger_of(paths, Timeouts(), lambda: resent.append(None)), Pods()
+    ledger.offer(WHOLE, {"card-7": Device("card-7")}, SERVED)
+    async with serve_held_devices(pods, paths.pod_resources_socket):
+        [holding] = (await ledger.refreshed()).holdings
+        assert (holding.key.device_id, holding.pod) == ("card-7", "")
+        await ledger.refreshed()
+    assert (pods.times, len(resent)) == (1, 1)
 
 
 names = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=3)

@@ -13,7 +13,7 @@ from tests.sdk.holdings.node_model import Rules, search
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.overlaps import HoldIndex, Name, Offer, conflicting
-from plugwright.sdk.holdings.records import Memory
+from plugwright.sdk.holdings.records import Memory, PodRecord
 
 ORDINARY = 20_000
 STEPS = int(os.environ.get("PLUGWRIGHT_SEARCH_STEPS", str(ORDINARY)))
@@ -61,6 +61,25 @@ class AnsweredForgotten(Book):
             self.allocated.pop((resource, device_id), None)
         self._find_holds()
         return True
+
+
+class UnstoredForgotten(Book):
+    """Some seconds after an answer, a checkpoint without it counts, although another plugin can delay its record."""
+
+    def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
+        super().take_checkpoint(stored, written)
+        for name in self.allocated.keys() - self._allocations.open.keys():
+            if written > self.allocated[name] + 5:
+                del self.allocated[name]
+        self._find_holds()
+
+
+class UnstoredBeforeForgotten(Book):
+    """The same for the answers of the run before, as soon as the checkpoint is later than the start."""
+
+    def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
+        self.earlier_run.account(float("inf"))
+        super().take_checkpoint(stored, written)
 
 
 class ClaimsIgnored(Book):
@@ -118,22 +137,24 @@ GUARDS = {
     "claims that no source accounts for are unknown": (Rules(ClaimsAssumedKnown), 40801),
     "a changed offer waits for the sources": (Rules(ChangedOffersOpen), 801),
     "a lost memory counts as changed": (Rules(LostMemoryIgnored), 1563001),
-    "a held device closes those that overlap it": (Rules(HoldsIgnored), 401),
-    "Allocate is refused for what overlaps a held device": (Rules(AllocateUnchecked), 5001),
-    "an answered Allocate counts until a checkpoint shows otherwise": (Rules(AnsweredForgotten), 6001),
+    "a held device closes those that overlap it": (Rules(HoldsIgnored), 3001),
+    "Allocate is refused for what overlaps a held device": (Rules(AllocateUnchecked), 81401),
+    "an answered Allocate counts until a checkpoint shows otherwise": (Rules(AnsweredForgotten), 24801),
+    "an answer counts although the kubelet has not stored it": (Rules(UnstoredForgotten), 263601),
+    "so does an answer of the run before": (Rules(UnstoredBeforeForgotten), 394601),
     "a claim closes its device in the other API": (Rules(ClaimsIgnored), 26401),
-    "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 1801),
+    "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 3401),
     "an offer is compared with those of earlier runs": (Rules(EarlierOffersIgnored), 4801),
     "pods are not listed while an Allocate is open": (Rules(lists_while_open=True), 3601),
-    "what another release offers is known": (Rules(NeighboursIgnored), 1201),
+    "what another release offers is known": (Rules(NeighboursIgnored), 3401),
     "a release says what it is giving out": (Rules(GivenUnsaid), 15201),
-    "a release says what its claims hold": (Rules(ClaimedUnsaid), 5051400),
+    "a release says what its claims hold": (Rules(ClaimedUnsaid), 97801),
     "what another release offers too is closed while a source is missing": (Rules(OpenBesideNeighbours), 21201),
     "an Allocate is decided again when it is recorded": (Rules(confirms_allocate=False), 21201),
-    "a claim is decided again when it is recorded": (Rules(confirms_claims=False), 43001),
+    "a claim is decided again when it is recorded": (Rules(confirms_claims=False), 34001),
     "sources are read again for that": (Rules(reads_again=False), 28801),
-    "a list counts as offered until another one follows": (Rules(keeps_offers=False), 1801),
-    "a device of both APIs is on one side": (Rules(arbitrates=False), 401),
+    "a list counts as offered until another one follows": (Rules(keeps_offers=False), 9601),
+    "a device of both APIs is on one side": (Rules(arbitrates=False), 3001),
 }
 
 

@@ -55,7 +55,8 @@ def placed(state: SplitState, serve: ServeSettings, found: Found) -> SplitState:
     if state.settings == without_policy:  # a policy moves devices later, and does not revert commands
         state = replace(state, settings=settings)
     if state.settings != settings:
-        state = replace(state, settings=settings, handover=None)
+        chosen = {key: replace(placement, by_command=msgspec.UNSET) for key, placement in state.placements.items()}
+        state = replace(state, placements=chosen, settings=settings, handover=None)
         known: Mapping[str, ServeMode] = {}
     else:
         known = {key: placement.target for key, placement in state.placements.items()}
@@ -72,8 +73,8 @@ def _placement(unit: Unit, state: SplitState, targets: Mapping[str, ServeMode], 
     target = ServeMode.DRA if all(targets[key] is ServeMode.DRA for key in decided) else ServeMode.DEVICE_PLUGIN
     if old:
         states = {placement.state for placement in old}
-        by_policy = old[0].by_policy and target is old[0].target
-        return Placement(states.pop() if len(states) == 1 else DeviceState.DISPUTED, target, by_policy)
+        placement = old[0] if target is old[0].target else Placement(old[0].state, target)
+        return replace(placement, state=states.pop() if len(states) == 1 else DeviceState.DISPUTED)
     if state.lost:
         return Placement(DeviceState.DISPUTED, target)
     return Placement(_first_state(found.evidence(unit), target, claims_had_it=state.all_claims), target)

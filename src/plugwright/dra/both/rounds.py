@@ -114,7 +114,7 @@ class SplitRounds:
         problems = [await self._read_leaving(), await self._read_pods(), await self._read_claims()]
         async with self.changing:
             await self.advance()
-            problems.append(await self._balance())
+            problems.append(await self._rebalance())
         return next(filter(None, problems), "")
 
     async def advance(self) -> None:
@@ -253,12 +253,13 @@ class SplitRounds:
         self._observations.set_claims(entries, {key: claims.get(self.units.names[key], ()) for key in entries})
         return ""
 
-    async def _balance(self) -> str:
-        """Moves free devices by the policy, if there is one and no operator has requested a handover."""
-        if not self.follows_policy:
+    async def _rebalance(self) -> str:
+        """Moves free devices by the policy and by the split's number; returns why that is impossible."""
+        held = self._held_where_they_are()
+        if not self.follows_policy and not held:
             return ""
         try:
-            held = await self._sources.pods.active()
+            by_pods = await self._sources.pods.active()
         except HoldersUnknown as error:
             return _STAY.format(error)
         present = {unit[0]: unit for unit in self.units.known(self.state.placements)}
@@ -266,14 +267,28 @@ class SplitRounds:
         idle = [
             key
             for key, unit in present.items()
-            if held.isdisjoint(unit) and not evidence[key].asked and not evidence[key].prepared
+            if by_pods.isdisjoint(unit) and not evidence[key].asked and not evidence[key].prepared
         ]
-        placements = self.state.placements
-        wanted = states.balanced({key: placements[key] for key in present}, idle, self._runtime.serve.split.keep_free)
-        changes = {
-            key: Placement(placements[key].state, to, True) for unit, to in wanted.items() for key in present[unit]
-        }
-        if changes:
-            await self._kept.commit(replace(self.state, placements={**placements, **changes}))
+        placements = {key: self.state.placements[key] for key in present}
+        single = {key: placement for key, placement in placements.items() if len(present[key]) == 1}
+        moves = {key: Placement(placements[key].state, to) for key, to in states.exchanged(single, held, idle).items()}
+        if self.follows_policy:
+            wanted = states.balanced(placements | moves, idle, self._runtime.serve.split.keep_free)
+            moves |= {key: Placement(placements[key].state, to, by_policy=True) for key, to in wanted.items()}
+        if moves:
+            changes = {key: placement for head, placement in moves.items() for key in present[head]}
+            await self._kept.commit(replace(self.state, placements={**self.state.placements, **changes}))
             await self.advance()
         return ""
+
+    def _held_where_they_are(self) -> list[str]:
+        """The units whose holders keep them from moving, if the operator has asked for a number of devices."""
+        serve, found = self._runtime.serve, []
+        if serve.split.dra is None or serve.api is not ServeMode.BOTH or self.state.handover is not None:
+            return []
+        for unit in self.unsettled():
+            evidence, state = self._observations.evidence(unit), self.state.placements[unit[0]].state
+            by_claim = evidence.asked or evidence.prepared or evidence.held_by_claim
+            if (state is DeviceState.TAINTED and by_claim) or (state is DeviceState.WITHHELD and evidence.held_by_pod):
+                found.append(unit[0])
+        return found

@@ -34,17 +34,18 @@ from plugwright.dra.device_placement import DeviceState
 from plugwright.model import natural_order
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["Evidence", "Placement", "Unit", "balanced", "next_state", "reconsidered"]
+__all__ = ["Evidence", "Placement", "Unit", "balanced", "exchanged", "next_state", "reconsidered"]
 
 Unit = tuple[str, ...]
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """`target` is the side chosen by the operator, or with `by_policy` by the policy."""
+    """`target` is the side chosen by the split, with `by_policy` by the policy, with `by_command` by an operator."""
 
     state: DeviceState = msgspec.field(name="phase")  # its name in the split file
     target: ServeMode
     by_policy: bool = False
+    by_command: bool | msgspec.UnsetType = msgspec.UNSET  # which is left out of the file
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,4 +146,29 @@ def balanced(placements: Mapping[str, Placement], idle: Collection[str], keep_fr
         count = min(keep_free - len(free[short]), len(free[rich]) - keep_free)
         settled = [unit for unit in free[rich] if placements[unit].state.offered_by is rich]
         moves |= dict.fromkeys(settled[-count:] if count > 0 else (), short)
+    return moves
+
+
+def exchanged(
+    placements: Mapping[str, Placement], held: Collection[str], idle: Collection[str]
+) -> dict[str, ServeMode]:
+    """The moves of free units in place of those whose holders keep them from moving, under a split by number.
+
+    Only the number matters then. Otherwise, the last free device could stay on one side, as the split's, while pods or
+    claims wait for it on the other.
+    """
+    moves: dict[str, ServeMode] = {}
+    chosen = {unit: placement for unit, placement in placements.items() if not placement.by_command}
+    for waiting, side, other in (
+        (DeviceState.TAINTED, ServeMode.DRA, ServeMode.DEVICE_PLUGIN),
+        (DeviceState.WITHHELD, ServeMode.DEVICE_PLUGIN, ServeMode.DRA),
+    ):
+        staying = [
+            unit for unit in chosen if unit in held and (chosen[unit].state, chosen[unit].target) == (waiting, other)
+        ]
+        settled = [
+            unit for unit in chosen if unit in idle and chosen[unit].state.offered_by is chosen[unit].target is side
+        ]
+        for stays, leaves in zip(sorted(staying, key=natural_order), sorted(settled, key=natural_order), strict=False):
+            moves |= {stays: side, leaves: other}
     return moves

@@ -9,33 +9,29 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
-from plugwright.sdk.driver_names import device_name
 from plugwright.sdk.holdings.allocations import Allocations, EarlierRun, outstanding
-from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource, waiting_text
+from plugwright.sdk.holdings.hardware import Hardware, claimed_device, found_offer, is_guess, lost_offer
+from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.neighbours import Neighbours
 from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
-from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, PodRecord, ServedResource
+from plugwright.sdk.holdings.records import ClaimRecord, Closed, Facts, Memory, PodRecord, ServedResource
 from plugwright.sdk.serve_settings import ServeMode
 
 __all__ = ["Book"]
 
-_NOT_READ = "it has not been read yet"
 _OPEN = "its previous Allocate has not returned"
-_SAME_REQUEST = "this very request"
-_CHANGED = "its resource has another configuration now"
+_ADMITTED = "a pod that is being admitted"
 
 
-class Book:
+class Book(Facts):
     """Decides with the facts of the sources. `memory` is None if it is lost; without `keeps_memory` that is normal."""
 
     def __init__(
         self, memory: Memory | None = None, *, keeps_memory: bool = False, clock: Callable[[], float] = time.time
     ) -> None:
-        self.unknown: dict[HoldingSource, UnknownSource] = {}
-        self.stored: Mapping[Name, tuple[PodRecord, ...]] = {}  # by the checkpoint
-        self.pods: Mapping[Name, tuple[str, str]] = {}  # by pod-resources: namespace and name
-        self.claims: tuple[ClaimRecord, ...] = ()
-        self._clock, self._keeps_memory = clock, keeps_memory
+        super().__init__(clock)
+        self._keeps_memory = keeps_memory
+        self.was_ours: Callable[[str], bool] = lambda _: False  # whether a plugwright daemon has served a resource here
         self._is_lost = memory is None
         self._apis = dict(memory.resources) if memory is not None else {}
         self._remembered = {offer.name: offer for offer in memory.offers} if memory is not None else {}
@@ -53,9 +49,6 @@ class Book:
         self._beside_neighbours: frozenset[Name] | None = None  # None: to be computed
         self._claimed: dict[Name, ClaimRecord] = {}
         self._contended_offers: set[Name] | None = None  # None: to be computed
-        self._claims_are_complete, self._claims_may_exist = False, True
-        for source in (HoldingSource.CHECKPOINT, HoldingSource.POD_RESOURCES):
-            self.fail(source, _NOT_READ)
 
     @property
     def allocated(self) -> dict[Name, float]:
@@ -78,25 +71,18 @@ class Book:
 
     def withdraw(self, resource: str) -> None:
         """The resource is no longer served, or by another plugin whose first list is still missing."""
-        self._served.pop(resource, None)
-        self._listed.pop(resource, None)
-        self._settled_apis.pop(resource, None)
+        for table in (self._served, self._listed, self._settled_apis):
+            table.pop(resource, None)
         self._settled = {name: offer for name, offer in self._settled.items() if name[0] != resource}
         self.offers = {name: offer for name, offer in self.offers.items() if name[0] != resource}
         self._contended_offers = self._beside_neighbours = None
         self._find_holds()
 
     def take_over(self) -> None:
-        """Another process has served a resource until now."""
-        changed = self.earlier_run.changed  # of the resources taken over before this one
-        self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=changed)
+        """Another process has served a resource until now. Doubts about resources taken over before it stay."""
+        self.earlier_run = EarlierRun(self._clock(), is_lost=True, changed=self.earlier_run.changed)
 
     # Sources.
-
-    def fail(self, source: HoldingSource, reason: str) -> None:
-        """The source cannot be read; its last content stays."""
-        since = self.unknown[source].since if source in self.unknown else self._clock()
-        self.unknown[source] = UnknownSource(reason, since)
 
     def take_checkpoint(self, stored: Mapping[Name, tuple[PodRecord, ...]], written: float) -> None:
         """Takes the kubelet's checkpoint, and the time when it was written."""
@@ -107,18 +93,16 @@ class Book:
         self._find_given()
         self._find_holds()
 
-    def take_pods(self, pods: Mapping[Name, tuple[str, str]]) -> None:
-        """Takes a response to List, which names the pod of each device."""
+    def take_pods(self, pods: Mapping[Name, tuple[str, str]], asked: float = 0.0) -> None:
+        """Takes a response to List, which names the pod of each device, and when it was `asked` for."""
         self.unknown.pop(HoldingSource.POD_RESOURCES, None)
         self.pods = pods
+        self._allocations.take_listed(pods.keys(), asked)
         self._find_holds()
 
     def take_claims(self, claims: Iterable[ClaimRecord], *, are_complete: bool, may_exist: bool = True) -> None:
-        """Takes all known claims; `are_complete` if the files account for every possibly prepared claim.
-
-        `may_exist` is False if neither a driver of ours nor pod-resources has ever been on this node.
-        """
-        self.claims, self._claims_are_complete, self._claims_may_exist = tuple(claims), are_complete, may_exist
+        """Takes all known claims; the other arguments are as in `Facts`."""
+        self.claims, self.claims_are_complete, self.claims_may_exist = tuple(claims), are_complete, may_exist
         self._find_given()
         self._find_holds()
 
@@ -137,23 +121,9 @@ class Book:
         return {name for name in self._neighbours.ended if name[0] in self._served}
 
     @property
-    def missing(self) -> list[HoldingSource]:
-        """The unreadable sources without which a changed offer cannot be judged."""
-        missing = [source for source in (HoldingSource.CHECKPOINT,) if source in self.unknown]
-        if HoldingSource.POD_RESOURCES in self.unknown and not self._claims_are_complete:
-            missing.append(HoldingSource.POD_RESOURCES)
-        return missing
-
-    @property
     def waits_for_checkpoint(self) -> bool:
         """Whether a new checkpoint could mean something although it contains the same records."""
-        is_unknown = HoldingSource.CHECKPOINT in self.unknown
-        return is_unknown or bool(self.allocated) or not self.earlier_run.is_accounted_for
-
-    def is_doubtful(self, resource: str, device_ids: Iterable[str]) -> bool:
-        """Whether an unknown allocation by the run before could exclude one of these devices."""
-        changed = self.earlier_run.changed
-        return bool(changed) and any((resource, device_id) in changed for device_id in device_ids)
+        return HoldingSource.CHECKPOINT in self.unknown or bool(self.allocated) or not self.earlier_run.is_accounted_for
 
     # Allocate.
 
@@ -173,7 +143,7 @@ class Book:
             elif name in contended:
                 offer = self.offers[name]
                 hold = self._holds.conflict(offer) or request.conflict(offer)
-                request.add(Hold(offer, _SAME_REQUEST, is_offered=True))
+                request.add(Hold(offer, "this very request", is_offered=True))
                 if hold is not None:
                     reasons[device_id] = hold.reason(name)
         return reasons
@@ -183,31 +153,31 @@ class Book:
         found: dict[str, str] = {}
         for name in ((resource, device_id) for device_id in device_ids):
             if before.get(name) != self.offers.get(name):
-                found[name[1]] = _CHANGED
+                found[name[1]] = "its resource has another configuration now"
             elif self.missing and (name in self.beside_neighbours or name in self.earlier_run.changed):
-                found[name[1]] = self._waiting_text()
+                found[name[1]] = self.waiting_text()
             elif name in self.offers and (hold := self._holds.conflict(self.offers[name])) is not None:
                 found[name[1]] = hold.reason(name)
+            elif name in self.earlier_run.changed & self.stored.keys() - self._allocations.open.keys():
+                found[name[1]] = f"held by {self._holder(name)}"  # allocated by the run before, and stored since
         return found
 
     def begin_allocate(self, resource: str, device_ids: Iterable[str]) -> bool:
         """Starts an Allocate; returns whether other devices have to be kept back because of it."""
-        changed = False
-        for device_id in device_ids:
-            name = resource, device_id
-            self._allocations.begin(name)
-            if name in self.contended:
-                self._holds.add(Hold(self.offers[name], "a pod that is being admitted", is_offered=True))
-                changed = True
-        return changed
+        self.earlier_run.begin(resource, self._clock())
+        names = [(resource, device_id) for device_id in device_ids]
+        self._allocations.begin(names)
+        self._remembered |= {name: self.offers[name] for name in names if name in self.offers}
+        contended = [name for name in names if name in self.contended]
+        for name in contended:
+            self._holds.add(Hold(self.offers[name], _ADMITTED, is_offered=True))
+        return bool(contended)
 
     def end_allocate(self, resource: str, device_ids: Iterable[str], *, is_answered: bool) -> bool:
         """Ends an Allocate; returns whether other devices could be open again, because the call has failed."""
-        changed = False
-        for device_id in device_ids:
-            if self._allocations.end((resource, device_id), is_answered=is_answered):
-                changed = changed or (resource, device_id) in self.contended
-        if changed:
+        names = [(resource, device_id) for device_id in device_ids]
+        freed = [name for name in names if self._allocations.end(name, is_answered=is_answered)]
+        if changed := any(name in self.contended for name in freed):
             self._find_holds()
         return changed
 
@@ -218,7 +188,7 @@ class Book:
         served = self._served.get(resource)
         if served is None:
             return {}
-        waits = self._waiting_text()
+        waits = self.waiting_text()
         plain = self._plain_closed(resource, served, waits)
         found: dict[str, Closed] = {}
         if plain is not None or self.offers or self._claimed:
@@ -236,17 +206,26 @@ class Book:
         """Whether a new checkpoint could free a device: this one has an unlisted pod, or is older than an Allocate."""
         return any(name not in self.pods for name in self.stored) or self._allocations.is_late()
 
+    @property
+    def unnamed(self) -> frozenset[Name]:
+        """Devices that are or were offered here and have a pod in the checkpoint, but none in pod-resources."""
+        names = self.stored.keys() - self.pods.keys()
+        return frozenset(name for name in names if name[0] in self._served or name in self._remembered)
+
     def settle(self) -> None:
         """Remembers held devices, and forgets offers that are no longer made, unless a source is missing."""
         held = self.held
         for name in sorted(held - self._remembered.keys()):
             offer = self.offer_of(name)
-            is_found = (self._is_lost or name in self._claimed) and offer == guessed_offer(name)
-            self._remembered[name] = self._found_offer(name) if is_found else offer
+            if (self._is_lost or name in self._claimed) and offer == guessed_offer(name):
+                offer = lost_offer(self._found_offer(name), is_ours=self._is_lost and self.was_ours(name[0]))
+            self._remembered[name] = offer
         if self.missing:
             return
         self._is_lost, self._claimed_before = False, ()
-        if self.earlier_run.is_accounted_for:
+        is_served_by_claims = all(served.api is ServeMode.DRA for served in self._served.values())
+        # Without a list, nothing makes the kubelet write a later checkpoint.
+        if self.earlier_run.is_accounted_for or (is_served_by_claims and self.earlier_run.is_over(self._clock())):
             self._remembered = {
                 name: offer for name, offer in self._remembered.items() if name in self._settled or name in held
             }
@@ -258,8 +237,8 @@ class Book:
     def contended(self) -> set[Name]:
         """The offered devices that overlap another present or remembered offer."""
         if self._contended_offers is None:
-            theirs = self._neighbours.offered(self._served)
-            self._contended_offers = conflicting(self.offers, [*self._remembered.values(), *theirs])
+            known = [*self._remembered.values(), *self._neighbours.offered(self._served)]
+            self._contended_offers = conflicting(self.offers, known)
         return self._contended_offers
 
     @property
@@ -299,9 +278,8 @@ class Book:
 
     def offer_of(self, name: Name) -> Offer:
         """The offer of a device as of its allocation."""
-        guess = guessed_offer(name)
-        remembered = self._remembered.get(name, guess)
-        if remembered not in (guess, self._found_offer(name)):
+        remembered = self._remembered.get(name) or guessed_offer(name)
+        if not is_guess(remembered, self._found_offer(name)):
             return remembered
         return self.offers.get(name) or self._neighbours.offers.get(name, remembered)
 
@@ -313,13 +291,11 @@ class Book:
         resource = resource or self._neighbours.resource_of(claim.driver) or claim.driver
         if claim.device_id:
             return resource, claim.device_id
-        names = (*self._remembered, *self._neighbours.offers)
-        known = [*self._listed.get(resource, ())]
+        ids = [*self._listed.get(resource, ())]
         # A claim found before its resource was served is remembered under its driver.
-        known += [name[1] for name in names if name[0] in (resource, claim.driver) and name[1] != claim.device]
-        # A device offered in another way, or never here, can have the name of its hardware.
-        known += [name for offer in self.offers.values() for name in offer.physical]
-        return resource, next((key for key in known if device_name(key) == claim.device), claim.device)
+        names = (*self._remembered, *self._neighbours.offers)
+        ids += [name[1] for name in names if name[0] in (resource, claim.driver) and name[1] != claim.device]
+        return resource, claimed_device(claim, ids, self.offers.values())
 
     def _closed(self, name: Name, plain: Closed | None, waits: str) -> Closed | None:
         offer = self.offers.get(name)
@@ -341,22 +317,20 @@ class Book:
     def _settle(self, name: Name, offer: Offer | None) -> None:
         """Records that the offer is open. A held device stays remembered as it was when it was allocated."""
         run = self.earlier_run
+        if not run.is_accounted_for and self._has_other_api(name[0]):
+            run.changed.add(name)
         if offer is not None and self._settled.get(name) != offer:
             self._settled[name] = offer
             if not run.is_accounted_for and (run.is_lost or self._has_changed(name, offer)):
                 run.changed.add(name)
-            if name not in self.held or self._remembered.get(name) in (
-                None,
-                guessed_offer(name),
-                self._found_offer(name),
-            ):
-                self._remembered[name] = offer
+        before = self._remembered.get(name)
+        if offer in (None, before):
+            return
+        if name not in self.held or before is None or is_guess(before, self._found_offer(name)):
+            self._remembered[name] = offer
 
     def _found_offer(self, name: Name) -> Offer:
-        """An offer guessed from the id and from the answers to its holders, possibly by other plugins."""
-        given = [record.names for record in self.stored.get(name, ())]
-        given += [self._claimed[name].names] if name in self._claimed else []
-        return guessed_offer(name, (found for names in given for found in names))
+        return found_offer(name, self.stored.get(name, ()), self._claimed.get(name))
 
     def _is_held_by_other_api(self, resource: str, api: ServeMode) -> bool:
         """Whether the other API holds a device. The memory then names both, so a later run trusts neither."""
@@ -375,22 +349,22 @@ class Book:
         if is_known or self._settled_apis.get(resource) is served.api:
             return None
         if self._is_lost:
-            return Closed(waits, waits=True) if self._keeps_memory and self._claims_may_exist else None
-        before = self._apis.get(resource)
-        return Closed(waits, waits=True) if before is not None and before[0] is not served.api else None
+            return Closed(waits, waits=True) if self._keeps_memory and self.claims_may_exist else None
+        return Closed(waits, waits=True) if self._has_other_api(resource) else None
+
+    def _has_other_api(self, resource: str) -> bool:
+        """Whether the resource was offered through another API before it is open through this one."""
+        before, served = self._apis.get(resource), self._served[resource]
+        return before is not None and before[0] is not served.api
 
     def _may_be_held(self, name: Name, offer: Offer) -> bool:
         """Whether an offer could be held while a source is missing. Open offers of this release alone stay open."""
-        has_changed = self._settled.get(name) != offer and self._has_changed(name, offer)
-        return has_changed or name in self.beside_neighbours
+        return name in self.beside_neighbours or (self._settled.get(name) != offer and self._has_changed(name, offer))
 
     def _has_changed(self, name: Name, offer: Offer) -> bool:
         """Whether the hardware could be held under another name."""
         # A contended offer overlaps another present or earlier offer.
         return self._is_lost or name in self.contended or self._remembered.get(name, offer) != offer
-
-    def _waiting_text(self) -> str:
-        return waiting_text({source: self.unknown[source] for source in self.missing})
 
     def _is_claimed(self, name: Name) -> bool:
         served = self._served.get(name[0])
@@ -398,54 +372,29 @@ class Book:
 
     def _find_given(self) -> None:
         self._given = outstanding(self._neighbours.given, self.stored, self._written)
-        if not self._claims_are_complete:  # the files can be lost, and the pods listed before
+        if not self.claims_are_complete:  # the files can be lost, and the pods listed before
             self._given |= self._neighbours.claimed
 
     def _find_holds(self) -> None:
-        self._claimed = {self.name_of(claim): claim for claim in self.claims if not claim.admin_access}
+        claimed = {self.name_of(claim): claim for claim in self.claims if not claim.admin_access}
+        for name in (claimed.keys() - self._claimed.keys()) & self._settled.keys():
+            if not self._settled[name].sharing:
+                self._remembered[name] = self._settled[name]  # not as it was held before
+        self._claimed = claimed
         self._holds = HoldIndex(self._all_holds())
 
     def _all_holds(self) -> Iterator[Hold]:
-        hardware_of: dict[str, tuple[frozenset[str], bool]] = {}
+        hardware = Hardware(self.offers, self._listed)
         for name in sorted(self.held | self._given):
             holder = self._holder(name)
             offer = self.offer_of(name)
-            is_offered = name in self.offers or name in self._neighbours.offers
-            yield Hold(offer, holder, is_offered=is_offered)
-            if offer != guessed_offer(name):
-                continue
-            nodes = tuple(node for record in self.stored.get(name, ()) for node in record.nodes)
-            if nodes:
-                yield Hold(Offer(name, nodes), holder, by_nodes=True)
-            if hardware := self._possible_hardware(name, nodes, hardware_of):
-                yield Hold(Offer(name, hardware), holder)
-                hardware_of[name[0]] = frozenset(), False  # one hold of all of it is enough
-
-    def _possible_hardware(
-        self, name: Name, nodes: tuple[str, ...], hardware_of: dict[str, tuple[frozenset[str], bool]]
-    ) -> tuple[str, ...]:
-        """All hardware of the resource, if nothing identifies that of a pod's device which is no longer listed."""
-        resource, device_id = name
-        if name not in self.stored or device_id in self._listed.get(resource, ()):
-            return ()
-        if resource not in hardware_of:
-            hardware_of[resource] = self._hardware(resource)
-        hardware, are_nodes = hardware_of[resource]
-        is_identified = (nodes and are_nodes) or hardware & {*self._found_offer(name).physical, *nodes}
-        return () if is_identified else tuple(sorted(hardware))
-
-    def _hardware(self, resource: str) -> tuple[frozenset[str], bool]:
-        """The hardware of a resource, and whether device nodes name it; empty if the ids do.
-
-        If the ids or the device nodes of a resource name its hardware, they also name that of a device not listed.
-        """
-        offers = [offer for name, offer in self.offers.items() if name[0] == resource]
-        if all(set(guessed_offer(offer.name).physical) & set(offer.physical) for offer in offers):
-            return frozenset(), False
-        are_nodes = all(offer.physical[:1] and offer.physical[0].startswith("/dev/") for offer in offers)
-        return frozenset(physical for offer in offers for physical in offer.physical), are_nodes
+            yield Hold(offer, holder, is_offered=name in self.offers or name in self._neighbours.offers)
+            if name in self.stored and is_guess(offer, found := self._found_offer(name)):
+                yield from hardware.possible_holds(found, offer, self.stored[name], holder)
 
     def _holder(self, name: Name) -> str:
         if name in self.pods:
             return "/".join(self.pods[name])
+        if name in self._allocations.open:
+            return _ADMITTED
         return self._claimed[name].holder if name in self._claimed else "a pod"

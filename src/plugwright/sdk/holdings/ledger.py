@@ -14,22 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.model import Device
 from plugwright.protocol.pod_resources import PodResources
 from plugwright.sdk.holdings import sources
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import Holdings, HoldingSource
+from plugwright.sdk.holdings.known_claims import KnownClaims
 from plugwright.sdk.holdings.kubelet_checkpoint import CheckpointContent, KubeletCheckpoint
 from plugwright.sdk.holdings.offers import OfferMemory
-from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.published import claims_by_device, published, waiting_by_resource
 from plugwright.sdk.holdings.records import ClaimRecord, Closed, Memory, ServedResource
-from plugwright.sdk.holdings.sources import ClaimFilesRead
+from plugwright.sdk.holdings.sources import UnnamedHolders
 from plugwright.sdk.settings import Settings
-from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Backoff
 from plugwright.system.inotify import settled_changes
 from plugwright.system.latest import InProgress, Latest, Signal
@@ -46,7 +43,6 @@ _MOMENT = 0.01  # seconds; after a stop of this process, calls that have arrived
 _FRESH = 1.0  # seconds; a watcher of `status` can get ten reports in that time
 _FIRST_RETRY = 0.2  # seconds, while a source is missing
 _SETTLE = 0.01  # seconds
-_WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits until the memory of its offer is stored
 _UNRECORDED = Closed("its offer cannot be written to the state directory, which contains an earlier one", waits=True)
 _LOST = "how devices were offered before is not known yet"
 
@@ -68,17 +64,13 @@ class Ledger:
         self._paths, self._interval = settings.paths, settings.timeouts.holders
         self._clock, self._resend = clock, resend
         self._book = Book(keeps_memory=self.memory.is_kept, clock=clock)
-        self._cdi: set[Path] = set()
-        self._drivers: set[str] = set()  # of the configured resources
         self._replaced: dict[str, bool] = {}  # resources without a list of their present plugin; True: not accepted yet
         self._closed: dict[str, Mapping[str, Closed]] = {}  # by resource, the devices kept back
-        self._files, self._pod_claims = ClaimFilesRead(), tuple[ClaimRecord, ...]()
+        self._claims = KnownClaims(settings.paths)
         self._is_loaded = False
-        self._disk = BlockingCalls("files of claims", _LIMIT)
         self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
-        self._recorded = 0  # number of times that a driver in this process has recorded its claims
         self._listed_at = -_FRESH
-        self._unexplained: frozenset[Name] = frozenset()
+        self._unnamed = UnnamedHolders(self._interval)
         self._to_read, self._to_write = Signal(), Signal()
         self.wanted = Signal()  # notified before a reader needs a recent `latest`
         self._problems = LogOnce(logger)
@@ -135,11 +127,6 @@ class Ledger:
         if self.is_shared(resource, device_ids):
             self._to_write.notify()
 
-    async def remembered(self) -> None:
-        """Returns when the present offers are on disk, so that a later run does not trust older ones."""
-        if not self.memory.is_written.value:
-            await asyncio.wait_for(self.memory.is_written.until(bool), _WRITTEN_LIMIT)
-
     def is_shared(self, resource: str, device_ids: Iterable[str]) -> bool:
         """Whether another release on the node also offers hardware of these devices."""
         beside = self._book.beside_neighbours
@@ -148,16 +135,16 @@ class Ledger:
     def must_confirm(self, resource: str, device_ids: Collection[str]) -> bool:
         """Whether only `confirm` shows that nothing else holds these devices."""
         is_outdated = self.memory.outdated is not None
-        return is_outdated or self.is_shared(resource, device_ids) or self._book.is_doubtful(resource, device_ids)
+        return (
+            is_outdated
+            or self.is_shared(resource, device_ids)
+            or self._book.earlier_run.is_doubtful(resource, device_ids)
+        )
 
     def _unrecorded(self, resource: str, device_ids: Iterable[str]) -> dict[str, Closed]:
         """The devices that the next run would take for another piece of hardware, or for another part of it."""
-        if (outdated := self.memory.outdated) is None:
-            return {}
-        names, offers = [(resource, device_id) for device_id in device_ids], self._book.offers
-        recorded = {offer.name: offer for offer in outdated.offers}
-        new = [name for name in names if name in offers and offers[name] != recorded.get(name)]
-        return {name[1]: _UNRECORDED for name in new if name not in self._book.stored}
+        new = self.memory.unrecorded(self._book.offers) - self._book.stored.keys()
+        return {device_id: _UNRECORDED for device_id in device_ids if (resource, device_id) in new} if new else {}
 
     async def confirm(self, resource: str, device_ids: Collection[str]) -> dict[str, str]:
         """Why devices recorded as given out or claimed cannot be used, by id; empty if they can.
@@ -169,7 +156,7 @@ class Ledger:
         before = self._book.offers
         if unrecorded := self._unrecorded(resource, device_ids):
             return {device_id: reason.reason for device_id, reason in unrecorded.items()}
-        if self._book.is_doubtful(resource, device_ids):
+        if self._book.earlier_run.is_doubtful(resource, device_ids):
             with suppress(HoldersUnknown, FileNotFoundError):
                 await self.read_checkpoint()
             self._decide()
@@ -198,18 +185,15 @@ class Ledger:
     @property
     def claims_unknown(self) -> str:
         """Why unknown prepared claims are possible; empty if there cannot be any."""
-        if HoldingSource.POD_RESOURCES not in self._book.missing or not self._files.may_exist:
+        if HoldingSource.POD_RESOURCES not in self._book.missing or not self._claims.files.may_exist:
             return ""
         return self._book.unknown[HoldingSource.POD_RESOURCES].reason
 
     def take_prepared(self, driver: str, claims: Iterable[ClaimRecord]) -> None:
         """Takes the claims of a driver in this process, as soon as they are recorded."""
-        self._recorded += 1
-        others = (claim for claim in self._files.claims if claim.driver != driver)
-        drivers = self._files.drivers | {driver}
-        self._files = replace(self._files, claims=(*others, *claims), drivers=drivers)
-        self._merge_claims()
-        self._notify()
+        if self._claims.take_prepared(driver, claims):
+            self._take_claims()
+            self._notify()
 
     def claimed(self, resource: str) -> dict[str, tuple[str, ...]]:
         """By device id, the claims that hold devices of a resource."""
@@ -223,12 +207,15 @@ class Ledger:
                 await self.allocating.ended()
         except TimeoutError:
             raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None
+        asked = self._clock()
         try:
             pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
         except (OSError, PlugwrightError) as error:
             self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
             raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
-        self._take_pods(pods)
+        self._book.take_pods(sources.pods_by_device(pods), asked)
+        self._claims.take_pods(pods)
+        self._take_claims()
         return pods
 
     async def read_checkpoint(self) -> CheckpointContent:
@@ -259,12 +246,13 @@ class Ledger:
     async def start(self, served: Mapping[str, ServedResource], cdi: Iterable[str]) -> None:
         """Reads the sources that can affect the first lists; pods only if something has changed since the last run."""
         async with self._turn:
-            self._cdi |= {Path(path) for path in cdi}
-            self._drivers = {how.driver for how in served.values()}
+            self._claims.directories |= {Path(path) for path in cdi}
+            self._claims.drivers = {how.driver for how in served.values()}
             has_changed = self._is_loaded
             if not self._is_loaded:
                 memory = await self.memory.read()
                 self._book = Book(memory, keeps_memory=self.memory.is_kept, clock=self._clock)
+                self._book.was_ours = self.memory.was_served
                 self._is_loaded = True
                 has_changed = memory is None or any(
                     memory.resources.get(resource, (how.api, ""))[0] is not how.api for resource, how in served.items()
@@ -306,7 +294,7 @@ class Ledger:
         async with aclosing(settled_changes(directory, settle=_SETTLE)) as changes:
             async for _ in changes:
                 with suppress(OSError, PlugwrightError):  # the next change, or the next Allocate, is read again
-                    if self._take_neighbours(await self._disk.run(self.memory.others)):
+                    if self._take_neighbours(await self.memory.read_others()):
                         await self._read_files()
                         self._decide()
                     self._to_write.notify()  # our own file may be lost
@@ -355,61 +343,42 @@ class Ledger:
             self._warn(HoldingSource.CHECKPOINT, clean(error))
         async with self._reading:
             try:
-                await self._read_claims()
+                self._take_neighbours(await self._claims.read(self._book.drivers, self.memory.others))
             except (OSError, PlugwrightError) as error:
-                self._files = replace(self._files, are_complete=False)
                 self._warn(HoldingSource.PREPARED_CLAIMS, clean(error))
-            self._merge_claims()
-
-    async def _read_claims(self) -> None:
-        """Reads again if a driver has recorded a claim meanwhile, because the files' content is then outdated."""
-        drivers, directories, recorded = self._book.drivers | self._drivers, sorted(self._cdi), -1
-
-        def read() -> tuple[ClaimFilesRead, Mapping[str, Memory]]:
-            return sources.read_claim_files(self._paths, directories, drivers), self.memory.others()
-
-        while recorded != self._recorded:
-            recorded = self._recorded
-            read_files, others = await self._disk.run(read)
-        self._files = read_files
-        self._take_neighbours(others)
+            self._take_claims()
 
     async def _name_holders(self) -> None:
-        """Lists the pods if holders have no names yet; follows known pods without the effect of List."""
-        book = self._book
-        unnamed = frozenset(name for name in book.stored if name not in book.pods)
+        """Lists the pods if holders have no names yet; follows known pods without the effect of List.
+
+        If a holder has no name after that, its pod may have ended: the kubelet has then freed the device, but writes
+        that only after a device list (3.60, 4.31).
+        """
+        book, unnamed = self._book, self._unnamed
         is_unknown = bool(book.missing) or HoldingSource.POD_RESOURCES in book.unknown
-        if (unnamed - self._unexplained) or is_unknown or not await self._follow_pods():
-            try:
-                await self.list_pods(_PATIENCE)
-            except HoldersUnknown as error:
-                book.fail(HoldingSource.POD_RESOURCES, str(error).removeprefix("pod-resources cannot be read: "))
-            else:
-                self._unexplained = frozenset(name for name in book.stored if name not in book.pods)
+        is_due = is_unknown or unnamed.is_due(book.unnamed) or not await self._follow_pods()
+        if not is_due and not unnamed.is_due(book.unnamed):  # as of after the ended pods were forgotten
+            return
+        try:
+            await self.list_pods(_PATIENCE)
+        except HoldersUnknown as error:
+            book.fail(HoldingSource.POD_RESOURCES, str(error).removeprefix("pod-resources cannot be read: "))
+            return
+        if unnamed.is_due(book.unnamed):
+            await self.checkpoint.rewritten(self._resend)
+            await self._read_files()
+        unnamed.take(book.unnamed)
 
     async def _follow_pods(self) -> bool:
         """Forgets ended pods; False if the kubelet has no `Get`, or there are too many pods to request."""
-        pods = sorted(set(self._book.pods.values()))
-        found = await sources.followed_pods(self._paths.pod_resources_socket, pods, _LIMIT)
+        found = await sources.followed_pods(self._paths.pod_resources_socket, set(self._book.pods.values()), _LIMIT)
         if found is not None:
             self._book.take_pods(found)
         return found is not None
 
-    def _take_pods(self, pods: Collection[PodResources]) -> None:
-        self._book.take_pods(sources.pods_by_device(pods))
-        self._pod_claims = tuple(sources.claims_in(pods))
-        self._merge_claims()
-
-    def _merge_claims(self) -> None:
-        """Joins the claims in files with those of pods whose driver has no readable file here."""
-        known, named = self._files.drivers, {(claim.driver, claim.device) for claim in self._files.claims}
-        others = [
-            claim
-            for claim in self._pod_claims
-            if claim.driver not in known and (claim.driver, claim.device) not in named
-        ]
-        read = self._files
-        self._book.take_claims((*read.claims, *others), are_complete=read.are_complete, may_exist=read.may_exist)
+    def _take_claims(self) -> None:
+        files = self._claims.files
+        self._book.take_claims(self._claims.all, are_complete=files.are_complete, may_exist=files.may_exist)
 
     def _decide(self) -> None:
         self._book.settle()

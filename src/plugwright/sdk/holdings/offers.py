@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from plugwright.errors import PlugwrightError, StateFileDamaged
 from plugwright.sdk.holdings.neighbours import SIBLING
+from plugwright.sdk.holdings.overlaps import Name, Offer
 from plugwright.sdk.holdings.records import Memory
+from plugwright.sdk.ownership import owner_file
 from plugwright.sdk.serve_settings import ServeMode
 from plugwright.sdk.settings import Settings
 from plugwright.system import files
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 _DIRECTORY = "offers"
 _EARLIER = "offers.json"
 _LIMIT = 5.0  # seconds
+_WRITTEN_LIMIT = 1.0  # seconds that an Allocate waits until the memory of its offer is stored
 _MOST_PROCESSES = 8  # of one release at once; more share the first file
 _FORMAT = JsonFormat(Memory, 1, indent=None)
 
@@ -69,6 +72,10 @@ class OfferMemory:
     @property
     def is_kept(self) -> bool:
         return self._file is not None
+
+    def was_served(self, resource: str) -> bool:
+        """Whether a plugwright daemon has ever served the resource on this node."""
+        return self.directory is not None and owner_file(self.directory.parent, resource).exists()
 
     async def read(self) -> Memory | None:
         """The memory of an earlier run; None if there is none, or if it cannot be read, which is logged."""
@@ -106,6 +113,22 @@ class OfferMemory:
                 is_written, self.outdated = False, self._on_disk
         self.is_written.publish_if_changed(value=True)
         return is_written
+
+    async def written(self) -> None:
+        """Returns when the present offers are on disk, so that a later run does not trust older ones."""
+        if not self.is_written.value:
+            await asyncio.wait_for(self.is_written.until(bool), _WRITTEN_LIMIT)
+
+    def unrecorded(self, offers: Mapping[Name, Offer]) -> set[Name]:
+        """The present offers that cannot be written, and of which earlier ones are on disk."""
+        if self.outdated is None:
+            return set()
+        recorded = {offer.name: offer for offer in self.outdated.offers}
+        return {name for name, offer in offers.items() if offer != recorded.get(name)}
+
+    async def read_others(self) -> Mapping[str, Memory]:
+        """`others` in a thread. OSError or PlugwrightError."""
+        return await self._disk.run(self.others)
 
     def others(self) -> Mapping[str, Memory]:
         """The memories of other releases, by release; an unreadable file is logged once and omitted. Blocks."""

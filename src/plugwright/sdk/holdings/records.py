@@ -1,12 +1,14 @@
 """The facts on which the ledger decides, and its decision about one device."""
 
+from collections.abc import Callable, Mapping
+
 import msgspec
 
-from plugwright.sdk.holdings.holding import HoldingSource
+from plugwright.sdk.holdings.holding import HoldingSource, UnknownSource, waiting_text
 from plugwright.sdk.holdings.overlaps import Name, Offer
 from plugwright.sdk.serve_settings import ServeMode
 
-__all__ = ["ClaimRecord", "Closed", "Given", "Memory", "PodRecord", "ServedResource"]
+__all__ = ["ClaimRecord", "Closed", "Facts", "Given", "Memory", "PodRecord", "ServedResource"]
 
 
 class ServedResource(msgspec.Struct, frozen=True):
@@ -79,3 +81,38 @@ class Closed(msgspec.Struct, frozen=True):
 
     reason: str
     waits: bool = False
+
+
+class Facts:
+    """What the sources have shown. The last content of a source stays while it is in `unknown`.
+
+    `claims_are_complete` if the files account for every possibly prepared claim; `claims_may_exist` is False if neither
+    a driver of ours nor pod-resources has ever been on this node.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.unknown: dict[HoldingSource, UnknownSource] = {}
+        self.stored: Mapping[Name, tuple[PodRecord, ...]] = {}  # by the checkpoint
+        self.pods: Mapping[Name, tuple[str, str]] = {}  # by pod-resources: namespace and name
+        self.claims: tuple[ClaimRecord, ...] = ()
+        self.claims_are_complete, self.claims_may_exist = False, True
+        self._clock = clock
+        for source in (HoldingSource.CHECKPOINT, HoldingSource.POD_RESOURCES):
+            self.fail(source, "it has not been read yet")
+
+    def fail(self, source: HoldingSource, reason: str) -> None:
+        """The source cannot be read."""
+        since = self.unknown[source].since if source in self.unknown else self._clock()
+        self.unknown[source] = UnknownSource(reason, since)
+
+    @property
+    def missing(self) -> list[HoldingSource]:
+        """The unreadable sources without which a changed offer cannot be judged."""
+        missing = [source for source in (HoldingSource.CHECKPOINT,) if source in self.unknown]
+        if HoldingSource.POD_RESOURCES in self.unknown and not self.claims_are_complete:
+            missing.append(HoldingSource.POD_RESOURCES)
+        return missing
+
+    def waiting_text(self) -> str:
+        """Why a device waits for missing sources; empty if there are none."""
+        return waiting_text({source: self.unknown[source] for source in self.missing})

@@ -5,8 +5,9 @@ claims, and `dra_manager_state`, which only a daemon outside of a container can 
 """
 
 import json
+import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.overlaps import Name
 from plugwright.sdk.holdings.records import ClaimRecord
 from plugwright.system import files
+from plugwright.system.concurrency import Backoff
 
 __all__ = [
     "CDI_OWNER",
     "ClaimFilesRead",
+    "UnnamedHolders",
     "claims_in",
     "followed_pods",
     "listed_pods",
@@ -38,6 +41,7 @@ _CHECKPOINT = "checkpoint.json"
 _STATE = "dra_manager_state"
 _MOST_GETS = 8  # the kubelet allows ten concurrent requests for all its clients (6.2)
 _KIND = "/claim"  # the end of the kind of a claim's CDI spec
+_LONGEST_PAUSE = 600.0  # seconds between two Lists for the same unnamed holders
 
 
 class ClaimFilesRead(msgspec.Struct, frozen=True):
@@ -108,7 +112,7 @@ async def followed_pods(
     found: dict[Name, tuple[str, str]] = {}
     try:
         async with pod_resources.connect(socket) as kubelet:
-            for namespace, name in pods:
+            for namespace, name in sorted(pods):
                 try:
                     found |= pods_by_device([await kubelet.pod(name, namespace, limit)])
                 except PeerRefused as error:
@@ -117,6 +121,30 @@ async def followed_pods(
     except (OSError, PlugwrightError):
         return None
     return found
+
+
+class UnnamedHolders:
+    """Decides when a List is worth its risk (3.58): for held devices without a pod, at a bounded rate.
+
+    They can belong to an ended pod, to an init container, which List does not contain (6.6), or to a pod that a kubelet
+    does not list yet because it has just started. `interval` is the first pause, in seconds.
+    """
+
+    def __init__(self, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._names: frozenset[Name] = frozenset()
+        self._pauses, self._clock = Backoff(interval, max(interval, _LONGEST_PAUSE)), clock
+        self._due = 0.0
+
+    def is_due(self, unnamed: frozenset[Name]) -> bool:
+        """Whether List could explain one of these devices."""
+        return bool(unnamed - self._names) or (bool(unnamed) and self._clock() >= self._due)
+
+    def take(self, unnamed: frozenset[Name]) -> None:
+        """Takes the devices that List has left without a pod."""
+        if unnamed - self._names:
+            self._pauses.reset()
+        self._names = unnamed
+        self._due = self._clock() + self._pauses.delay()
 
 
 def claims_in(pods: Iterable[PodResources]) -> Iterator[ClaimRecord]:
