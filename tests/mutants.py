@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[1]
 _LIST = ROOT / "tests" / "mutants.toml"
 _TEST_LIMIT = 90  # seconds for one test: many mistakes show as something that never happens
 _LIMIT = 900  # seconds for all tests of one mistake
-_TESTS_FAILED = 1  # pytest's exit code
+_TESTS_FAILED, _COLLECTION_FAILED, _INTERNAL_ERROR = 1, 2, 3  # pytest's exit codes
+_ARGUMENTS = ".mutant-tests"  # the file of pytest's arguments in a copy
 
 
 class Mistake(Protocol):
@@ -106,10 +107,11 @@ def try_mistake(copies: "SimpleQueue[Path]", mistake: Mistake | None, tests: Ite
 
 
 def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
-    command = [*_own_processes(), sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT), *tests]
-    # The copy's code comes before the installed one, which is the work tree's; without .pyc files, which have whole
-    # seconds: a mistake may be made and taken back within one.
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    (copy / _ARGUMENTS).write_text("".join(f"{test}\n" for test in tests))  # they may be too many for a command line
+    command = [*_own_processes(), sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT)]
+    command += [f"@{_ARGUMENTS}"]
+    # The copy's code comes before the installed one, which is the work tree's.
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, timeout=_LIMIT, check=False, capture_output=True, text=True
@@ -117,8 +119,10 @@ def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
     except subprocess.TimeoutExpired:
         return Outcome("killed", "the limit for all tests")
     failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    if done.returncode in (0, _TESTS_FAILED):
-        return Outcome("killed", failed[1] if failed else "") if done.returncode else Outcome("survived")
+    if done.returncode in (_TESTS_FAILED, _COLLECTION_FAILED, _INTERNAL_ERROR) or done.returncode < 0:
+        return Outcome("killed", failed[1] if failed else f"exit code {done.returncode}")
+    if not done.returncode:
+        return Outcome("survived")
     print(done.stdout, done.stderr, file=sys.stderr)
     return Outcome("error")
 
@@ -150,8 +154,25 @@ def copies_of_the_tree(count: int) -> Iterator["SimpleQueue[Path]"]:
                 if source.is_file():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source, target, follow_symlinks=False)
+            _compile(copy)
             copies.put(copy)
         yield copies
+
+
+def _compile(copy: Path) -> None:
+    """Bytecode is compared by the hash of its source: a mistake may be made and taken back within a file time stamp."""
+    command = [
+        sys.executable,
+        "-m",
+        "compileall",
+        "-q",
+        "--invalidation-mode",
+        "checked-hash",
+        "src",
+        "tests",
+        "examples",
+    ]
+    subprocess.run(command, cwd=copy, check=True)
 
 
 if __name__ == "__main__":
