@@ -1,8 +1,8 @@
 """Records which test executes which statement, also in the processes that a test starts.
 
 A copy of this file is `sitecustomize.py` in a directory of PYTHONPATH, so that each Python process of a test run
-imports it at its start. It adds a call before each statement in the functions of the daemon's packages. pytest names the
-running test in PYTEST_CURRENT_TEST, which child processes inherit. Each process writes its own file into `records`
+imports it at its start. It adds a call before each statement in the functions of the daemon's packages. pytest names
+the running test in PYTEST_CURRENT_TEST, which child processes inherit. Each process writes its own file into `records`
 beside this one, because a test may kill it at any time.
 """
 
