@@ -11,13 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from tests.mutants import ROOT
 
-__all__ = ["ExecutedLines", "content_of_the_tree", "executed_lines", "statement_line"]
+__all__ = ["ExecutedLines", "content_of_the_tree", "executed_lines", "ordered_tests", "statement_line"]
 
 _LIMIT = 3600  # seconds for the run that records
 _SOURCE = "src/plugwright/"
@@ -67,6 +67,7 @@ def _record(copy: Path, packages: Sequence[str], jobs: int) -> ExecutedLines:
         **os.environ,
         "PYTHONPATH": f"{copy / 'src'}:{directory}",
         "PYTHONPYCACHEPREFIX": str(directory / "bytecode"),  # with the added calls
+        "PYTHONDONTWRITEBYTECODE": "",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--durations=0", "--durations-min=0"]
     command += [f"tests/{package}" for package in packages]
@@ -75,7 +76,7 @@ def _record(copy: Path, packages: Sequence[str], jobs: int) -> ExecutedLines:
     )
     if done.returncode > 1:
         raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    found = _ordered(done.stdout, _records(directory / "records"))
+    found = ordered_tests(done.stdout, _records(directory / "records"))
     shutil.rmtree(directory)
     return found
 
@@ -90,7 +91,8 @@ def _records(directory: Path) -> Iterator[tuple[str, str]]:
                 yield test, line
 
 
-def _ordered(output: str, records: Iterator[tuple[str, str]]) -> ExecutedLines:
+def ordered_tests(output: str, records: Iterable[tuple[str, str]]) -> ExecutedLines:
+    """From pytest's output with durations, and the recorded pairs of test and line."""
     seconds: dict[str, float] = {}
     for time, test in re.findall(r"^\s*([\d.]+)s (?:call|setup|teardown)\s+(tests/.+)$", output, re.MULTILINE):
         seconds[test] = seconds.get(test, 0.0) + float(time)

@@ -13,7 +13,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-__all__ = ["instrumented"]
+__all__ = ["CALL", "instrumented"]
 
 PACKAGES = ("sdk", "dra", "protocol", "system")
 CALL = "__executed__"

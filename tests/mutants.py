@@ -111,7 +111,7 @@ def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
     command = [*_own_processes(), sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT)]
     command += [f"@{_ARGUMENTS}"]
     # The copy's code comes before the installed one, which is the work tree's.
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, timeout=_LIMIT, check=False, capture_output=True, text=True
