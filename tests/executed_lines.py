@@ -20,6 +20,7 @@ from tests.mutants import ROOT
 __all__ = ["ExecutedLines", "content_of_the_tree", "executed_lines", "ordered_tests", "statement_line"]
 
 _LIMIT = 3600  # seconds for the run that records
+_LEAST_LIMIT, _TIMES_SLOWER = 15.0, 6  # seconds for one test
 _SOURCE = "src/plugwright/"
 
 
@@ -27,6 +28,7 @@ class ExecutedLines(msgspec.Struct, kw_only=True):
     """`lines` are the tests of each "sdk/control.py:12", as positions in `tests`, which has the fastest first."""
 
     tests: list[str]
+    seconds: list[float]  # of each test
     lines: dict[str, list[int]]
     unknown: list[str]  # lines that ran in a process of which the test is not known
 
@@ -37,6 +39,11 @@ class ExecutedLines(msgspec.Struct, kw_only=True):
         if found is None:
             return None if key in self.unknown else []
         return [self.tests[number] for number in found]
+
+    def limit(self, tests: Iterable[str]) -> float:
+        """Seconds for each of these tests: some mistakes show only as something that never happens."""
+        known = dict(zip(self.tests, self.seconds, strict=True))
+        return max(_LEAST_LIMIT, *(_TIMES_SLOWER * known.get(test, _LEAST_LIMIT) for test in tests))
 
 
 def executed_lines(copy: Path, content: str, packages: Sequence[str], jobs: int) -> ExecutedLines:
@@ -108,7 +115,10 @@ def ordered_tests(output: str, records: Iterable[tuple[str, str]]) -> ExecutedLi
         elif not test:
             unknown.add(line)
     return ExecutedLines(
-        tests=tests, lines={line: sorted(found) for line, found in lines.items()}, unknown=sorted(unknown)
+        tests=tests,
+        seconds=[seconds[test] for test in tests],
+        lines={line: sorted(found) for line, found in lines.items()},
+        unknown=sorted(unknown),
     )
 
 

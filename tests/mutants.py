@@ -22,7 +22,20 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
-__all__ = ["ROOT", "Mistake", "Mutant", "Outcome", "copies_of_the_tree", "load", "main", "try_mistake"]
+__all__ = [
+    "ROOT",
+    "Mistake",
+    "Mutant",
+    "Outcome",
+    "copies_of_the_tree",
+    "load",
+    "main",
+    "outcome_of",
+    "own_processes",
+    "pytest_arguments",
+    "run_tests",
+    "try_mistake",
+]
 
 ROOT = Path(__file__).parents[1]
 _LIST = ROOT / "tests" / "mutants.toml"
@@ -100,16 +113,21 @@ def try_mistake(copies: "SimpleQueue[Path]", mistake: Mistake | None, tests: Ite
         if changed is None:
             return Outcome("stale")
         file.write_text(changed)
-        return _pytest(copy, tests)
+        return run_tests(copy, tests)
     finally:
         file.write_text(text)
         copies.put(copy)
 
 
-def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
-    (copy / _ARGUMENTS).write_text("".join(f"{test}\n" for test in tests))  # they may be too many for a command line
-    command = [*_own_processes(), sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT)]
-    command += [f"@{_ARGUMENTS}"]
+def pytest_arguments(copy: Path, tests: Iterable[str], timeout: float = _TEST_LIMIT) -> list[str]:
+    """Ends at the first failure; the tests are in a file, because they may be too many for a command line."""
+    (copy / _ARGUMENTS).write_text("".join(f"{test}\n" for test in tests))
+    return ["-q", "-x", "--timeout", str(timeout), f"@{_ARGUMENTS}"]
+
+
+def run_tests(copy: Path, tests: Iterable[str]) -> Outcome:
+    """Runs tests in a copy of the tree as it is."""
+    command = [*own_processes(), sys.executable, "-m", "pytest", *pytest_arguments(copy, tests)]
     # The copy's code comes before the installed one, which is the work tree's.
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     try:
@@ -118,17 +136,22 @@ def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
         )
     except subprocess.TimeoutExpired:
         return Outcome("killed", "the limit for all tests")
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    if done.returncode in (_TESTS_FAILED, _COLLECTION_FAILED, _INTERNAL_ERROR) or done.returncode < 0:
-        return Outcome("killed", failed[1] if failed else f"exit code {done.returncode}")
-    if not done.returncode:
+    return outcome_of(done.returncode, done.stdout + done.stderr)
+
+
+def outcome_of(code: int, output: str) -> Outcome:
+    """By the exit code of pytest, or of the signal that ended it."""
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", output, re.MULTILINE)
+    if code in (_TESTS_FAILED, _COLLECTION_FAILED, _INTERNAL_ERROR) or code < 0:
+        return Outcome("killed", failed[1] if failed else f"exit code {code}")
+    if not code:
         return Outcome("survived")
-    print(done.stdout, done.stderr, file=sys.stderr)
+    print(output, file=sys.stderr)
     return Outcome("error")
 
 
 @cache
-def _own_processes() -> tuple[str, ...]:
+def own_processes() -> tuple[str, ...]:
     """As root, a command in front: a mistake may signal a process by a wrong id, and ends with all that it started."""
     command = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     try:

@@ -16,12 +16,14 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
 from tests.executed_lines import ExecutedLines, content_of_the_tree, executed_lines, statement_line
-from tests.mutants import ROOT, Outcome, copies_of_the_tree, try_mistake
+from tests.mutant_worker import MutantWorker
+from tests.mutants import ROOT, Outcome, copies_of_the_tree, outcome_of, own_processes, pytest_arguments, run_tests
 
 __all__ = [
     "PACKAGES",
@@ -38,6 +40,7 @@ __all__ = [
 PACKAGES = ("sdk", "dra", "protocol", "system")
 _SOURCE = Path("src") / "plugwright"
 _BAR = 0.9  # of all mistakes must be noticed
+_STEP_LIMIT = 600  # seconds for the tests of one step
 
 Span = tuple[int, int]  # byte offsets
 Edit = tuple[Span, str]  # the text in place of that
@@ -222,13 +225,42 @@ def steps(mutant: RandomMutant, lines: ExecutedLines) -> Iterator[Sequence[str]]
 _FIRST = 30  # tests of each kind, which nearly always suffice
 
 
-def _tried(copies: "SimpleQueue[Path]", mutant: RandomMutant, lines: ExecutedLines) -> Outcome:
-    outcome = Outcome("survived", "no test executes it")
-    for tests in steps(mutant, lines):
-        outcome = try_mistake(copies, mutant, tests)
-        if outcome.name != "survived":
-            break
-    return outcome
+class _Copies:
+    """Copies of the tree, each with a process that has imported the tests."""
+
+    def __init__(self, copies: "SimpleQueue[Path]", count: int, lines: ExecutedLines) -> None:
+        self._lines = lines
+        self._free: SimpleQueue[tuple[Path, MutantWorker]] = SimpleQueue()
+        folders = [f"tests/{package}" for package in PACKAGES]
+        for _ in range(count):
+            copy = copies.get()
+            self._free.put((copy, MutantWorker(copy, folders, own_processes(), _STEP_LIMIT)))
+
+    def outcome(self, mutant: RandomMutant) -> Outcome:
+        outcome = Outcome("survived", "no test executes it")
+        for tests in steps(mutant, self._lines):
+            outcome = self._step(mutant, tests)
+            if outcome.name != "survived":
+                break
+        return outcome
+
+    def _step(self, mutant: RandomMutant, tests: Sequence[str]) -> Outcome:
+        copy, worker = self._free.get()
+        file = copy / mutant.file
+        before = file.read_text()
+        after = mutant.applied(before)
+        try:
+            file.write_text(after)
+            arguments = pytest_arguments(copy, tests, self._lines.limit(tests))
+            done = worker.run(mutant.file, before, after, arguments)
+            return run_tests(copy, tests) if done is None else outcome_of(*done)
+        finally:
+            file.write_text(before)
+            self._free.put((copy, worker))
+
+    def close(self) -> None:
+        while not self._free.empty():
+            self._free.get()[1].close()
 
 
 class _Results:
@@ -274,9 +306,9 @@ def _outcomes(
     lines = executed_lines(copy, content, PACKAGES, jobs)
     copies.put(copy)
     results = _Results(ROOT / "build" / f"random-mutants-{content}.jsonl")
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(jobs) as pool, closing(_Copies(copies, jobs, lines)) as trials:
         yield from pool.map(
-            lambda text, mutant: results.outcome(text, lambda: _tried(copies, mutant, lines)), described, mutants
+            lambda text, mutant: results.outcome(text, lambda: trials.outcome(mutant)), described, mutants
         )
 
 

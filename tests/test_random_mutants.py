@@ -112,10 +112,10 @@ def test_tests_of_the_module_run_before_others_that_execute_the_line() -> None:
     file = "src/plugwright/sdk/history.py"
     own, other = "tests/sdk/test_history.py::test_own", "tests/sdk/test_zebra.py::test_other"
     mutant = RandomMutant(rule="", file=file, line=1, start=0, end=0, new="")
-    lines = ExecutedLines(tests=[other, own], lines={"sdk/history.py:1": [0, 1]}, unknown=[])
+    lines = ExecutedLines(tests=[other, own], seconds=[0.1, 0.2], lines={"sdk/history.py:1": [0, 1]}, unknown=[])
     first, last = steps(mutant, lines)
     assert first == [own, other]
     assert last[0] == "tests/sdk/test_history.py"
-    assert [*steps(mutant, ExecutedLines(tests=[], lines={}, unknown=[]))] == []
-    unknown = ExecutedLines(tests=[], lines={}, unknown=["sdk/history.py:1"])
+    assert [*steps(mutant, ExecutedLines(tests=[], seconds=[], lines={}, unknown=[]))] == []
+    unknown = ExecutedLines(tests=[], seconds=[], lines={}, unknown=["sdk/history.py:1"])
     assert [*steps(mutant, unknown)] == [relevant_tests(file)]
