@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import CodeType, FunctionType
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -29,18 +29,23 @@ _NOT_APPLIED = 100  # exit code of a fork
 class MutantWorker:
     """The program in a copy of the tree, for one caller at a time."""
 
-    def __init__(self, copy: Path, folders: Sequence[str], command: Sequence[str], limit: float) -> None:
+    def __init__(self, copy: Path, folders: Sequence[str], command: Sequence[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}", "PYTHONDONTWRITEBYTECODE": ""}
-        arguments = [*command, sys.executable, "-m", "tests.mutant_worker", str(limit), *folders]
+        arguments = [*command, sys.executable, "-m", "tests.mutant_worker", *folders]
         self.process = subprocess.Popen(
             arguments, cwd=copy, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        assert self.process.stdout is not None
+        self.process.stdout.readline()  # it has imported all files, which may be changed from now on
 
-    def run(self, file: str, before: str, after: str, arguments: Sequence[str]) -> tuple[int, str] | None:
-        """pytest's exit code and output; None if the mistake cannot be put into the imported code."""
+    def run(self, file: str, before: str, after: str, arguments: Sequence[str], limit: float) -> tuple[int, str] | None:
+        """pytest's exit code and output; None if the mistake cannot be put into the imported code.
+
+        After `limit` seconds all of it is killed.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        trial = {"file": file, "before": before, "after": after, "arguments": [*arguments]}
+        trial = {"file": file, "before": before, "after": after, "arguments": [*arguments], "limit": limit}
         self.process.stdin.write(f"{json.dumps(trial)}\n")
         self.process.stdin.flush()
         code, output = json.loads(self.process.stdout.readline())
@@ -86,15 +91,16 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
             yield from _inside(constant)
 
 
-def _try(trial: dict[str, str], output: IO[bytes]) -> None:
-    """In the fork."""
+def _try(trial: dict[str, Any], output: IO[bytes]) -> None:
+    """In the fork; an unchanged file is a trial without a mistake."""
     for number in (0, 1, 2):
         os.dup2(output.fileno(), number)
     try:
         count = put_into_imported_functions(str(Path(trial["file"]).absolute()), trial["before"], trial["after"])
     except ValueError:  # other variables of an enclosing function
         count = 0
-    code = pytest.main([*trial["arguments"]]) if count else _NOT_APPLIED
+    is_made = count or trial["before"] == trial["after"]
+    code = pytest.main([*trial["arguments"]]) if is_made else _NOT_APPLIED
     sys.stdout.flush()
     os._exit(code)
 
@@ -121,15 +127,17 @@ def _end_all() -> None:
         pass
 
 
-def main(limit: str, *folders: str) -> None:
+def main(*folders: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     pytest.main(["--collect-only", "-qq", *folders])
+    print(file=answers, flush=True)
     for line in sys.stdin:
+        trial = json.loads(line)
         with TemporaryFile() as output:
             if not (fork := os.fork()):
-                _try(json.loads(line), output)
-            code = _result(fork, float(limit))
+                _try(trial, output)
+            code = _result(fork, trial["limit"])
             _end_all()
             output.seek(0)
             answers.write(f"{json.dumps([code, output.read().decode(errors='replace')[-20_000:]])}\n")

@@ -230,6 +230,9 @@ async def test_our_client_beside_a_server_of_h2(root: Path) -> None:
     _, client = await loop.create_unix_connection(lambda: GrpcClientConnection(None), str(root / "s"))
     calls = (client.unary("/echo", str(number).encode() * 10, None) for number in range(40))
     assert await asyncio.gather(*calls) == [str(number).encode() * 10 for number in range(40)]
+    # Now the server's limit of three streams is known, beyond which it would end the connection.
+    calls = (client.unary("/echo", str(number).encode() * 10, None) for number in range(10))
+    assert await asyncio.gather(*calls) == [str(number).encode() * 10 for number in range(10)]
     client.abort("done")
     await ended.wait()
     server.close()

@@ -164,6 +164,14 @@ async def test_status_names_the_pod_of_each_held_device(
                     break
 
 
+async def test_a_report_has_the_resources_and_their_devices(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled), client(path) as someone:
+        answer = (await someone.ask(do="report"))["ok"]
+    assert answer["kind"] == "NodeReport"
+    [gpu] = answer["resources"]
+    assert (gpu["name"], len(gpu["devices"])) == ("mock/gpu", 2)
+
+
 class SilentKubelet:
     """Its pod-resources API accepts requests, and answers them only while `answering` is set."""
 
