@@ -334,6 +334,21 @@ async def test_a_stream_that_depends_on_itself_is_an_error(root: Path) -> None:
     assert frame(FrameKind.RST_STREAM, 0, 3, int(ErrorCode.PROTOCOL_ERROR).to_bytes(4, "big")) in said
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(FrameKind.DATA, 0, 5, b"data"),
+        frame(FrameKind.RST_STREAM, 0, 5, b"\0\0\0\x08"),
+        frame(FrameKind.WINDOW_UPDATE, 0, 5, b"\0\0\0\x01"),
+        request(3) + frame(FrameKind.DATA, 0, 5, b"data"),
+    ],
+    ids=["data", "reset", "window", "data after another stream"],
+)
+async def test_a_frame_for_a_stream_that_was_never_opened_ends_the_connection(root: Path, sent: bytes) -> None:
+    async with serving(root) as server, asyncio.timeout(60):
+        assert error_of(await answer_to(server, sent)) is ErrorCode.PROTOCOL_ERROR
+
+
 def kinds_of(answer: bytes) -> list[int]:
     """The kinds of the frames in an answer."""
     kinds = []
