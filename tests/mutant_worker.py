@@ -66,6 +66,7 @@ def put_into_imported_functions(path: str, before: str, after: str) -> int:
     ]
     gc.unfreeze()  # pytest's conftest froze them
     functions = [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__.co_filename == path]
+    gc.freeze()
     count = 0
     for function in functions:
         for code, replacement in changed:

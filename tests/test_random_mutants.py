@@ -1,12 +1,15 @@
 """`make mutants-random` makes the mistakes that its rules name, and the same ones for the same seed."""
 
 import ast
+import runpy
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.executed_lines import ExecutedLines, ordered_tests, statement_line
 from tests.line_recorder import CALL, instrumented
+from tests.mutant_worker import put_into_imported_functions
 from tests.mutants import ROOT
 from tests.random_mutants import PACKAGES, RULES, RandomMutant, candidates, choose, relevant_tests, steps
 
@@ -119,3 +122,31 @@ def test_tests_of_the_module_run_before_others_that_execute_the_line() -> None:
     assert [*steps(mutant, ExecutedLines(tests=[], seconds=[], lines={}, unknown=[]))] == []
     unknown = ExecutedLines(tests=[], seconds=[], lines={}, unknown=["sdk/history.py:1"])
     assert [*steps(mutant, unknown)] == [relevant_tests(file)]
+
+
+def test_a_mistake_is_put_into_functions_that_are_imported(tmp_path: Path) -> None:
+    """Also if they are wrapped, or repeat a name."""
+    before = """
+from functools import cache, partial
+
+@cache
+def wrapped(number):
+    def inner(): return number < 2
+    return inner()
+
+class Scale:
+    @property
+    def limit(self): return 1
+    @limit.setter
+    def limit(self, value): self.value = value + 1
+"""
+    path = tmp_path / "scale.py"
+    path.write_text(before)
+    scale = runpy.run_path(str(path))
+    after = before.replace("number < 2", "number <= 2").replace("value + 1", "value + 2")
+    assert put_into_imported_functions(str(path), before, after) == 2
+    assert scale["wrapped"](2)
+    made = scale["Scale"]()
+    made.limit = 1
+    assert (made.value, made.limit) == (3, 1)
+    assert put_into_imported_functions(str(path), after, after) == 0
