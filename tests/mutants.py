@@ -22,13 +22,27 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
-__all__ = ["ROOT", "Mistake", "Mutant", "Outcome", "copies_of_the_tree", "load", "main", "try_mistake"]
+__all__ = [
+    "ROOT",
+    "Mistake",
+    "Mutant",
+    "Outcome",
+    "copies_of_the_tree",
+    "load",
+    "main",
+    "outcome_of",
+    "own_processes",
+    "pytest_arguments",
+    "run_tests",
+    "try_mistake",
+]
 
 ROOT = Path(__file__).parents[1]
 _LIST = ROOT / "tests" / "mutants.toml"
 _TEST_LIMIT = 90  # seconds for one test: many mistakes show as something that never happens
 _LIMIT = 900  # seconds for all tests of one mistake
-_TESTS_FAILED = 1  # pytest's exit code
+_TESTS_FAILED, _COLLECTION_FAILED, _INTERNAL_ERROR = 1, 2, 3  # pytest's exit codes
+_ARGUMENTS = ".mutant-tests"  # the file of pytest's arguments in a copy
 
 
 class Mistake(Protocol):
@@ -99,32 +113,45 @@ def try_mistake(copies: "SimpleQueue[Path]", mistake: Mistake | None, tests: Ite
         if changed is None:
             return Outcome("stale")
         file.write_text(changed)
-        return _pytest(copy, tests)
+        return run_tests(copy, tests)
     finally:
         file.write_text(text)
         copies.put(copy)
 
 
-def _pytest(copy: Path, tests: Iterable[str]) -> Outcome:
-    command = [*_own_processes(), sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT), *tests]
-    # The copy's code comes before the installed one, which is the work tree's; without .pyc files, which have whole
-    # seconds: a mistake may be made and taken back within one.
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+def pytest_arguments(copy: Path, tests: Iterable[str], timeout: float = _TEST_LIMIT) -> list[str]:
+    """Ends at the first failure; the tests are in a file, because they may be too many for a command line."""
+    (copy / _ARGUMENTS).write_text("".join(f"{test}\n" for test in tests))
+    return ["-q", "-x", "--timeout", str(timeout), f"@{_ARGUMENTS}"]
+
+
+def run_tests(copy: Path, tests: Iterable[str]) -> Outcome:
+    """Runs tests in a copy of the tree as it is."""
+    command = [*own_processes(), sys.executable, "-m", "pytest", *pytest_arguments(copy, tests)]
+    # The copy's code comes before the installed one, which is the work tree's.
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, timeout=_LIMIT, check=False, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
         return Outcome("killed", "the limit for all tests")
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    if done.returncode in (0, _TESTS_FAILED):
-        return Outcome("killed", failed[1] if failed else "") if done.returncode else Outcome("survived")
-    print(done.stdout, done.stderr, file=sys.stderr)
+    return outcome_of(done.returncode, done.stdout + done.stderr)
+
+
+def outcome_of(code: int, output: str) -> Outcome:
+    """By the exit code of pytest, or of the signal that ended it."""
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", output, re.MULTILINE)
+    if code in (_TESTS_FAILED, _COLLECTION_FAILED, _INTERNAL_ERROR) or code < 0:
+        return Outcome("killed", failed[1] if failed else f"exit code {code}")
+    if not code:
+        return Outcome("survived")
+    print(output, file=sys.stderr)
     return Outcome("error")
 
 
 @cache
-def _own_processes() -> tuple[str, ...]:
+def own_processes() -> tuple[str, ...]:
     """As root, a command in front: a mistake may signal a process by a wrong id, and ends with all that it started."""
     command = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     try:
@@ -150,8 +177,25 @@ def copies_of_the_tree(count: int) -> Iterator["SimpleQueue[Path]"]:
                 if source.is_file():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source, target, follow_symlinks=False)
+            _compile(copy)
             copies.put(copy)
         yield copies
+
+
+def _compile(copy: Path) -> None:
+    """Bytecode is compared by the hash of its source: a mistake may be made and taken back within a file time stamp."""
+    command = [
+        sys.executable,
+        "-m",
+        "compileall",
+        "-q",
+        "--invalidation-mode",
+        "checked-hash",
+        "src",
+        "tests",
+        "examples",
+    ]
+    subprocess.run(command, cwd=copy, check=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """gRPC's own part of the wire: messages, deadlines, error texts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plugwright.protocol import grpc
@@ -32,6 +32,8 @@ def test_a_message_over_the_limit_is_refused_by_its_prefix(cut: int) -> None:
 
 
 @given(st.floats(0, 1e9, allow_nan=False))
+@example(0.1)  # 100,000,000 ns
+@example(100.0)
 def test_a_timeout_has_at_most_eight_digits_and_is_read_back(seconds: float) -> None:
     written = grpc.encode_timeout(seconds)
     assert len(written) <= 9

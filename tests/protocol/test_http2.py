@@ -16,7 +16,17 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes
 
-from plugwright.protocol.frames import END_HEADERS, END_STREAM, PADDED, PREFACE, PRIORITY, ErrorCode, FrameKind, frame
+from plugwright.protocol.frames import (
+    END_HEADERS,
+    END_STREAM,
+    PADDED,
+    PREFACE,
+    PRIORITY,
+    ErrorCode,
+    FrameKind,
+    frame,
+    header_frames,
+)
 from plugwright.protocol.grpc import BrokenExchange, prefixed
 from plugwright.protocol.grpc_client import GrpcClientConnection
 from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
@@ -220,6 +230,9 @@ async def test_our_client_beside_a_server_of_h2(root: Path) -> None:
     _, client = await loop.create_unix_connection(lambda: GrpcClientConnection(None), str(root / "s"))
     calls = (client.unary("/echo", str(number).encode() * 10, None) for number in range(40))
     assert await asyncio.gather(*calls) == [str(number).encode() * 10 for number in range(40)]
+    # Now the server's limit of three streams is known, beyond which it would end the connection.
+    calls = (client.unary("/echo", str(number).encode() * 10, None) for number in range(10))
+    assert await asyncio.gather(*calls) == [str(number).encode() * 10 for number in range(10)]
     client.abort("done")
     await ended.wait()
     server.close()
@@ -288,6 +301,74 @@ async def test_a_flood_ends_its_own_connection_alone(root: Path, what: str) -> N
         peer.h2.send_data(1, prefixed(b"hello"), end_stream=True)
         peer.send()
         await peer.until(lambda: 1 in peer.trailers)
+
+
+async def said_before_ping(server: Server, data: bytes) -> bytes:
+    """What the server says to these bytes until it answers a ping after them."""
+    reader, writer = await asyncio.open_unix_connection(server.path)
+    writer.write(PREFACE + SETTINGS + data + frame(FrameKind.PING, 0, 0, b"all sent"))
+    try:
+        return await reader.readuntil(frame(FrameKind.PING, 1, 0, b"all sent"))
+    finally:
+        writer.close()
+
+
+async def test_a_hundred_streams_are_open_at_once_and_the_next_is_refused(root: Path) -> None:
+    streams = [request(number) for number in range(1, 202, 2)]
+    refused = frame(FrameKind.RST_STREAM, 0, 201, int(ErrorCode.REFUSED_STREAM).to_bytes(4, "big"))
+    async with serving(root) as server:
+        assert FrameKind.RST_STREAM not in kinds_of(await said_before_ping(server, b"".join(streams[:100])))
+        assert refused in await said_before_ping(server, b"".join(streams))
+
+
+@pytest.mark.parametrize("kind", [10, 11, 99, 255])
+async def test_a_frame_of_a_later_version_is_ignored(root: Path, kind: int) -> None:
+    async with serving(root) as server:
+        assert FrameKind.GOAWAY not in kinds_of(await said_before_ping(server, frame(kind, 0, 0, b"later")))
+
+
+async def test_a_stream_that_depends_on_itself_is_an_error(root: Path) -> None:
+    itself = frame(FrameKind.PRIORITY, 0, 3, b"\0\0\0\x03\x10")
+    async with serving(root) as server:
+        said = await said_before_ping(server, itself)
+    assert frame(FrameKind.RST_STREAM, 0, 3, int(ErrorCode.PROTOCOL_ERROR).to_bytes(4, "big")) in said
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(FrameKind.DATA, 0, 5, b"data"),
+        frame(FrameKind.RST_STREAM, 0, 5, b"\0\0\0\x08"),
+        frame(FrameKind.WINDOW_UPDATE, 0, 5, b"\0\0\0\x01"),
+        request(3) + frame(FrameKind.DATA, 0, 5, b"data"),
+    ],
+    ids=["data", "reset", "window", "data after another stream"],
+)
+async def test_a_frame_for_a_stream_that_was_never_opened_ends_the_connection(root: Path, sent: bytes) -> None:
+    async with serving(root) as server, asyncio.timeout(60):
+        assert error_of(await answer_to(server, sent)) is ErrorCode.PROTOCOL_ERROR
+
+
+def kinds_of(answer: bytes) -> list[int]:
+    """The kinds of the frames in an answer."""
+    kinds = []
+    while answer:
+        kinds.append(answer[3])
+        answer = answer[9 + int.from_bytes(answer[:3], "big") :]
+    return kinds
+
+
+@pytest.mark.parametrize("size", [0, 99, 100, 101, 199, 200, 201])
+def test_a_header_block_ends_with_its_last_frame(size: int) -> None:
+    sent, block, flags = header_frames(1, bytes(size), END_STREAM, limit=100), 0, []
+    while sent:
+        length = int.from_bytes(sent[:3], "big")
+        flags.append(sent[4])
+        block += length
+        sent = sent[9 + length :]
+    assert block == size
+    assert [flag & END_HEADERS for flag in flags] == [*(0 for _ in flags[1:]), END_HEADERS]
+    assert flags[0] & END_STREAM
 
 
 async def test_go_clients_pings_beside_a_long_list_are_not_a_flood(root: Path) -> None:

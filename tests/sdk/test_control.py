@@ -18,9 +18,11 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
+from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Device, Plugin, Registration, Settings, serving
 from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.daemon import Daemon
 from plugwright.testing import pod_requesting
 
@@ -160,6 +162,42 @@ async def test_status_names_the_pod_of_each_held_device(
                 [gpu] = (await someone.ask(do="status"))["ok"]["resources"]
                 if sorted(device["pods"] for device in gpu["devices"]) == [[], ["default/reader"]]:
                     break
+
+
+async def test_a_report_has_the_resources_and_their_devices(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled), client(path) as someone:
+        answer = (await someone.ask(do="report"))["ok"]
+    assert answer["kind"] == "NodeReport"
+    [gpu] = answer["resources"]
+    assert (gpu["name"], len(gpu["devices"])) == ("mock/gpu", 2)
+
+
+class SilentKubelet:
+    """Its pod-resources API accepts requests, and answers them only while `answering` is set."""
+
+    def __init__(self) -> None:
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def held_devices(self) -> list[HeldDevice]:
+        await self.answering.wait()
+        return [HeldDevice("mock/gpu", "mock-0", "default", "reader", "main")]
+
+
+async def test_status_answers_while_pod_resources_hang_and_names_them(controlled: Settings, path: Path) -> None:
+    silent = SilentKubelet()
+    socket_path = controlled.paths.pod_resources_socket
+    socket_path.parent.mkdir()
+    async with serve_held_devices(silent, socket_path), two_devices(controlled), client(path) as someone:
+        silent.answering.clear()
+        for _ in range(2):
+            status = (await someone.ask(do="status"))["ok"]
+            assert status["pods_unreadable"] == "pod-resources has not answered yet"
+            assert len(status["resources"][0]["devices"]) == 2
+        silent.answering.set()
+        async with asyncio.timeout(60):
+            while (await someone.ask(do="status"))["ok"]["pods_unreadable"]:
+                await asyncio.sleep(0.01)
 
 
 async def answers(path: Path) -> None:

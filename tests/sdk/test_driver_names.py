@@ -62,6 +62,13 @@ def test_a_driver_name_that_the_api_refuses_is_an_error(name: str) -> None:
         check_driver_name(name)
 
 
+def test_a_driver_name_may_have_63_bytes() -> None:
+    longest = "x" * 51 + ".example.com"
+    assert len(longest) == 63
+    assert check_driver_name(longest) == longest
+    assert driver_name(f"example.com/{'x' * 51}") == longest
+
+
 def test_the_driver_names_of_nvidia_are_refused() -> None:
     with pytest.raises(ConfigError, match="NVIDIA's own"):
         check_driver_name("gpu.nvidia.com")

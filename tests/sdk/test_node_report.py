@@ -105,6 +105,20 @@ async def test_an_unreadable_source_makes_the_holdings_incomplete(daemon: Daemon
     }
 
 
+async def test_a_driver_has_its_claims_and_slices(daemon: Daemon) -> None:
+    status = control.report(daemon)
+    held = {"uid": "u-1", "namespace": "default", "name": "common", "state": "done", "devices": ["tape-0"]}
+    status["resources"][0]["driver"] = {
+        "name": "tape.example.com", "ready": True, "state": "registered", "reason": "", "claims": [held],
+        "slices": {"left_out": 1}, "leaving": ["example.com/old"],
+    }  # fmt: skip
+    report = json.loads(json.dumps(node_report(daemon, status, Holdings(), KUBELET, ())))
+    driver = report["resources"][0]["driver"]
+    assert driver["claims"] == [held]
+    assert driver["slices"] == {"leftOut": 1}
+    assert driver["leaving"] == ["example.com/old"]
+
+
 async def test_a_closed_device_has_the_reason(daemon: Daemon) -> None:
     key = DeviceKey(ServeMode.DEVICE_PLUGIN, Tape.resource, "tape-0")
     [resource] = made(daemon, Holdings(closed={key: "held as half-0 by default/a"}))["resources"]

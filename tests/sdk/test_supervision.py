@@ -138,6 +138,34 @@ async def test_devices_that_cannot_be_made_unhealthy_are_not_served(
         await kubelet.health(TAPE, "st0", "Healthy")
 
 
+class Silent(Shelf):
+    """Lists its devices once, fails when told to, and then never lists again."""
+
+    def __init__(self, *devices: Device) -> None:
+        super().__init__(*devices)
+        self.failing = asyncio.Event()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        self.calls += 1
+        if self.calls == 1:
+            yield self.listed.value
+        await self.failing.wait()
+        if self.calls == 1:
+            raise RuntimeError("no tape drive answers")
+        await asyncio.Event().wait()
+
+
+async def test_devices_that_cannot_be_made_unhealthy_after_discovery_fell_silent_are_not_served(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    shelf = Silent(Hopeless("st0"))
+    async with serving_beside_another(shelf, kubelet, settings) as daemon:
+        tape = await kubelet.endpoint(TAPE)
+        shelf.failing.set()
+        await kubelet.until(lambda _: tape.ended)
+        assert "hopeless device" in status_of(daemon)["fault"]
+
+
 async def test_a_plugin_that_cancels_its_own_task_is_seen_and_called_again(
     kubelet: ObservedKubelet, settings: Settings
 ) -> None:

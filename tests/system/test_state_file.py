@@ -190,6 +190,13 @@ def test_a_file_over_the_limit_is_refused_with_its_size(tmp_path: Path) -> None:
         file.read()
 
 
+def test_content_may_have_as_many_bytes_as_the_limit(tmp_path: Path) -> None:
+    content = Numbers(numbers=(1, 2, 3))
+    file = StateFile(tmp_path / "state.json", FORM, StateFileOptions(limit=len(FORM.encode(content))))
+    file.write(content)
+    assert file.read() == content
+
+
 def test_content_over_the_limit_is_not_written(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json", FORM, StateFileOptions(limit=100))
     file.write(Numbers(numbers=(1,)))

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.sdk.cordon_controller import utc
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _SOCKET_RETRY, _SOCKET_LONGEST = 0.1, 5.0  # seconds before the retry of a control socket that was removed or taken
 _DIGITS_SHOWN = 40  # of a number in an error
+_SOURCE_LIMIT, _SOURCE_LEAST = 1.0, 0.05  # seconds that an operator waits for the sources of holdings
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
@@ -208,14 +210,31 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
 
 
 async def _status(daemon: Daemon) -> DaemonStatus:
-    return report(daemon, await daemon.ledger.refreshed())
+    return report(daemon, await _holdings(daemon))
+
+
+async def _holdings(daemon: Daemon) -> Holdings:
+    """All holdings; the last known ones, with the name of the source, if a source does not answer in time."""
+    ledger = daemon.ledger
+    ledger.wanted.notify()
+    wanted = ledger.wanted.count
+    since = ledger.reading[1] if ledger.reading is not None else time.monotonic()
+    try:
+        async with asyncio.timeout(max(_SOURCE_LEAST, since + _SOURCE_LIMIT - time.monotonic())):
+            await ledger.answered.until(lambda count: count >= wanted)
+    except TimeoutError:
+        source = ledger.reading[0] if ledger.reading is not None else HoldingSource.POD_RESOURCES
+        unknown = UnknownSource(f"{source.value} has not answered yet", time.time())
+        latest = ledger.latest.value
+        return replace(latest, unknown={**latest.unknown, source: unknown, HoldingSource.POD_RESOURCES: unknown})
+    return ledger.latest.value
 
 
 async def read_node_report(daemon: Daemon) -> Mapping[str, object]:
     from plugwright.sdk.node_reporting import kubelet_report, node_report  # loaded only when requested
 
     kubelet = await in_thread("kubelet configuration", partial(kubelet_report, daemon.settings, daemon.directory))
-    holdings = await daemon.ledger.refreshed()
+    holdings = await _holdings(daemon)
     return node_report(daemon, report(daemon, holdings), holdings, kubelet, unready(daemon))
 
 

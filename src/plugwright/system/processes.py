@@ -5,10 +5,34 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
 
-__all__ = ["end", "run"]
+from plugwright.system.concurrency import in_thread
+
+__all__ = ["end", "run", "run_alone"]
 
 _KEPT = 4096  # last bytes of output that are kept
+_MARK = "PLUGWRIGHT_COMMAND"  # a variable with another value for each command of `run_alone`
+_EXAMINED = 1.0  # seconds in which the processes of a command are found
+_ROUNDS = 10  # a process can start others until it is killed
+
+
+async def run_alone(command: Sequence[str]) -> tuple[int, str]:
+    """Like `run`, and also kills what the command started in other sessions, however the command ends.
+
+    These processes are recognized by a variable in their environment.
+    """
+    mark = f"{_MARK}={uuid4().hex}"
+    name, _, value = mark.partition("=")
+    before = _newest_process()
+    try:
+        return await run(command, environment={**os.environ, name: value})
+    finally:
+        with suppress(RuntimeError, TimeoutError):  # no thread could be started, or a process cannot be examined
+            async with asyncio.timeout(_EXAMINED):
+                await in_thread("processes of a command", partial(_kill_marked, mark.encode(), before))
 
 
 async def run(
@@ -68,6 +92,48 @@ async def _write_input(pipe: asyncio.StreamWriter, content: bytes) -> None:
     pipe.close()
     with suppress(ConnectionError):
         await pipe.wait_closed()
+
+
+def _kill_marked(mark: bytes, before: int) -> None:
+    """Kills the processes with this variable that are newer than the process `before`, until there is no other one."""
+    killed: set[int] = set()
+    for _ in range(_ROUNDS):
+        found = {pid for pid in _processes_after(before) if pid not in killed and _kill_if_marked(pid, mark)}
+        if not found:
+            break
+        killed |= found
+
+
+def _kill_if_marked(pid: int, mark: bytes) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)  # before the environment is read: the id may belong to another process later
+    except OSError:
+        return False
+    try:
+        if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):  # empty after the process has ended
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _processes_after(before: int) -> list[int]:
+    """The ids are ascending, and begin again after the highest one."""
+    newest = _newest_process()
+    found = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208  faster
+    return [pid for pid in found if (before < pid <= newest if before <= newest else pid > before or pid <= newest)]
+
+
+def _newest_process() -> int:
+    """The last process id that was assigned in our PID namespace."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 class _Tail:

@@ -17,7 +17,7 @@ from plugwright.dra.resource_slices.known_slices import KnownSlices
 from plugwright.dra.resource_slices.publisher import PublisherState, SlicePublisher
 from plugwright.dra.resource_slices.slice_comparison import Document
 from plugwright.dra.resource_slices.slices import PoolContent
-from plugwright.errors import MalformedMessage
+from plugwright.errors import MalformedMessage, PeerRefused
 from plugwright.kube.access import ClusterAccess
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.credentials import Credentials
@@ -268,6 +268,53 @@ async def test_refused_devices_leave_those_before_in_place(node: Node, caplog: p
     publisher.content.publish(gpus(3))
     await reached(publisher, PublisherState.PUBLISHED)
     assert len(node.devices) == 3
+
+
+class RejectingApi(ApiClient):
+    """As an API server whose admission rejects new slices for a while."""
+
+    rejects = True
+    rejected = 0
+
+    async def create(self, path: str, body: Document, **query: str) -> Document:
+        if self.rejects:
+            self.rejected += 1
+            raise PeerRefused("Invalid", "denied by a policy")
+        return await super().create(path, body, **query)
+
+
+async def test_refused_devices_are_sent_again_ever_later_and_changed_ones_immediately(node: Node) -> None:
+    now = 0.0
+    access = ClusterAccess.in_cluster(node.served.environment, node.served.directory)
+    assert access is not None
+    api = RejectingApi(access)
+    publisher = SlicePublisher(api, DRIVER, "node", lambda: now)
+    node.running.append(asyncio.create_task(publisher.run()))
+
+    async def wake(seconds: float, content: PoolContent, attempts: int) -> None:
+        """The number of attempts in all once the clock shows this time."""
+        nonlocal now
+        now, is_expected = seconds, attempts > api.rejected
+        publisher.content.publish(content)
+        async with asyncio.timeout(LIMIT):
+            while is_expected and api.rejected < attempts:
+                await asyncio.sleep(0.01)
+        if not is_expected:
+            await settled(node)
+        assert api.rejected == attempts
+
+    try:
+        for seconds, attempts in ((0, 1), (5, 1), (15, 2), (25, 2), (40, 3)):
+            await wake(seconds, gpus(2), attempts)
+        assert publisher.status.value.state is PublisherState.REFUSED
+        await wake(40, gpus(3), 4)
+        await wake(55, gpus(3), 5)  # the first delay again
+        api.rejects = False
+        publisher.content.publish(gpus(4))
+        await reached(publisher, PublisherState.PUBLISHED)
+        assert len(node.devices) == 4
+    finally:
+        api.close()
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,11 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, name: str, text: str) -> N
         cdi.read(tmp_path / name)
 
 
+def test_a_list_of_pairs_is_no_spec() -> None:
+    with pytest.raises(InvalidValue, match="CDI spec must be a mapping"):
+        cdi.from_plain([*cdi.to_plain(spec()).items()])
+
+
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.:-]{0,20}[A-Za-z0-9])?", fullmatch=True).filter(str.isascii)
 PATHS = st.from_regex(r"/[a-z0-9_/.-]{1,20}", fullmatch=True)
 NUMBERS = st.none() | st.integers(0, 2**31)

@@ -19,6 +19,7 @@ from plugwright.protocol.pod_resources import (
     PodResources,
 )
 from plugwright.sdk.driver_names import device_name, driver_name
+from plugwright.sdk.holdings import sources
 from plugwright.sdk.holdings.book import Book
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.ledger import Ledger
@@ -136,6 +137,26 @@ async def test_the_cdi_spec_of_a_claim_tells_its_hardware_when_nothing_else_is_l
         await ledger.start({resource: served}, [str(tmp_path)])
         ledger.offer(resource, offered, served)
         assert sorted(ledger.closed(resource, offered)) == ["/dev/b", "/dev/c", "a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "source"),
+    [
+        (_prepared_claims, f"plugins/{DRIVER}/checkpoint.json", HoldingSource.PREPARED_CLAIMS),
+        (_manager_state, "dra_manager_state", HoldingSource.DRA_MANAGER_STATE),
+    ],
+    ids=["prepared claims", "dra_manager_state"],
+)
+def test_claims_of_a_file_with_a_wrong_checksum_are_unknown(
+    paths: KubeletPaths, tmp_path: Path, write: Callable[[KubeletPaths, Path], None], name: str, source: HoldingSource
+) -> None:
+    write(paths, tmp_path)
+    damaged = paths.root / name
+    damaged.write_bytes(damaged.read_bytes().replace(b"common", b"summon"))
+    read = sources.read_claim_files(paths, [], {DRIVER})
+    assert read.claims == ()
+    assert not read.are_complete
+    assert "its checksum is wrong" in read.problems[source]
 
 
 async def test_devices_are_open_when_the_claim_has_been_unprepared(paths: KubeletPaths, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # changed since the last read: read again
 _CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # invalid content, now and later
-_AGAIN = 300.0  # seconds until rejected content is tried again
+_AGAIN, _LONGEST_AGAIN = 10.0, 300.0  # seconds until rejected content is tried again, first and at the most
 _REASON = 400  # characters of a reason that are shown
 _STEADY = 10.0  # seconds; a watch that lasted this long resets the back-off
 _MOST_CHANGED = 3  # consecutive conflicts or expired watches that are no coincidence
@@ -83,6 +83,7 @@ class SlicePublisher:
         self._attempted: PoolContent | None = None  # the latest content for which requests were made
         self._good: PoolContent | None = None  # the latest accepted content
         self._refused: tuple[PoolContent, float] | None = None  # the rejected content, and when to try it again
+        self._again = Backoff(_AGAIN, _LONGEST_AGAIN)
         self._dropped = DroppedFields()
         self._times: slice_comparison.TaintTimes = {}
         self._problems = LogOnce(logger)
@@ -210,8 +211,11 @@ class SlicePublisher:
         content = self.content.value
         if content is None:
             self._set_status(state=PublisherState.WAITING, reason="")
-        if content is None or self._refused is None or self._refused[0] != content:
+        if self._refused is None:
+            return content, None
+        if content is None or self._refused[0] != content:
             self._refused = None
+            self._again.reset()
             return content, None
         wait = self._refused[1] - self._clock()
         if wait > 0:
@@ -289,7 +293,7 @@ class SlicePublisher:
         if content is self._good:
             self._good = None
         if content is self.content.value:
-            self._refused = content, self._clock() + _AGAIN
+            self._refused = content, self._clock() + self._again.delay()
         self._set_status(state=PublisherState.REFUSED, reason=reason)
         self._log_once("slices refused", reason)
         return 0.0
@@ -300,6 +304,7 @@ class SlicePublisher:
             self._repairs.not_needed()
         if self._refused is None:  # otherwise the previous content is published
             self._good = content
+            self._again.reset()
             self._problems.recovered()
         self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
         if self._refused is None:

@@ -195,7 +195,7 @@ class CommandProbe:
         try:
             # Starting it would block the event loop if its file system does not respond.
             await self._looks.run(lambda: self.look(words[0]))
-            status, output = await processes.run(words)
+            status, output = await processes.run_alone(words)
         except OSError as error:
             return f"{words[0]}: {error.strerror}"
         lines = output.strip().splitlines() or [f"exit status {status}"]

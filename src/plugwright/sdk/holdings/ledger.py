@@ -10,8 +10,8 @@ source is missing. `Get`, which has no such effect, shows whether a known pod st
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
 from plugwright.errors import HoldersUnknown, PlugwrightError
@@ -73,6 +73,8 @@ class Ledger:
         self._unnamed = UnnamedHolders(self._interval)
         self._to_read, self._to_write = Signal(), Signal()
         self.wanted = Signal()  # notified before a reader needs a recent `latest`
+        self.answered = Latest(0)  # the count of `wanted` when the last read for its readers began
+        self.reading: tuple[HoldingSource, float] | None = None  # the source that is being read, and since when
         self._problems = LogOnce(logger)
 
     # For the inventories and the service of each resource.
@@ -209,7 +211,8 @@ class Ledger:
             raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None
         asked = self._clock()
         try:
-            pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
+            with self._reading_from(HoldingSource.POD_RESOURCES):
+                pods = await sources.listed_pods(self._paths.pod_resources_socket, _LIMIT)
         except (OSError, PlugwrightError) as error:
             self._book.fail(HoldingSource.POD_RESOURCES, clean(error))
             raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
@@ -221,7 +224,8 @@ class Ledger:
     async def read_checkpoint(self) -> CheckpointContent:
         """The kubelet's checkpoint. HoldersUnknown if it cannot be read, FileNotFoundError without its directory."""
         try:
-            file = await self.checkpoint.read()
+            with self._reading_from(HoldingSource.CHECKPOINT):
+                file = await self.checkpoint.read()
         except Exception as error:  # the content can be invalid in any way
             self._book.fail(HoldingSource.CHECKPOINT, clean(error))
             if isinstance(error, FileNotFoundError):
@@ -306,10 +310,11 @@ class Ledger:
         return is_new
 
     async def _refresh(self) -> None:
-        seen = self.wanted.count
+        seen = 0
         while True:
             seen = await self.wanted.wait(seen)
             await self.refreshed()
+            self.answered.publish(seen)
 
     async def _keep_memory(self) -> None:
         async for _ in self._to_write.notifications():
@@ -343,10 +348,19 @@ class Ledger:
             self._warn(HoldingSource.CHECKPOINT, clean(error))
         async with self._reading:
             try:
-                self._take_neighbours(await self._claims.read(self._book.drivers, self.memory.others))
+                with self._reading_from(HoldingSource.PREPARED_CLAIMS):
+                    self._take_neighbours(await self._claims.read(self._book.drivers, self.memory.others))
             except (OSError, PlugwrightError) as error:
                 self._warn(HoldingSource.PREPARED_CLAIMS, clean(error))
             self._take_claims()
+
+    @contextmanager
+    def _reading_from(self, source: HoldingSource) -> Iterator[None]:
+        self.reading = source, time.monotonic()
+        try:
+            yield
+        finally:
+            self.reading = None
 
     async def _name_holders(self) -> None:
         """Lists the pods if holders have no names yet; follows known pods without the effect of List.
@@ -371,7 +385,8 @@ class Ledger:
 
     async def _follow_pods(self) -> bool:
         """Forgets ended pods; False if the kubelet has no `Get`, or there are too many pods to request."""
-        found = await sources.followed_pods(self._paths.pod_resources_socket, set(self._book.pods.values()), _LIMIT)
+        with self._reading_from(HoldingSource.POD_RESOURCES):
+            found = await sources.followed_pods(self._paths.pod_resources_socket, set(self._book.pods.values()), _LIMIT)
         if found is not None:
             self._book.take_pods(found)
         return found is not None
