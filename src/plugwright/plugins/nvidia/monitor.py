@@ -169,7 +169,7 @@ class GpuMonitor:
         self.views.publish(replace(self.views.value))
 
     def clear_xids(self, uuid: str) -> bool:
-        """Forgets the Xids of a GPU and of NVSwitches, which are reset with the GPUs. Returns whether there were any."""
+        """Forgets the Xids of a GPU and of NVSwitches, which are reset with the GPUs. Returns if there were any."""
         recorded = self.views.value.xids
         kept = {gpu: xids for gpu, xids in recorded.items() if gpu != uuid and not gpu.startswith(SWITCH)}
         self._change(xids=kept)
