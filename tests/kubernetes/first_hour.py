@@ -131,6 +131,8 @@ class _Output:
 
 
 def main() -> None:
+    # Children inherit an ignored SIGINT, which the jobs of a script have; then Ctrl-C would end no command here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     all_programs, alone = (make(building.DEFAULT_VERSION) for make in (building.kubernetes, building.kubectl))
     programs = building.build(alone if building.missing(all_programs) else all_programs), building.build(building.HELM)
     with tempfile.TemporaryDirectory(prefix="first-hour-") as empty:
