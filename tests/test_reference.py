@@ -61,6 +61,14 @@ async def test_every_metric_of_a_daemon_and_of_the_alerts_is_listed(pages: dict[
     assert used <= listed
 
 
+def test_every_metric_has_an_alert_or_the_runbook_says_why_not(pages: dict[str, str]) -> None:
+    listed = set(re.findall(r"^\| `(plugwright_[^`]+)` \|", pages["metrics"], re.MULTILINE))
+    watched = set(re.findall(r"plugwright_[a-z_]+[a-z]", (CHART / "alerts.yaml").read_text()))
+    runbook = (ROOT / "docs" / "operations.md").read_text().partition("### Other metrics")[2]
+    rows = "".join(re.findall(r"^\| (`plugwright_.*?) \| \S", runbook, re.MULTILINE))
+    assert listed - watched == set(re.findall(r"`([^`]+)`", rows))
+
+
 def test_every_public_name_and_error_is_documented(pages: dict[str, str]) -> None:
     for module in (plugwright, testing):
         names = {f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")}

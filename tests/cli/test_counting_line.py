@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from tests.kubernetes.first_hour import Terminal
 
 from plugwright.cli.counting_line import CountingLine
@@ -29,6 +30,20 @@ def test_on_a_terminal_a_bar_grows_and_is_erased(tmp_path: Path) -> None:
         "[##########..........] 2 of 4 nodes started",
     ]
     assert drawn[-1] == "ready\n"
+
+
+class DumbTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    output = DumbTerminal()
+    with CountingLine("packages", 10, output) as line:
+        line._next = 0.0
+        line.show(7)
+    assert output.getvalue() == "7 of 10 packages, 0 s\n"
 
 
 def test_short_work_prints_nothing_in_a_pipe_and_long_work_plain_lines() -> None:

@@ -78,14 +78,36 @@ async def test_of_several_nodes_one_is_chosen(runtime: RuntimeDirectory) -> None
         assert (await runtime.ask("cordon", "mock/gpu", "1", "--node", "node-2", "--reason", "r")).code == 0
         listed = (await runtime.ask("cordon", "--list", "--all-nodes")).out.splitlines()
         assert [line.split()[0] for line in listed] == ["NODE", "node-2"]
-        assert [line.split(":")[0] for line in (await runtime.ask("log-level", "--all-nodes")).out.splitlines()] == [
-            "node-1",
-            "node-2",
-        ]
+        changed = (await runtime.ask("log-level", "debug", "--for", "1h", "--all-nodes")).out.splitlines()
+        assert changed == [f"{node}: debug, and warning again in 3600 s" for node in ("node-1", "node-2")]
+        back = await runtime.ask("log-level", "warning", "--node", "node-2")  # the nodes have one process
+        assert back.out == "warning\n"
+        shown = (await runtime.ask("log-level", "--all-nodes")).out.splitlines()
+        assert shown == ["node-1: warning", "node-2: warning"]
         other = await runtime.ask(
             "status", "--node", "node-3", "--kubeconfig", runtime.root / "plugwright-up/kubeconfig"
         )
         assert "has no node 'node-3' (it has: node-1, node-2)" in other.err
+
+
+async def test_the_fault_of_a_gpu_is_cleared_on_its_node(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "gpus.yaml"
+    config.write_text("resources: [{name: nvidia.com/gpu, nvidia: {simulate: t4}}]")
+
+    async def unhealthy() -> list[int]:
+        reports = (await runtime.ask("status", "--all-nodes", "-o", "json")).out.splitlines()
+        devices = [json.loads(report)["resources"][0]["devices"] for report in reports]
+        return [sum(device["health"] == "Unhealthy" for device in each) for each in devices]
+
+    async with runtime.up("--nodes", 2, "-c", config):
+        assert (await runtime.ask("nvidia", "simulate", "xid", "1", "xid=79", "--node", "node-2")).code == 0
+        assert await unhealthy() == [0, 1]
+        other = await runtime.ask("nvidia", "recover", "1", "--node", "node-1")
+        assert (other.code, "no Xid is recorded" in other.out) == (0, True)
+        assert await unhealthy() == [0, 1]
+        cleared = await runtime.ask("nvidia", "recover", "1", "--node", "node-2")
+        assert (cleared.code, "recorded Xids cleared" in cleared.out) == (0, True)
+        assert await unhealthy() == [0, 0]
 
 
 async def test_a_kept_cluster_is_found_by_its_kubeconfig(runtime: RuntimeDirectory, tmp_path: Path) -> None:

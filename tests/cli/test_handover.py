@@ -31,14 +31,23 @@ class Tapes(Plugin):
         return Allocation(env={"TAPES": ",".join(device.id for device in devices)})
 
 
+class Indexed(Tapes):
+    """The order of the indexes is not that of the ids."""
+
+    async def discover(self) -> AsyncIterator[Sequence[Device]]:
+        yield [Device("st0", attributes={"index": 10}), Device("st1", attributes={"index": 9})]
+
+
 @asynccontextmanager
-async def two_tapes(tmp_path: Path, root: Path, api: ServeMode = ServeMode.BOTH) -> AsyncIterator[PluginKubelet]:
+async def two_tapes(
+    tmp_path: Path, root: Path, api: ServeMode = ServeMode.BOTH, plugin: type[Tapes] = Tapes
+) -> AsyncIterator[PluginKubelet]:
     """All on the plugin's side at first, where both serve; the control socket is `root/c`."""
     serve = ServeSettings(api=api, split=Split(dra=0))
     settings = Settings(
         control_socket=root / "c", state_dir=tmp_path / "state", timeouts=Timeouts(holders=0.2, in_flight=0.2)
     )
-    async with running(Tapes(), tmp_path, served=settings, serve=serve) as kubelet:
+    async with running(plugin(), tmp_path, served=settings, serve=serve) as kubelet:
         yield kubelet
 
 
@@ -105,6 +114,16 @@ async def test_status_is_a_table_of_what_is_where_and_waits_for_whom(tmp_path: P
         await handover(root, "--to", "both")
         assert await kubelet.allocatable(TAPE, 2) == 2
         await kubelet.remove(pod)
+
+
+async def test_devices_with_an_index_are_shown_and_named_by_it(tmp_path: Path, root: Path) -> None:
+    async with two_tapes(tmp_path, root, plugin=Indexed) as kubelet:
+        await kubelet.allocatable(TAPE, 2)
+        await handover(root, "--to", "dra", "--resource", TAPE, "--device", "9", "--wait")
+        head, *rows = (await handover(root, "--status")).out.splitlines()
+        assert head.split()[:4] == ["RESOURCE", "DEVICE", "INDEX", "API"]
+        shown = [row.split()[1:4] for row in rows[:2]]
+        assert shown == [["st1", "9", "dra"], ["st0", "10", "device-plugin"]]
 
 
 async def test_another_node_is_reached_by_exec_in_the_daemons_pod(tmp_path: Path, root: Path) -> None:

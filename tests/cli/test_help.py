@@ -15,8 +15,8 @@ from plugwright import __version__
 from plugwright.cli.main import cli
 from plugwright.cli.run import run
 
-# What these print is not a table: an address, reports, events, a plan, another configuration.
-OWN_FORMATS = {("page",), ("verify",), ("kubelet",), ("run",), ("import",)}
+# What these print is not a table: reports in formats of CI systems, and a configuration file.
+OWN_FORMATS = {("verify",), ("import",)}
 ONLY_ONCE = ("check", "print_config", "once", "output", "timeout", "api")  # flags of one call, not settings of a daemon
 CHECK = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}
 

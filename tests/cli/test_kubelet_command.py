@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cli.processes import Ended, Node, Running, ended, python, running
 
 from plugwright.cli import kubelet_view as view
@@ -96,6 +97,15 @@ def workspace(root: Path) -> Workspace:
 
 def states(records: list[dict[str, Any]], *kinds: str) -> list[tuple[str, str]]:
     return [(record["state"], record["about"]) for record in records if record.get("state") in kinds]
+
+
+async def test_yaml_is_a_stream_of_the_same_documents(workspace: Workspace) -> None:
+    path = workspace.write("plain", pod("plain", {}))
+    done, records = await workspace.once(path)
+    streamed = await ended(workspace.command("--once", "--output", "yaml", path))
+    assert streamed.code == done.code == 0
+    documents = list(yaml.safe_load_all(streamed.out))
+    assert [document.keys() for document in documents] == [record.keys() for record in records]
 
 
 async def test_start_shows_the_sockets_and_how_to_point_a_plugin_at_them(workspace: Workspace) -> None:

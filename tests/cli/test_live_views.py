@@ -59,6 +59,12 @@ class Terminal:
                 await self._news.wait()
         return CONTROLS.sub("", self.text).splitlines()
 
+    async def prints(self, text: str) -> None:
+        async with asyncio.timeout(40):
+            while text not in self.text:
+                self._news.clear()
+                await self._news.wait()
+
     async def shows(self, fact: Callable[[str], bool]) -> None:
         async with asyncio.timeout(40):
             while not fact(self.screen):
@@ -142,6 +148,26 @@ async def test_in_a_pipe_the_view_of_a_cluster_is_plain_lines_after_each_change(
             watching.process.terminate()
         assert not any("\x1b" in line for line in watching.out.all)
         assert sum("mock/gpu  ..." in line for line in watching.out.all) == 1
+
+
+async def test_a_dumb_terminal_gets_plain_lines_without_escape_codes(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    runtime.environment["TERM"] = "dumb"
+    config = tmp_path / "plugwright.yaml"
+    async with on_terminal(runtime.environment, "up", "-c", config, "--nodes", 2, columns=80) as banner:
+        await banner.prints("Ctrl-C ends it.")
+        async with on_terminal(runtime.environment, "devices", "--watch") as devices:
+            await devices.prints("node-1  mock/gpu  ...")
+            await runtime.ask("mock", "fail", "0", "--reason", "hot", "--node", "node-1")
+            await devices.prints("node-1  mock/gpu  U..")
+        async with on_terminal(runtime.environment, "doctor", "--root", tmp_path) as doctor:
+            await doctor.lines()
+    commands = [line.strip() for line in banner.text.splitlines() if line.startswith("    ")]
+    assert commands[0].startswith("export KUBECONFIG=")
+    assert any(line.startswith("kubectl run two --image=demo") for line in commands)
+    assert any(line.endswith("status --node node-1") for line in commands)
+    assert re.search(r"^ready after .* 2 nodes with mock/gpu: 3", banner.text, re.MULTILINE)
+    for terminal in (banner, devices, doctor):
+        assert not re.search(r"\x1b|\r(?!\n)", terminal.text)
 
 
 async def test_an_event_is_reported_although_nothing_changes_after_it(

@@ -52,13 +52,14 @@ async def test_a_lost_gpu_is_unhealthy_until_it_is_reset(
 async def test_recover_clears_recorded_faults(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with machine(kubelet, settings, node):
         share = f"{T4[3]}::0"
-        assert (await node.ask("nvidia", "simulate", "ecc", share, "count=2")).code == 0
+        assert (await node.ask("nvidia", "simulate", "xid", share, "xid=79")).code == 0
         await kubelet.health("nvidia.com/gpu-shared", share, "Unhealthy")
-        assert (await node.ask("nvidia", "simulate", "reset", "3")).code == 0
+        cleared = f"{T4[3]}: recorded Xids cleared; Healthy again unless the driver still reports a fault\n"
+        assert await node.ask("nvidia", "recover", share) == Ended(0, cleared, "")
         await kubelet.health("nvidia.com/gpu-shared", share, "Healthy")
-        recovered = await node.ask("nvidia", "recover", share)
-        assert recovered == Ended(
-            0, f"{T4[3]}: recorded Xids cleared; Healthy again unless the driver still reports a fault\n", ""
+        short = T4[3].rpartition("-")[0]  # the ids of both shares start with it too
+        assert await node.ask("nvidia", "recover", short) == Ended(
+            0, f"{T4[3]}: no Xid is recorded; nothing to clear\n", ""
         )
 
 
@@ -95,7 +96,8 @@ async def test_a_fault_affects_mig_devices_in_several_resources(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("recover", "9"), "no resource has a GPU '9'"),
+        (("recover", "9"), f"no resource has a GPU '9' (the GPUs of this node: {', '.join(sorted(T4))})"),
+        (("recover", "GPU"), f"several devices begin with 'GPU': {', '.join(sorted(T4))}"),
         (("simulate", "dance", "1"), "a command of a simulated machine must be one of"),
         (("simulate", "xid", "1", "xid=many"), "xid must be a number, got 'many'"),
     ],

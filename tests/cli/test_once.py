@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cli.processes import Ended, Node, ended
 from tests.config.test_families import install
 
@@ -146,6 +147,13 @@ async def test_paths_that_exist_are_listed_with_their_nodes(node: Node, tmp_path
     nodes = [device["allocation"]["nodes"][0]["host_path"] for device in shown["a.b/tty"]["devices"]]
     assert nodes == ["/dev/ttyS0", "/dev/ttyS1"]
     assert shown["a.b/none"]["devices"] == []
+
+
+async def test_yaml_contains_the_same_as_json(node: Node) -> None:
+    entry = {"name": "mock/gpu", "mock": {"count": 2}}
+    as_yaml, as_json = [await once(node, entry, flags=("-o", style)) for style in ("yaml", "json")]
+    assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
+    assert as_yaml.out.startswith("resources:\n")
 
 
 async def test_names_of_templates_are_those_of_the_machine(node: Node) -> None:

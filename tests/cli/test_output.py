@@ -75,8 +75,9 @@ def test_terminal_gets_the_colour_of_a_cell() -> None:
     assert printed_to_a_terminal(HEALTHY_GPU, {"TERM": "xterm"}) == "ID   HEALTH\ngpu  \033[32mHealthy\033[0m\n"
 
 
-def test_terminal_gets_no_colour_with_no_color() -> None:
-    shown = printed_to_a_terminal(HEALTHY_GPU, {"TERM": "xterm", "NO_COLOR": "1"})
+@pytest.mark.parametrize("variables", [{"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_terminal_gets_no_colour_with_no_color_or_without_the_ability(variables: dict[str, str]) -> None:
+    shown = printed_to_a_terminal(HEALTHY_GPU, variables)
     assert shown == "ID   HEALTH\ngpu  Healthy\n"
 
 

@@ -44,6 +44,17 @@ CASES: dict[str, tuple[Series, Series]] = {
         {f'plugwright_unhealthy_devices{{{GPU},code="xid-79"}}': "1x70"},
         {f'plugwright_unhealthy_devices{{{GPU},code="{code}"}}': "8x70" for code in ("held", "cordoned", "gone")},
     ),
+    "PlugwrightDiscoveryFails": (
+        {f"plugwright_discovery_failing{{{GPU}}}": "0x10 1x60"},
+        {  # a driver that is loaded again
+            f"plugwright_discovery_failing{{{GPU}}}": "0x10 1x1 0x60",
+            f"plugwright_discovery_failures_total{{{GPU}}}": "0x60 3x10",
+        },
+    ),
+    "PlugwrightListRefused": (
+        {f"plugwright_list_refused{{{GPU}}}": "1x70", f"plugwright_lists_refused_total{{{GPU}}}": "1x70"},
+        {f"plugwright_list_refused{{{GPU}}}": "0x70", f"plugwright_lists_refused_total{{{GPU}}}": "0x10 1x60"},
+    ),
     "PlugwrightNotWatched": (
         {f"plugwright_seconds_without_stream{{{GPU}}}": "0+60x70"},
         {f"plugwright_seconds_without_stream{{{GPU}}}": "0x10 30 0x60"},  # a kubelet's restart
@@ -119,6 +130,8 @@ PLANNED: Series = {
     f'plugwright_devices{{{GPU},health="Cordoned"}}': "4x70",
     f"plugwright_devices_missing{{{GPU}}}": "0x70",
     f"plugwright_resource_idle{{{GPU}}}": "1x70",
+    f"plugwright_discovery_failing{{{GPU}}}": "0x70",
+    f"plugwright_list_refused{{{GPU}}}": "0x70",
     f"plugwright_seconds_without_stream{{{GPU}}}": "0x70",
     f'plugwright_dra_driver_ready{{{GPU},driver="gpu.nvidia.com"}}': "1x70",
     f'plugwright_device_failures_total{{{GPU},device="GPU-1",code="xid-79"}}': "5x70",
@@ -163,6 +176,18 @@ def test_an_alert_fires_for_its_fault(alert: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_is_silent_without_its_fault(alert: str, tmp_path: Path) -> None:
     promtool_test(tmp_path, CASES[alert][1], f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})', None)
+
+
+@pytest.mark.parametrize(
+    ("alert", "series"),
+    [
+        ("PlugwrightDiscoveryFails", f"plugwright_discovery_failures_total{{{GPU}}}"),
+        ("PlugwrightListRefused", f"plugwright_lists_refused_total{{{GPU}}}"),
+    ],
+)
+def test_faults_between_two_scrapes_raise_an_alert(alert: str, series: str, tmp_path: Path) -> None:
+    """The gauge is 0 at each scrape; the counter increases."""
+    promtool_test(tmp_path, {series: "0+1x70"}, f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})', 1)
 
 
 def test_planned_states_raise_no_alert(tmp_path: Path) -> None:

@@ -107,6 +107,15 @@ def foreign_directory(node: Patient) -> None:
     os.chown(node.plugins, 1000, 1000)
 
 
+def open_spec(node: Patient) -> None:
+    node.write("etc/cdi/null.json", spec("/dev/null", "1")).chmod(0o646)
+
+
+def file_in_place_of_registry(node: Patient) -> None:
+    (node.root / "var/lib/kubelet/plugins_registry").rmdir()
+    node.write("var/lib/kubelet/plugins_registry", "")
+
+
 def group_directory(node: Patient) -> None:
     os.chown(node.plugins, 0, 1000)
     node.plugins.chmod(0o770)
@@ -333,6 +342,46 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
     "group-directory": (
         group_directory, "kubelet-directory", "group 1000 may write", "chmod g-w /var/lib/kubelet/device-plugins",
     ),
+    "closed-directory": (
+        lambda node: node.plugins.chmod(0o500),
+        "kubelet-directory", "mode 0500", "chmod 0750 /var/lib/kubelet/device-plugins",
+    ),
+    "closed-socket": (
+        lambda node: (node.plugins / "kubelet.sock").chmod(0o550),
+        "kubelet-socket", "mode 0550", "restart kubelet",
+    ),
+    "closed-pod-resources": (
+        lambda node: (node.root / "var/lib/kubelet/pod-resources").chmod(0),
+        "pod-resources", "mode 0000", "chmod 0750 /var/lib/kubelet/pod-resources",
+    ),
+    "closed-state": (
+        lambda node: (node.root / "var/lib/plugwright").chmod(0o500),
+        "state-directory", "mode 0500", "chmod 0700 /var/lib/plugwright",
+    ),
+    "closed-specs": (
+        lambda node: (node.root / "run/cdi").chmod(0o500), "cdi-specs", "mode 0500", "chmod 0755 /var/run/cdi",
+    ),
+    "open-specs": (
+        lambda node: (node.root / "etc/cdi").chmod(0o777), "cdi-specs", "every user", "chmod 0755 /etc/cdi",
+    ),
+    "open-spec": (
+        open_spec, "cdi-specs", "every user may write to /etc/cdi/null.json", "chmod 0644 /etc/cdi/null.json",
+    ),
+    "no-registry": (
+        lambda node: (node.root / "var/lib/kubelet/plugins_registry").rmdir(),
+        "plugins-registry", "plugins_registry does not exist", "systemctl restart kubelet",
+    ),
+    "registry-file": (
+        file_in_place_of_registry, "plugins-registry", "is not a directory", "rm -f /var/lib/kubelet/plugins_registry",
+    ),
+    "one-instance": (
+        lambda node: node.write("proc/sys/fs/inotify/max_user_instances", "1\n"),
+        "inotify", "0 of 1 inotify instances", "sysctl -w fs.inotify.max_user_instances=8192",
+    ),
+    "one-watch": (
+        lambda node: node.write("proc/sys/fs/inotify/max_user_watches", "1\n"),
+        "inotify", "0 of 1 inotify watches", "sysctl -w fs.inotify.max_user_watches=524288",
+    ),
     "empty-checkpoint": (
         lambda node: node.write("var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", ""),
         "kubelet-checkpoint", "the file is empty", "plugwright checkpoint verify",
@@ -447,8 +496,8 @@ SIMPLE: dict[str, tuple[Fault, str, str, str]] = {
 @pytest.mark.parametrize(("make", "name", "seen", "fix"), SIMPLE.values(), ids=SIMPLE)
 async def test_a_fault_is_one_finding(root: Path, make: Fault, name: str, seen: str, fix: str) -> None:
     async with patient(root) as node, node.served_here():
-        if make in (foreign_directory, group_directory) and os.getuid():
-            pytest.skip("this user may not give directories away")
+        if (make in (foreign_directory, group_directory) or seen == "mode 0000") and os.getuid():
+            pytest.skip("this user may not give directories away, or see into closed ones")
         if name in ("nvidia-device-nodes", "device-numbers", "device-access") and not node.has_devices:
             pytest.skip("this user may not make device nodes")
         await node.settled()

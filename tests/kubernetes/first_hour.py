@@ -131,6 +131,8 @@ class _Output:
 
 
 def main() -> None:
+    # Children inherit an ignored SIGINT, which the jobs of a script have; then Ctrl-C would end no command here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     all_programs, alone = (make(building.DEFAULT_VERSION) for make in (building.kubernetes, building.kubectl))
     programs = building.build(alone if building.missing(all_programs) else all_programs), building.build(building.HELM)
     with tempfile.TemporaryDirectory(prefix="first-hour-") as empty:
@@ -167,6 +169,8 @@ def _cluster(shell: Terminal) -> None:
     _expect(shell.run("kubectl exec -it deployment/web -- sh -c 'echo inside $HOSTNAME'"), "inside web-")
     once = "kubectl run once -it --rm --restart=Never --image=demo --command --"
     _expect(shell.run(f"{once} sh -c 'sleep 2; tty; echo done'"), "done")
+    debug = "kubectl debug node/node-2 -it --profile=general --image=demo --"
+    _expect(shell.run(f"{debug} sh -c 'sleep 2; ls /host; echo looked'"), "looked")
     _forwarded(shell)
     shell.run("kubectl create job sum --image=demo -- sh -c 'echo $((6 * 7))'")
     shell.run("kubectl wait --for=condition=complete job/sum --timeout=60s")

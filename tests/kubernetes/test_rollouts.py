@@ -56,7 +56,7 @@ def seconds_until_ready(cluster: Cluster, release: Release) -> float:
 def test_pods_are_ready_soon_after_they_have_registered(release: Release, cluster: Cluster, full: bool) -> None:
     """The usual pod within three seconds; none waits for a period of the probe."""
     waits = []
-    for _ in range(20 if full else 4):
+    for _ in range(25 if full else 4):
         cluster.kubectl(f"--namespace={NAME}", "rollout", "restart", f"daemonset/{NAME}")
         release.rolled_out()
         waits.append(round(seconds_until_ready(cluster, release), 1))

@@ -20,7 +20,7 @@ from plugwright.sdk import prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import LogWriter
 from plugwright.sdk.plugin_calls import MOST_HUNG
-from plugwright.sdk.settings import Limits
+from plugwright.sdk.settings import Limits, Timeouts
 from plugwright.sdk.status import ConfigState, RefusedConfig
 
 DRIVE = "example.com/drive"
@@ -89,6 +89,50 @@ async def test_threads_that_hang_in_allocate_are_counted_and_their_devices_unhea
         while daemon.resources[DRIVE].stuck:  # the others end a moment later
             await asyncio.sleep(0.001)
         assert ("plugwright_stuck_threads", "allocate", DRIVE) not in scrape(daemon)
+
+
+class Erring(Plugin):
+    """Lists what it is given, and raises exceptions among them."""
+
+    resource = DRIVE
+
+    def __init__(self) -> None:
+        self.next = asyncio.Queue[object]()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        while True:
+            if isinstance(following := await self.next.get(), Exception):
+                raise following
+            yield following  # type: ignore[misc]  # also invalid ones
+
+
+async def test_refused_lists_and_failing_discovery_show_until_a_valid_list(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    erring = Erring()
+    async with serving(erring, settings=settings) as daemon:
+        runtime = daemon.resource(DRIVE)
+        erring.next.put_nowait([Device("st0")])
+        await kubelet.endpoint(DRIVE, 1)
+        erring.next.put_nowait([Device("st0"), Device("st0")])
+        await runtime.inventory.refused.until(bool)
+        refused = scrape(daemon)
+        erring.next.put_nowait(OSError("no answer"))
+        await runtime.discovery.failing.until(bool)
+        failing = scrape(daemon)
+        erring.next.put_nowait([Device("st0"), Device("st1")])
+        await kubelet.endpoint(DRIVE, 2)
+        after = scrape(daemon)
+    names = ("list_refused", "lists_refused_total", "discovery_failing", "discovery_failures_total")
+    shown = [[found[f"plugwright_{name}", DRIVE] for name in names] for found in (refused, failing, after)]
+    assert shown == [[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]]
+
+
+async def test_discovery_that_never_lists_shows_as_failing(kubelet: ObservedKubelet, settings: Settings) -> None:
+    async with serving(Erring(), settings=replace(settings, timeouts=Timeouts(discovery=0.05))) as daemon:
+        assert scrape(daemon)["plugwright_discovery_failing", DRIVE] == 0
+        await kubelet.endpoint(DRIVE, 0)
+        assert scrape(daemon)["plugwright_discovery_failing", DRIVE] == 1
 
 
 @contextmanager

@@ -122,7 +122,7 @@ POD_FIELDS = (
     _no_effect("dnsConfig", "no container resolves names"),
     _no_effect("dnsPolicy", "no container resolves names"),
     _no_effect("enableServiceLinks", "no container gets the addresses of Services"),
-    _refused("ephemeralContainers", "as by a real cluster; what adds them later, `kubectl debug`, is not served"),
+    _refused("ephemeralContainers", "as by a real cluster; what adds them later, `kubectl debug POD`, is not served"),
     _missing("evictionResponders", "evictions do not ask them"),
     _no_effect("hostAliases", "no container resolves names"),
     _no_effect("hostIPC", "there is no container to confine"),

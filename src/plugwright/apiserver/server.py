@@ -20,6 +20,8 @@ from plugwright.errors import ConfigError
 __all__ = ["Application", "RestartableServer", "listen", "serving"]
 
 _HOST = "127.0.0.1"  # no other address for an API server: a client with the token can run processes here
+# Seconds. Clients must close idle connections first (Go after 90 s): helm fails if its next POST meets our end.
+_LONGEST_IDLE = 180
 _SHUTDOWN_LIMIT = 2  # seconds for open requests at the end
 _ABORT_INTERVAL = 0.05  # seconds
 
@@ -97,6 +99,7 @@ async def serving(
         log_config=None,  # the program sets format and level
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_LONGEST_IDLE,
         timeout_graceful_shutdown=_SHUTDOWN_LIMIT,
         ssl_keyfile=str(certificates.key) if certificates else None,
         ssl_certfile=str(certificates.certificate) if certificates else None,

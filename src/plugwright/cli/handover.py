@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from plugwright.cli.completing import complete_node
-from plugwright.cli.control import ChosenDaemon, control_socket
+from plugwright.cli.control import ChosenDaemon, control_socket, device_id
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, document_printed, output_option, table_lines
 from plugwright.errors import ConfigError, PlugwrightError
@@ -29,11 +29,11 @@ Examples:
   plugwright handover worker-1 --status
   plugwright handover --to dra --resource example.com/tape --device st1
 """
-_COLUMNS = ["RESOURCE", "DEVICE", "API", "MOVES TO", "HELD BY", "WAITS FOR"]
+_COLUMNS = ["RESOURCE", "DEVICE", "INDEX", "API", "MOVES TO", "HELD BY", "WAITS FOR"]
 
 _POLL = 1.0  # seconds
 
-_Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods, claims, waits
+_Moves = list[dict[str, Any]]  # by device: resource, device, index, api, target, pods, claims, waits
 
 
 @click.command(epilog=_EXAMPLES)
@@ -51,7 +51,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
     metavar="RESOURCE",
     help="Only this resource.  [default: all with `serve: both`]",
 )
-@click.option("--device", metavar="ID", help="Only this device, of one --resource.")
+@click.option("--device", metavar="ID", help="Only this device, of one --resource: id, unique prefix or index.")
 @click.option("--wait", is_flag=True, help="Return when nothing is left to move.")
 @click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="Time limit of --wait.")
 @output_option()
@@ -85,7 +85,7 @@ def handover(
     if node and not _serves(daemon, node):
         daemon = ChosenDaemon(DaemonChoice(node=node, **options))
     if to is not None:
-        _request(daemon, to, resources, device)
+        _request(daemon, to, resources, device and device_id(daemon, device, *resources))
     moves = _waited(daemon, resources, wait) if wait is not None else _moves(daemon.ask({"do": "status"}), resources)
     if not document_printed({"devices": moves}, output):
         click.echo("\n".join(_lines(moves)))
@@ -137,12 +137,13 @@ def _moves(report: Mapping[str, Any], resources: Sequence[str]) -> _Moves:
     for resource in report["resources"]:
         if resource["name"] in resources or (not resources and resource.get("driver")):
             placements = (resource.get("driver") or {}).get("devices") or {}
-            for device in sorted(resource["devices"], key=lambda device: natural_order(device["id"])):
+            for device in sorted(resource["devices"], key=_place):
                 placement = placements.get(device["id"], {})
                 moves.append(
                     {
                         "resource": resource["name"],
                         "device": device["id"],
+                        "index": _index(device),
                         "api": placement.get("api", ""),
                         "target": placement.get("target", ""),
                         "pods": device["pods"],
@@ -153,11 +154,23 @@ def _moves(report: Mapping[str, Any], resources: Sequence[str]) -> _Moves:
     return moves
 
 
+def _index(device: Mapping[str, Any]) -> str:
+    return str(device["attributes"].get("index", ""))
+
+
+def _place(device: Mapping[str, Any]) -> tuple[object, object]:
+    return natural_order(_index(device)), natural_order(device["id"])
+
+
 def _lines(moves: _Moves) -> Iterator[str]:
     if not moves:
         yield "no resource is served by claims here"
         return
-    yield from table_lines(_COLUMNS, [_row(move) for move in moves])
+    columns, rows = list(_COLUMNS), [_row(move) for move in moves]
+    if not any(move["index"] for move in moves):
+        place = columns.index("INDEX")
+        columns, rows = [*columns[:place], *columns[place + 1 :]], [[*row[:place], *row[place + 1 :]] for row in rows]
+    yield from table_lines(columns, rows)
     waiting = len(list(_waits(moves)))
     offered = [move["api"] for move in moves]
     yield ""
@@ -171,5 +184,12 @@ def _waits(moves: _Moves) -> Iterator[str]:
 def _row(move: Mapping[str, Any]) -> list[Cell]:
     holders = [*(f"pod {pod}" for pod in move["pods"]), *(f"claim {claim}" for claim in move["claims"])]
     target = move["target"] if move["target"] != move["api"] else "-"
-    cells = [move["resource"], move["device"], move["api"] or "neither", target, ", ".join(holders) or "-"]
+    cells = [
+        move["resource"],
+        move["device"],
+        move["index"],
+        move["api"] or "neither",
+        target,
+        ", ".join(holders) or "-",
+    ]
     return [*cells, move["waits"] or "-"]

@@ -1,6 +1,5 @@
 """`plugwright kubelet`: an emulated kubelet for a plugin under development, in any language."""
 
-import json
 import os
 import sys
 from functools import partial
@@ -12,6 +11,7 @@ import click
 from plugwright.cli import kubelet_view as view
 from plugwright.cli import logs
 from plugwright.cli.options import optional_duration
+from plugwright.cli.output import output_option, print_in_stream
 from plugwright.cluster.standalone.pod_changes import PodSource
 from plugwright.cluster.standalone.program import KubeletOptions, run
 from plugwright.config import pod_files
@@ -113,9 +113,7 @@ Examples:
 )
 @click.option("--node-name", default="node", show_default=True, help="Name of the node in that API.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if there was any finding.")
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
-)
+@output_option("json and yaml are a stream of documents.")
 def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> None:
     """Run an emulated kubelet, without a cluster.
 
@@ -131,7 +129,7 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     options = kubelet_options(pods, root, values)
     if options.once and not options.pods and options.folder is None:
         raise click.UsageError("--once needs pods to admit")
-    show = view.show_json if output == "json" else view.show_text
+    show = partial(view.show_document, output) if output in ("json", "yaml") else view.show_text
     sys.exit(0 if run(options, show, partial(_show_start, output, options.folder)) else 1)
 
 
@@ -153,9 +151,9 @@ def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) 
 
 def _show_start(output: str, folder: PodSource | None, kubelet: Kubelet, kubeconfig: Path | None) -> None:
     path = folder.path if folder is not None else None
-    if output == "json":
+    if output in ("json", "yaml"):
         facts = view.start_facts(kubelet, path, os.getpid())
-        click.echo(json.dumps({**facts, "kubeconfig": str(kubeconfig) if kubeconfig else None}))
+        print_in_stream({**facts, "kubeconfig": str(kubeconfig) if kubeconfig else None}, output)
         return
     for line in view.start_lines(kubelet, path, os.getpid()):
         click.echo(line)

@@ -3,7 +3,6 @@
 `granted` always contains the options of a container that has just started.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli.output import wrapped
+from plugwright.cli.output import print_in_stream, wrapped
 from plugwright.cluster.standalone.program import Shown
 from plugwright.kubelet.events import Call, Finding, StateChange
 from plugwright.kubelet.kubelet import Kubelet
@@ -20,7 +19,7 @@ from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.model import some
 
-__all__ = ["show_json", "show_text", "start_facts", "start_lines"]
+__all__ = ["show_document", "show_text", "start_facts", "start_lines"]
 
 _WIDTH = 24  # the length of NotifyRegistrationStatus
 _MAX_DEVICES = 4  # in one line; more are counted
@@ -46,10 +45,10 @@ def show_text(event: Shown, granted: RunContainerOptions | None) -> None:
         click.echo(wrapped(f"{_INDENT}{line}", _CONTINUED))
 
 
-def show_json(event: Shown, granted: RunContainerOptions | None) -> None:
+def show_document(output: str, event: Shown, granted: RunContainerOptions | None) -> None:
     now = time.time()
     timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    click.echo(json.dumps({"time": f"{timestamp}.{_milliseconds(now)}Z", **record(event, granted)}))
+    print_in_stream({"time": f"{timestamp}.{_milliseconds(now)}Z", **record(event, granted)}, output)
 
 
 def _milliseconds(now: float) -> str:

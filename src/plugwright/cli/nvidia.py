@@ -10,6 +10,7 @@ from plugwright.cli.completing import complete_device_id
 from plugwright.cli.control import ChosenDaemon, daemon_options, plugin_command
 from plugwright.errors import ConfigError
 from plugwright.fleet.device_names import NamedDevice, complete_device
+from plugwright.model import some
 from plugwright.plugins.nvidia.cdi import OWNER
 from plugwright.plugins.nvidia.config import HOOK_DIRECTORY
 from plugwright.plugins.nvidia.hooks import OWN_PROGRAM
@@ -104,13 +105,15 @@ def _command(daemon: ChosenDaemon, name: str, resource: str, arguments: Mapping[
 
 
 def _completed(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
-    """The id or UUID that starts with `gpu`, unless `gpu` is a complete one or an index."""
-    devices = [device for resource in resources for device in resource["devices"]]
+    """The UUID or id that starts with `gpu`, unless `gpu` is complete or an index. Ids of shares start with UUIDs."""
+    devices = _devices(resources)
     if not gpu or any(_is_named(device, gpu) for device in devices):
         return gpu
-    names = {str(name) for device in devices for name in (device["id"], device["attributes"].get("gpu", ""))}
-    found = complete_device(gpu, [NamedDevice("", name) for name in names])
-    return found[0].id if found else gpu
+    uuids = {str(device["attributes"].get("gpu", "")) for device in devices}
+    for names in (uuids, {str(device["id"]) for device in devices}):
+        if found := complete_device(gpu, [NamedDevice("", name) for name in names]):
+            return found[0].id
+    return gpu
 
 
 def _resource_of(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
@@ -122,10 +125,15 @@ def _resource_of(resources: Sequence[Mapping[str, Any]], gpu: str) -> str:
         if "gpu" in device["attributes"] and (not gpu or _is_named(device, gpu))
     }
     if not owners:
-        raise ConfigError(f"no resource has a GPU {gpu!r}")
+        gpus = {str(device["attributes"]["gpu"]) for device in _devices(resources) if "gpu" in device["attributes"]}
+        raise ConfigError(f"no resource has a GPU {gpu!r} (the GPUs of this node: {some(sorted(gpus))})")
     if len(owners) > 1 and gpu:
         raise ConfigError(f"several GPUs match, choose with --resource: {', '.join(sorted(set(owners.values())))}")
     return str(min(owners.values()))
+
+
+def _devices(resources: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [device for resource in resources for device in resource["devices"]]
 
 
 def _is_named(device: Mapping[str, Any], gpu: str) -> bool:

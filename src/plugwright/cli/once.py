@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+import msgspec
 
+from plugwright.cli.output import document_printed
 from plugwright.config.dry_run import DryDevice, DryResource, dry_run
 from plugwright.config.schema import Config
 from plugwright.model import Allocation, DeviceNode, Mount
@@ -15,14 +17,12 @@ __all__ = ["show"]
 
 
 def show(config: Config, style: str, limit: float) -> int:
-    """Prints as `text` or `json`; returns the exit code, which is 1 if a resource or an Allocate would fail."""
+    """Prints as text, JSON or YAML; returns the exit code, which is 1 if a resource or an Allocate would fail."""
     with short_directory() as directory:
         report = dry_run(config, directory, limit)
-    if style == "json":
-        resources = [_resource_fields(resource) for resource in report.resources]
-        fields = {"resources": resources, "refused_names": dict(sorted(report.refused_names.items()))}
-        click.echo(json.dumps(fields, indent=2, default=str))
-    else:
+    resources = [_resource_fields(resource) for resource in report.resources]
+    fields = {"resources": resources, "refused_names": dict(sorted(report.refused_names.items()))}
+    if not document_printed(msgspec.to_builtins(fields, enc_hook=str), style):
         for resource in report.resources:
             click.echo("\n".join(_resource_lines(resource)))
         for name, reason in sorted(report.refused_names.items()):

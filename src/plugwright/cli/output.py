@@ -27,6 +27,7 @@ __all__ = [
     "document_printed",
     "echo_wrapped",
     "output_option",
+    "print_in_stream",
     "print_table",
     "table_lines",
     "table_width",
@@ -57,6 +58,15 @@ def document_printed(value: object, output: str) -> bool:
     else:
         click.echo(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
     return True
+
+
+def print_in_stream(value: object, output: str) -> None:
+    """Prints one of several documents: a line of JSON, or YAML after `---`."""
+    document = msgspec.to_builtins(value)
+    if output == "yaml":
+        click.echo(f"---\n{yaml.dump(document, Dumper=Dumper, sort_keys=False).rstrip()}")
+    else:
+        click.echo(json.dumps(document))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], details: Sequence[str] = ()) -> None:

@@ -1,6 +1,5 @@
 """`plugwright page`: the devices of a cluster in a browser."""
 
-import json
 import os
 import sys
 
@@ -10,6 +9,7 @@ from plugwright.apiserver.extra import check_installed
 from plugwright.cli import logs
 from plugwright.cli.fleet_options import cluster_options
 from plugwright.cli.options import duration
+from plugwright.cli.output import document_printed, output_option
 from plugwright.fleet.daemons import DaemonChoice
 
 __all__ = ["page"]
@@ -32,7 +32,7 @@ Examples:
     help="Port of the page, on 127.0.0.1.  [default: any]",
 )
 @click.option("--timeout", type=duration, metavar="TIME", help="Stop after this time, such as 90s, 10m or 2h.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @cluster_options
 def page(cluster: DaemonChoice, port: int, timeout: float | None, output: str) -> None:
     """Serve a live page with every device of the cluster: its holder, its health, and the pods that wait for it.
@@ -45,9 +45,7 @@ def page(cluster: DaemonChoice, port: int, timeout: float | None, output: str) -
     from plugwright.web.page_program import run  # loads the server and the views
 
     def show(address: str, server: str) -> None:
-        if output == "json":
-            click.echo(json.dumps({"page": address, "server": server, "pid": os.getpid()}))
-        else:
+        if not document_printed({"page": address, "server": server, "pid": os.getpid()}, output):
             click.echo(f"the page of {server}:  {address}\nCtrl-C ends it.")
         sys.stdout.flush()
 

@@ -71,7 +71,8 @@ Examples:
 )
 @click.option("--serve", "api", type=click.Choice([api.value for api in ServeMode]),
               help="With MODULE:CLASS: API that offers the devices.  [default: the plugin's choice]")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="Output format of --once.  [default: text]")
+@click.option("-o", "--output", type=click.Choice(["text", "wide", "json", "yaml"]),
+              help="Output format of --once.  [default: text]")  # fmt: skip
 @click.option("--timeout", type=duration, metavar="TIME",
               help="With --once: time limit for each plugin.  [default: 10s]")  # fmt: skip
 @click.pass_context

@@ -50,7 +50,7 @@ _PROBES = {
     "startupProbe": (_READY.replace("{failed}", "0"), {"periodSeconds": 1, "failureThreshold": 60}),
     "readinessProbe": (
         _READY.replace("{failed}", """not answer.startswith(b'{"ok"')"""),
-        {"periodSeconds": 60, "failureThreshold": 1},
+        {"periodSeconds": 10, "failureThreshold": 1},
     ),
 }
 

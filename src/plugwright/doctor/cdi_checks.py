@@ -4,12 +4,14 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ExaminedNode
+from plugwright.doctor.permissions import FULL, is_closed, mode_of, other_writer
 from plugwright.errors import InvalidValue
 from plugwright.model import some
 from plugwright.sdk import cdi
@@ -63,6 +65,12 @@ def cdi_specs(view: ExaminedNode) -> DoctorCheck:
             why = "plugins cannot write their specs: containers with their devices do not start"
             fix = f"mount -o remount,rw $(findmnt -no TARGET -T {directory}); restart the plugins"
             return found(name, f"{directory} is on a read-only file system", why, fix)
+        if directory == cdi.DYNAMIC and is_closed(view.path(directory), FULL):
+            why = "plugins cannot write their specs: containers with their devices do not start"
+            text = f"{mode_of(view.path(directory))} closes {directory} to plugins without capabilities"
+            return found(name, text, why, f"chown 0:0 {directory} && chmod 0755 {directory}; restart the plugins")
+    if (exposed := _exposed(view)) is not None:
+        return exposed
     if misnamed := [f"{place}/{each}" for place in view.spec_directories for each in _misnamed(view, place)]:
         return found(
             name,
@@ -77,6 +85,18 @@ def cdi_specs(view: ExaminedNode) -> DoctorCheck:
         why = "the container runtime ignores the file: containers with its devices do not start"
         return found(name, "; ".join(broken[:_SHOWN]), why, f"generate again ({_AGAIN}) or rm {shlex.join(paths[:8])}")
     return healthy(name, f"{len(files)} specs in {' and '.join(map(str, view.spec_directories))}")
+
+
+def _exposed(view: ExaminedNode) -> DoctorCheck | None:
+    """A directory or file of specs that other users than root may write."""
+    directories = [(directory, 0o755) for directory in view.spec_directories if view.path(directory).is_dir()]
+    for path, usual in (*directories, *((file.path, 0o644) for file in _files(view))):
+        with suppress(OSError):
+            if (intruder := other_writer(view.path(path).stat(), usual)) is not None:
+                writer, command = intruder
+                why = "a spec can give any file of the node to a container, and run hooks as root"
+                return found("cdi-specs", f"{writer} may write to {path}", why, f"{command} {shlex.quote(str(path))}")
+    return None
 
 
 def _is_read_only(view: ExaminedNode, directory: Path) -> bool:

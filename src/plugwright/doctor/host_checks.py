@@ -10,6 +10,7 @@ from pathlib import Path
 
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import DAEMON, ON_THE_NODE, ExaminedNode
+from plugwright.doctor.permissions import FULL, is_closed, mode_of
 from plugwright.errors import NotVisible, PlugwrightError
 from plugwright.model import some
 from plugwright.sdk import cdi
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _INOTIFY = "/proc/sys/fs/inotify"
+_FEWEST_INSTANCES, _FEWEST_WATCHES = 4, 64  # left, for a kubelet and a plugin that start
 _FEWEST_FILES = 256  # that a daemon may open
 _MOST_DESCRIPTORS = 500_000  # of all processes
 _NEARLY = 0.95  # of a limit
@@ -46,7 +48,7 @@ def inotify_instances(view: ExaminedNode) -> DoctorCheck:
     watch_limit = int(view.read_if_there(f"{_INOTIFY}/max_user_watches") or 0)
     instances, watches = _inotify_use(view)
     user, most = max(instances.items(), key=lambda item: item[1], default=(0, 0))
-    if most >= limit * _NEARLY:
+    if most >= limit * _NEARLY or limit - most < _FEWEST_INSTANCES:
         return found(
             name,
             f"user {user} has {most} of {limit} inotify instances",
@@ -54,7 +56,7 @@ def inotify_instances(view: ExaminedNode) -> DoctorCheck:
             _raised("fs.inotify.max_user_instances", max(8192, 2 * limit)),
         )
     watcher, watched = max(watches.items(), key=lambda item: item[1], default=(0, 0))
-    if watch_limit and watched >= watch_limit * _NEARLY:
+    if watch_limit and (watched >= watch_limit * _NEARLY or watch_limit - watched < _FEWEST_WATCHES):
         return found(
             name,
             f"user {watcher} has {watched} of {watch_limit} inotify watches",
@@ -164,6 +166,9 @@ def state_directory(view: ExaminedNode) -> DoctorCheck:
             return found(name, text, why, fix)
         if not os.access(path, os.W_OK | os.X_OK):
             return found(name, f"no permission to write to {directory}", why, f"chown root: {quoted}; run as root")
+        if is_closed(path, FULL):
+            text = f"{mode_of(path)} closes {directory} to a daemon without capabilities"
+            return found(name, text, why, f"chown 0:0 {quoted} && chmod 0700 {quoted}; restart the daemon")
     return healthy(name, f"{some(there)} can be written" if there else "none yet")
 
 

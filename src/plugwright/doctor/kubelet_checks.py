@@ -9,6 +9,7 @@ from pathlib import Path
 from plugwright.doctor.doctor_report import DoctorCheck, found, healthy
 from plugwright.doctor.examined_node import ExaminedNode
 from plugwright.doctor.node_processes import processes, unix_listeners
+from plugwright.doctor.permissions import EXECUTE, FULL, WRITE, is_closed, mode_of, other_writer
 from plugwright.errors import CheckpointCorrupt, NotVisible, PeerRefused, PeerSilent, PlugwrightError
 from plugwright.model import some
 from plugwright.protocol import pod_resources, transport
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 _ANSWER = 5.0  # seconds
-_UNMAPPED = 65534  # an owner outside of this user namespace
 _OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"  # changes nothing; the kubelet calls it at registration
 _OWN = "plugwright-"  # sockets of daemons, which have a check of their own
 _RESTART = "systemctl restart kubelet"
@@ -70,7 +70,7 @@ def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
     if not status.st_nlink:  # the mount of a container outlives the directory
         fix = "delete the daemon's pod, whose next container mounts the new one: kubectl delete pod -n NAMESPACE POD"
         return found(name, f"{directory} was removed on the node, and is still mounted here", why, fix)
-    if (intruder := _other_writer(status)) is not None:
+    if (intruder := other_writer(status, 0o750)) is not None:
         writer, command = intruder
         why = "any user of the node can replace a plugin and hand out devices of its own"
         return found(name, f"{writer} may write to {directory}", why, f"{command} {directory}")
@@ -79,18 +79,14 @@ def kubelet_directory(view: ExaminedNode) -> DoctorCheck:
         return found(name, f"{directory} is on a read-only file system", why, fix)
     if not os.access(view.path(directory), os.R_OK | os.X_OK):
         return found(name, f"no permission to read {directory}", why, "run as root; in a pod: runAsUser: 0")
+    if is_closed(view.path(directory), FULL):
+        return _closed(view, name, directory, why)
     return healthy(name, str(directory))
 
 
-def _other_writer(status: os.stat_result) -> tuple[str, str] | None:
-    """Other users who may write to a directory of the kubelet, with the command that prevents it."""
-    if status.st_mode & stat.S_IWOTH:
-        return "every user", "chmod 0750"
-    if status.st_uid not in (0, os.geteuid(), _UNMAPPED):
-        return f"its owner, user {status.st_uid},", "chown 0:0"
-    if status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid(), _UNMAPPED):
-        return f"group {status.st_gid}", "chmod g-w"
-    return None
+def _closed(view: ExaminedNode, name: str, directory: Path, why: str) -> DoctorCheck:
+    text = f"{mode_of(view.path(directory))} closes {directory} to plugins without capabilities"
+    return found(name, text, why, f"chown 0:0 {directory} && chmod 0750 {directory}; restart the plugins")
 
 
 def kubelet_socket(view: ExaminedNode) -> DoctorCheck:
@@ -109,6 +105,11 @@ def _listening(view: ExaminedNode, name: str, socket: Path, why: str) -> DoctorC
         return found(name, f"{socket} is not a socket", why, f"rm -r {socket} && {_RESTART}")
     if not os.access(path, os.W_OK):
         return found(name, f"no permission to open {socket}", why, "run as root; in a pod: runAsUser: 0")
+    if is_closed(path.parent, EXECUTE):
+        return _closed(view, name, socket.parent, why)
+    if is_closed(path, WRITE):
+        text = f"{mode_of(path)} closes {socket} to plugins without capabilities"
+        return found(name, text, why, f"{_RESTART}: the kubelet makes the socket again")
     if not sockets.is_listening(path):
         text = f"no process listens on {socket}: the kubelet is not running, or uses another directory"
         return found(name, text, why, "systemctl start kubelet; journalctl -u kubelet -n 50")
@@ -213,10 +214,18 @@ def _has_directory(view: ExaminedNode, pid: int, directory: Path) -> bool:
 
 
 def registry_sockets(view: ExaminedNode) -> DoctorCheck:
-    """Stale sockets in plugins_registry, which the kubelet retries repeatedly."""
-    if not view.exists(view.kubelet.plugins_registry):
-        raise NotVisible(f"{view.kubelet.plugins_registry} does not exist")
-    return _stale(view, "plugins-registry", view.kubelet.plugins_registry, set())
+    """A missing or closed plugins_registry; stale sockets in it, which the kubelet retries repeatedly."""
+    name, directory = "plugins-registry", view.kubelet.plugins_registry
+    why = "DRA drivers and CSI drivers register in this directory: claims wait"
+    if view.target.in_pod or not view.exists(view.kubelet.root):
+        if not view.exists(directory):
+            raise NotVisible(f"{directory} does not exist")
+    elif not view.path(directory).is_dir():
+        text = "is not a directory" if view.exists(directory) else "does not exist"
+        return found(name, f"{directory} {text}", why, f"rm -f {directory} && {_RESTART}; restart the drivers")
+    if is_closed(view.path(directory), FULL):
+        return _closed(view, name, directory, why)
+    return _stale(view, name, directory, set())
 
 
 def _stale(view: ExaminedNode, name: str, directory: Path, apart: set[str]) -> DoctorCheck:

@@ -20,13 +20,12 @@ from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.history_events import DeviceHistory
 from plugwright.sdk.holdings.ledger import Ledger
-from plugwright.sdk.log_level import LogLevel
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.resource_runtime import DriverFactory, ResourceRuntime, served_by
 from plugwright.sdk.rivals import RegisteredResource, Rivals
 from plugwright.sdk.settings import Registration, Settings
+from plugwright.sdk.shared_parts import SharedParts
 from plugwright.sdk.socket_directory import watch_for_replacement
 from plugwright.sdk.status import ConfigState
 from plugwright.system import sockets
@@ -47,22 +46,23 @@ _STOP_MARGIN = 1.0  # seconds that a runtime gets to end beyond its plugin's own
 class Daemon:
     """Serves any number of resources; `drivers` makes the DRA driver of a resource that needs one.
 
-    `stalls` is for several daemons in one event loop: they share its thread, and its creator closes it.
+    `shared` is for several daemons in one event loop; its creator closes it.
     """
 
     def __init__(
-        self, settings: Settings, drivers: DriverFactory | None = None, stalls: StallDetector | None = None
+        self, settings: Settings, drivers: DriverFactory | None = None, shared: SharedParts | None = None
     ) -> None:
         self.settings, self._drivers = settings, drivers
         self.heartbeat = Heartbeat()
-        self.stalls, self._owns_stalls = stalls or StallDetector(settings.limits.loop_step), stalls is None
+        parts = shared or SharedParts(settings.limits.loop_step)
+        self._own_parts = parts if shared is None else None
+        self.stalls, self.log_level = parts.stalls, parts.log_level
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
         self.changed = Signal()  # notified when something that `status` shows has changed
         self.config = Latest[ConfigState | None](None)  # published by the follower of the operator's file
         self.config.subscribe(self.changed.notify)
         self.history: DeviceHistory | None = None  # None: not kept
-        self.log_level = LogLevel()
         self.cordons = CordonController(settings)
         self.cordons.changed.subscribe(self.changed.notify)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
@@ -118,9 +118,8 @@ class Daemon:
             unsubscribe()
             await self._audit.close()
             self.ledger.memory.close()
-            self.log_level.close()
-            if self._owns_stalls:
-                self.stalls.close()
+            if self._own_parts is not None:
+                self._own_parts.close()
         if error is not None:
             raise error
 

@@ -46,6 +46,11 @@ class Discovery:
         self._current: asyncio.Task[object] | None = None  # the only task whose lists count
         self._broken: Exception | None = None  # the exception that broke the deadline
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether discover() fails, has listed nothing in time, or does not confirm its last list."""
+        return bool(self.failing.value or self._overdue or self._inventory.unconfirmed.value)
+
     async def run(self, plugin: Plugin) -> None:
         """Runs until discover() ends, whose last list then stays. A later run makes this one's lists invalid."""
         self._backoff.reset()

@@ -203,14 +203,24 @@ def _drivers(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:
+    failing = MetricFamily(
+        "plugwright_discovery_failing",
+        "Whether discover() fails, has listed nothing in time, or does not confirm its last list",
+        labels=["resource"],
+    )
     failures = MetricFamily("plugwright_discovery_failures_total", "Failures of discover()", labels=["resource"])
     refused = MetricFamily(
+        "plugwright_list_refused", "Whether the latest device list of discover() was refused", labels=["resource"]
+    )
+    all_refused = MetricFamily(
         "plugwright_lists_refused_total", "Device lists of discover() that were refused", labels=["resource"]
     )
     for runtime in runtimes:
+        failing.add([runtime.resource], int(runtime.discovery.is_failing))
         failures.add([runtime.resource], runtime.service.metrics.discovery_failures)
-        refused.add([runtime.resource], runtime.service.metrics.lists_refused)
-    yield from (failures, refused)
+        refused.add([runtime.resource], int(bool(runtime.inventory.refused.value)))
+        all_refused.add([runtime.resource], runtime.service.metrics.lists_refused)
+    yield from (failing, failures, refused, all_refused)
 
 
 def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[MetricFamily]:

@@ -19,12 +19,12 @@ from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.release_state import with_own_state
 from plugwright.sdk.resource_runtime import DriverFactory
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.sdk.settings import Settings
+from plugwright.sdk.shared_parts import SharedParts
 from plugwright.sdk.signals import Signals
 from plugwright.system import garbage
 from plugwright.system.concurrency import cancel, first
@@ -123,17 +123,17 @@ async def serving(
     *plugins: Plugin,
     settings: Settings | None = None,
     drivers: DriverFactory | None = None,
-    stalls: StallDetector | None = None,
+    shared: SharedParts | None = None,
     history_dir: Path | None = None,
 ) -> AsyncIterator[Daemon]:
-    """Serves `plugins` while inside, in the caller's own event loop; handles no signals. `stalls` is as in `Daemon`.
+    """Serves `plugins` while inside, in the caller's own event loop; handles no signals. `shared` is as in `Daemon`.
 
     The history of the devices is stored in `history_dir`, or in the state directory.
     """
     settings = settings or Settings()
     warn_of_misspelt_methods(check_plugins(plugins))
     async with AsyncExitStack() as stack:
-        daemon = Daemon(settings, drivers, stalls)
+        daemon = Daemon(settings, drivers, shared)
         if settings.listen:
             from plugwright.sdk.probes import serve_probes  # loads an HTTP server
 

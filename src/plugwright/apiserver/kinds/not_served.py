@@ -43,7 +43,7 @@ KINDS_NOT_SERVED = (
 )
 
 NOT_SERVED_SUBRESOURCES = {
-    ("pods", "ephemeralcontainers"): "`kubectl debug`",
+    ("pods", "ephemeralcontainers"): "`kubectl debug` of pods",
     ("pods", "proxy"): "the proxy of pods",
     ("pods", "resize"): "the resizing of pods",
     ("nodes", "proxy"): "the proxy of nodes",

@@ -18,7 +18,10 @@ from plugwright.kubelet import Pod, sandbox
 
 __all__ = ["PodConfig"]
 
-_NO_COMMAND = "no command specified: the container has none, and there is no image that could have one"
+_NO_COMMAND = (
+    "no command specified: images do not exist here, so give the container a command "
+    "(kubectl run NAME --image=IMAGE -- COMMAND), or the image an --entrypoint of plugwright up"
+)
 
 
 @dataclass(frozen=True, slots=True)

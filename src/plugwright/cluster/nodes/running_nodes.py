@@ -1,6 +1,6 @@
 """Emulated nodes that run together with their plugins in this process.
 
-Several start in parallel, because a start mostly waits for sockets and files; one thread detects stalls of all.
+Several start in parallel, because a start mostly waits for sockets and files.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from plugwright.cluster.nodes.node import EmulatedNode
 from plugwright.errors import ConfigError
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.registration import LONGEST_SOCKET_NAME
 from plugwright.sdk.resource_runtime import DriverFactory
 from plugwright.sdk.run import serving
-from plugwright.sdk.settings import Settings
+from plugwright.sdk.settings import Limits, Settings
+from plugwright.sdk.shared_parts import SharedParts
 from plugwright.system import directories
 from plugwright.system.latest import Signal
 
@@ -48,21 +48,21 @@ class RunningNodes:
         self, nodes: Mapping[str, EmulatedNode], plugins: Callable[[str], Iterable[Plugin]], stack: AsyncExitStack
     ) -> None:
         """Returns when all have started; they run until the stack is closed."""
-        stalls, turns = StallDetector(), asyncio.Semaphore(_AT_ONCE)
-        stack.callback(stalls.close)
+        shared, turns = SharedParts(Limits().loop_step), asyncio.Semaphore(_AT_ONCE)
+        stack.callback(shared.close)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._ending.set)
         if self._progress is not None:
             stack.callback(self._started.subscribe(partial(self._report, self._progress, len(nodes))))
         for node in nodes.values():
-            tasks.create_task(self._run(node, plugins(node.name), stalls, turns))
+            tasks.create_task(self._run(node, plugins(node.name), shared, turns))
         await self._started.until(lambda: self._started.count == len(nodes))
 
     def _report(self, progress: StartProgress, total: int) -> None:
         progress(self._started.count, total)
 
     async def _run(
-        self, node: EmulatedNode, plugins: Iterable[Plugin], stalls: StallDetector, turns: asyncio.Semaphore
+        self, node: EmulatedNode, plugins: Iterable[Plugin], shared: SharedParts, turns: asyncio.Semaphore
     ) -> None:
         paths = node.kubelet.paths
         served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=node.name)
@@ -71,7 +71,7 @@ class RunningNodes:
                 await stack.enter_async_context(node)
                 own = on_node(plugins, paths.root)
                 serve = serving(
-                    *own, settings=served, drivers=self._drivers, stalls=stalls, history_dir=paths.root / _HISTORY
+                    *own, settings=served, drivers=self._drivers, shared=shared, history_dir=paths.root / _HISTORY
                 )
                 self.daemons[node.name] = await stack.enter_async_context(serve)
             self._started.notify()

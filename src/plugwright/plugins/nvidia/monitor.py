@@ -168,12 +168,14 @@ class GpuMonitor:
         """Makes every reader evaluate the view again."""
         self.views.publish(replace(self.views.value))
 
-    def clear_xids(self, uuid: str) -> None:
-        """Forgets the Xids of a GPU and those of NVSwitches, which are reset with the GPUs."""
-        kept = {gpu: xids for gpu, xids in self.views.value.xids.items() if gpu != uuid and not gpu.startswith(SWITCH)}
+    def clear_xids(self, uuid: str) -> bool:
+        """Forgets the Xids of a GPU and of NVSwitches, which are reset with the GPUs. Returns if there were any."""
+        recorded = self.views.value.xids
+        kept = {gpu: xids for gpu, xids in recorded.items() if gpu != uuid and not gpu.startswith(SWITCH)}
         self._change(xids=kept)
         self._save_xids()
         self.read_now()
+        return len(kept) < len(recorded)
 
     def counted_of(self, uuids: Collection[str]) -> dict[tuple[str, str], int]:
         """The errors of these GPUs, and of the switches common to all GPUs."""

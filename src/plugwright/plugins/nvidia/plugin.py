@@ -153,8 +153,9 @@ class Nvidia(Plugin):
         """`recover` clears a GPU's recorded faults; a simulated machine has commands that inject faults."""
         if name == "recover":
             unit = self._find_unit(arguments.get("id", ""))
-            self.monitor.clear_xids(unit.gpu.uuid)
-            return f"{unit.gpu.uuid}: recorded Xids cleared; Healthy again unless the driver still reports a fault"
+            if self.monitor.clear_xids(unit.gpu.uuid):
+                return f"{unit.gpu.uuid}: recorded Xids cleared; Healthy again unless the driver still reports a fault"
+            return f"{unit.gpu.uuid}: no Xid is recorded; nothing to clear"
         inject = self.monitor.driver.inject
         if inject is None:
             raise PluginError(f"{self.resource} supports only the command recover (others need `simulate`), got {name}")
