@@ -1,10 +1,10 @@
-"""Whether a resource has the devices that it should have.
+"""Whether a resource has the expected devices.
 
-The expected number comes from `expect` in the operator's file, and from the devices that the last run of this daemon
-found with the same configuration (`found-devices.json` in the state directory). `status`, `/readyz` and the metrics
-report a shortfall. The daemon is not ready if the operator chose that, or if devices have been missing since this
-start: a rollout then stops at the node. Devices that fail later, or were already missing at an earlier start, are
-reported too, but do not make the daemon unready.
+The expected number comes from `expect` in the operator's file, and from the devices found by the last run of this
+daemon with the same configuration (`found-devices.json` in the state directory). `status`, `/readyz` and the metrics
+report a shortfall. The daemon is not ready if the operator chose this, or if devices have been missing since this
+start: a rollout then stops at the node. Later failures and devices already missing at an earlier start are reported
+too, but do not make the daemon unready.
 """
 
 import logging

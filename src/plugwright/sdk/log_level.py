@@ -63,5 +63,5 @@ class LogLevel:
 
 
 def _name(number: int) -> str:
-    """Name of a level; a logger without its own level has that of the program."""
+    """Name of a level; a logger without a level of its own uses the program's."""
     return logging.getLevelName(number or logging.getLogger().getEffectiveLevel()).lower()

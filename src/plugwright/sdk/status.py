@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 NOT_SERVING = "starting or stopping"  # in the lines of the readiness probe: a report can lack resources
-# Codes of devices that are Unhealthy as planned, or reported as missing: not a failure of the device.
+# Codes of devices Unhealthy as planned, or reported as missing: not a failure of the device.
 PLANNED_CODES = frozenset({"cordoned", "dra", "gone", "held", "holders-unknown", "unconfigured"})
 
 _LARGEST = 2**63  # larger integers are not portable across JSON readers
@@ -116,7 +116,7 @@ class CordonStatus(TypedDict):
 
 
 class HungStatus(TypedDict):
-    """A blocking call that hangs in a thread: a read of a dead file system, a driver that does not respond."""
+    """A hanging blocking call in a thread: a read of a dead file system, an unresponsive driver."""
 
     name: str
     since: float  # when the call began
@@ -135,7 +135,7 @@ class DaemonStatus(TypedDict):
     pods_unreadable: str  # why the pods of the devices are not known, empty if they are
     waiting: dict[str, str]  # by resource, devices kept back until a source of holdings can be read
     log_lines_dropped: int
-    config: dict[str, object] | None  # a `ConfigState`; None for a plugin that runs without a file
+    config: dict[str, object] | None  # a `ConfigState`; None for a plugin without a file
     resources: list[ResourceStatus]
 
 

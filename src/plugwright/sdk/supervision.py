@@ -1,9 +1,9 @@
 """Supervision of one resource: its failures are reported, its parts restarted, and other resources unaffected.
 
-A resource has parts that run forever: discovery, registration, the bookkeeping of removed devices. Every exception of a
+Some parts of a resource run forever: discovery, registration, the bookkeeping of removed devices. Every exception of a
 part, whether the plugin's fault or ours, is logged with its traceback, counted, shown in `status` and passed to the
-part, which marks the devices Unhealthy; then the part is restarted after a wait. Plugin code that does not end when it
-is cancelled is abandoned: neither a thread nor a task can be killed, but nothing has to wait for it.
+part, which marks the devices Unhealthy; then the part is restarted after a wait. Plugin code is abandoned if it ignores
+its cancellation: neither a thread nor a task can be killed, but nothing has to wait for it.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class RestartTiming(msgspec.Struct, frozen=True):
-    """The clock that decides whether parts are steady, and the wait before a restart."""
+    """The clock for steady parts, and the wait before a restart."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -72,7 +72,7 @@ class ResourceSupervisor:
             self._cancel_timer()
 
     async def end(self, *tasks: "asyncio.Task[Any]") -> None:
-        """Cancels the tasks and waits for them, but not for plugin code that does not end."""
+        """Cancels the tasks and waits for them, but not for endless plugin code."""
         self.abandoned.update(tasks)
         for task in tasks:
             task.add_done_callback(self.abandoned.discard)
