@@ -20,6 +20,7 @@ from plugwright.fleet.device_events import event_text, seconds_of
 from plugwright.fleet.device_names import devices_in_status
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.api_client import BlockingClient
+from plugwright.system import sockets
 from plugwright.text import clean
 
 __all__ = ["history"]
@@ -52,7 +53,7 @@ def history(what: str, since: float, namespace: str, output: str, daemon: Chosen
     """
     request = {"do": "history", "since": time.time() - since}
     choice = daemon.choice
-    is_here = bool(choice.node or choice.socket or CONTROL_SOCKET.exists()) and not daemon.is_all
+    is_here = bool(choice.node or choice.socket or sockets.is_listening(CONTROL_SOCKET)) and not daemon.is_all
     answers = [("", daemon.ask(request), "")] if is_here else list(daemon.ask_all(request))
     silent = [f"{clean(node)}: {clean(reason)}" for node, _, reason in answers if reason]
     events = [{"node": node or choice.node, **event} for node, own, _ in answers for event in own or ()]

@@ -70,6 +70,7 @@ class DaemonChoice(msgspec.Struct, frozen=True):
     context: str | None = None
     selector: str = SELECTOR
     namespace: str | None = None  # of the daemon's pod
+    here: Path = CONTROL_SOCKET  # of this machine's daemon, if none is chosen
 
 
 class LocalDaemon:
@@ -176,15 +177,16 @@ def _remote_daemons(access: ClusterAccess, choice: DaemonChoice) -> Iterator[Rem
 
 def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalDaemon:
     with suppress(OSError):
-        if sockets.is_listening(CONTROL_SOCKET):
-            return LocalDaemon(CONTROL_SOCKET)
+        if sockets.is_listening(choice.here):  # or cannot be opened: the error contains the reason
+            return LocalDaemon(choice.here)
+    # A killed daemon leaves its socket behind, which must not hide the cluster.
     up = next(_running_clusters(choice, environment), None)
-    if up is None or CONTROL_SOCKET.exists():  # it cannot be opened: the error contains the reason
-        return LocalDaemon(CONTROL_SOCKET)
+    if up is None:
+        return LocalDaemon(choice.here)
     nodes = list(up["nodes"])
     if len(nodes) > 1:
         where = f"the running `plugwright up` has {_nodes(up)}"
-        raise ConfigError(f"no daemon listens on {CONTROL_SOCKET}; {where}: choose one with --node")
+        raise ConfigError(f"no daemon listens on {choice.here}; {where}: choose one with --node")
     return _node_of(up, nodes[0])
 
 
