@@ -1,9 +1,9 @@
 """The daemons of a cluster's nodes, reached through its API server: requests to their control sockets, by exec.
 
 If a daemon's pod has the annotation of a port, its NodeReport and history are read through the API server's proxy of
-pods, and by exec only if that fails: whoever may not exec into the pod still sees the node's devices.
+pods, and by exec only after a failure: users without the right to exec still see the node's devices.
 
-A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for that. The hidden
+A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for this. The hidden
 command `plugwright request` in the pod passes one request to the control socket and prints the responses, so all
 commands work alike for the local daemon and for the daemon of any node.
 """
@@ -37,7 +37,7 @@ class RemoteDaemon:
     """The daemon in one pod."""
 
     def __init__(self, access: ClusterAccess, node: str, container: ExecTarget, port: str = "") -> None:
-        """`port` is that of the report, `9400` or `https:9400`; empty: it has none."""
+        """`port` is the report's, `9400` or `https:9400`; empty: it has none."""
         self.node = node
         self._access, self._container, self._port = access, container, port
         self.via = str(self)
@@ -61,7 +61,7 @@ class RemoteDaemon:
         return self._answers(request, ["--follow"], None)
 
     def document(self, *command: str) -> bytes:
-        """The line that our command prints in the pod, regardless of its exit code."""
+        """The output line of our command in the pod, regardless of its exit code."""
         for line in exec_lines(self._access, self._container, ["plugwright", *command], _COMMAND_LIMIT):
             return line
         raise PeerGone(f"{self} on {self.node}: `plugwright {' '.join(command)}` printed nothing")
@@ -115,7 +115,7 @@ def report_port(pod: Document) -> str:
 def daemon_pods(
     client: BlockingClient, selector: str, namespace: str | None, node: str = "", running: bool = True
 ) -> list[Document]:
-    """Pods of daemons that do not end, of one node or of all; the chart's other pods have other containers."""
+    """Pods of daemons, without terminating ones, of one node or of all; the chart's other pods have other containers."""
     if node and not DNS_SUBDOMAIN.fullmatch(node):
         raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
     path = f"/api/v1/namespaces/{segment(namespace)}/pods" if namespace else "/api/v1/pods"
@@ -125,7 +125,7 @@ def daemon_pods(
 
 
 def find_daemon_pod(pods: Sequence[Document], node: str, selector: str) -> ExecTarget:
-    """The container of the one daemon on the node."""
+    """The container of the single daemon on the node."""
     if not pods:
         raise ConfigError(f"no daemon runs on {node}: no running pod there has the labels {selector}")
     if len(pods) > 1:
@@ -136,7 +136,7 @@ def find_daemon_pod(pods: Sequence[Document], node: str, selector: str) -> ExecT
 
 
 def _is_daemon(pod: Document) -> bool:
-    """A pod that is not ending, with a container of the daemon's name."""
+    """A pod before its termination, with a container of the daemon's name."""
     if "deletionTimestamp" in (pod.get("metadata") or {}):
         return False
     containers = (pod.get("spec") or {}).get("containers") or ()
