@@ -73,7 +73,7 @@ class Health(StrEnum):
 
 @frozen(unhashed=("attributes", "capacity", "parameters"))
 class Device(FrozenValue):
-    """A device for containers.
+    """A device that a plugin offers to containers.
 
     `numa` contains the nearby NUMA nodes; -1, which sysfs writes for none, is accepted. `code` is the kind of the
     reason in one stable word for programs, such as `xid-79` or `lost`; an Unhealthy device without a code has `other`,

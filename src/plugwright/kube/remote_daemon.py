@@ -115,7 +115,7 @@ def report_port(pod: Document) -> str:
 def daemon_pods(
     client: BlockingClient, selector: str, namespace: str | None, node: str = "", running: bool = True
 ) -> list[Document]:
-    """Running pods of daemons, of one node or of all; the chart's other pods have other containers."""
+    """Pods of daemons, not terminating, of one node or of all; the chart's other pods have other containers."""
     if node and not DNS_SUBDOMAIN.fullmatch(node):
         raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
     path = f"/api/v1/namespaces/{segment(namespace)}/pods" if namespace else "/api/v1/pods"
