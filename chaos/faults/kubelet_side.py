@@ -111,7 +111,11 @@ async def _replaced_under_mount(_: Plan) -> Row:
             await rig.daemon.stop()
             rig.daemon.start()
         complaint = (await rig.recovery(15))[1]
-    text = f"ended after {taken:.1f} s with {code}, and recovered after a restart" if ended else f"still there; {complaint}"
+    text = (
+        f"exited with code {code} after {taken:.1f} s, and recovered after a restart"
+        if ended
+        else f"still there; {complaint}"
+    )
     holds = ended and code == 1 and said and not complaint
     recovered = Cell(text if said or not ended else f"{text}, without a word", holds)
     return Row("mount", _TITLE_MOUNT, NOT_ASKED, NOT_ASKED, recovered, NOT_ASKED)
