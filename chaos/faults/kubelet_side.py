@@ -123,7 +123,7 @@ async def _replaced_under_mount(_: Plan) -> Row:
 
 @asynccontextmanager
 async def _hostile_kubelet(rig: Rig) -> AsyncIterator[None]:
-    """Whatever listens on kubelet.sock: it hangs, hangs up, talks nonsense, or begins well and then does."""
+    """A hostile peer on kubelet.sock: it hangs, disconnects or sends garbage, at once or after a valid beginning."""
     await rig.kubelet.stop()
     task = asyncio.create_task(_be_hostile(rig.node.paths.kubelet_socket))
     try:
