@@ -143,17 +143,17 @@ class CordonController:
             self._apply_all()  # first, because the end of a cordon does not wait for a disk
         for rule in over:
             facts = {"resource": rule.resource, "device": _shown_ids(rule), "reason": rule.reason}
-            logger.info("cordon has ended", extra=facts)
+            logger.info("cordon has expired", extra=facts)
         if not is_over:
             return
         ended: list[tuple[str, str, Cordon]] = []
         try:
             await self._change(lambda: ended.extend(self._stored.remove_ended(now)))
         except ConfigError as error:  # no thread could be started
-            logger.warning("ended cordons are still in the file", extra={"error": str(error)})
+            logger.warning("expired cordons are still in the file", extra={"error": str(error)})
             await asyncio.sleep(_RETRY)
         for resource, device_id, cordon in ended:
-            logger.info("cordon has ended", extra=_facts(resource, device_id, cordon))
+            logger.info("cordon has expired", extra=_facts(resource, device_id, cordon))
 
     async def _change(self, change: Callable[[], None]) -> None:
         """Keeps disk and served devices consistent, even if the operator disconnects or the disk is slow."""

@@ -178,7 +178,7 @@ class Cordons:
             try:
                 self._save(lambda stored: _without_ended(stored, now))
             except ConfigError as error:  # a cordon in the file also ends by its time
-                logger.warning("ended cordons are still in the file", extra={"error": str(error)})
+                logger.warning("expired cordons are still in the file", extra={"error": str(error)})
                 self._cordons = _without_ended(self._cordons, now)
         return ended
 

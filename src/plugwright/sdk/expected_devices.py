@@ -177,7 +177,7 @@ class ExpectedDevices:
             content = await self._disk.run(self._file.read)
         except (OSError, PlugwrightError) as error:
             facts = {"path": str(self._file.path), "error": clean(error)}
-            logger.warning("devices of the last run are not known", extra=facts)
+            logger.warning("devices of the last run are unknown", extra=facts)
             return
         kept = content.resources.get(self._inventory.resource) if content is not None else None
         self._kept = kept
@@ -212,4 +212,4 @@ class ExpectedDevices:
             self._problems.recovered()
         except (OSError, PlugwrightError) as error:
             facts = {"path": str(file.path), "error": clean(error)}
-            self._problems.error("found devices cannot be remembered", clean(error), extra=facts)
+            self._problems.error("found devices cannot be saved", clean(error), extra=facts)

@@ -191,7 +191,7 @@ class Hotplug:
     def _report_inotify(self) -> None:
         if problem := self._directories.problem:
             self._problems.warning(
-                "no inotify, links and sockets are seen late", "no inotify", extra={"error": problem}
+                "inotify unavailable, links and sockets are detected late", "no inotify", extra={"error": problem}
             )
         elif self._problems.recovered():
             logger.info("inotify is available again")

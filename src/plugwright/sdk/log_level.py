@@ -41,7 +41,7 @@ class LogLevel:
         usual = self._usual
         self._stop_timer()
         if usual is not None:
-            self._set(usual, "log level is back", {"level": _name(usual)})
+            self._set(usual, "log level restored", {"level": _name(usual)})
 
     def describe(self) -> str:
         """The level in words: `debug, and info again in 540 s`"""

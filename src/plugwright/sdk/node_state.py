@@ -59,7 +59,7 @@ class NodeState:
             allocations = stored_allocations(await self._holdings.entries(), self.resource)
         except PlugwrightError as error:
             facts = {"resource": self.resource, "error": clean(error)}
-            self._problems.warning("what containers were given cannot be read", str(error), extra=facts)
+            self._problems.warning("allocations of containers cannot be read", str(error), extra=facts)
             return None
         self._problems.recovered()
         return allocations

@@ -134,7 +134,7 @@ class Ownership:
                 owner = await self._disk.run(lock.take)
             except (OSError, PlugwrightError) as error:
                 facts = {"resource": self.resource, "error": clean(error)}
-                self._problems.warning("owner of the resource not known, serving it", clean(error), extra=facts)
+                self._problems.warning("owner of the resource unknown, serving it", clean(error), extra=facts)
                 break
             if owner is None:
                 break

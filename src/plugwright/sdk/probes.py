@@ -184,7 +184,7 @@ class _TlsFiles:
                 self._context.load_cert_chain(*self._paths, password=_no_password)
                 logger.info("certificate read again", extra={"path": str(self._paths[0])})
         except (OSError, ValueError) as error:
-            logger.warning("new certificate refused, the old one stays", extra={"error": str(error)})
+            logger.warning("new certificate rejected, the previous one stays", extra={"error": str(error)})
 
     def _versions(self) -> list[tuple[int, int]]:
         """ValueError for a pipe or a device: OpenSSL would wait for its end."""

@@ -106,7 +106,7 @@ class RegistrationReport:
     def failed(self, reason: str) -> None:
         self._metrics.registrations["failed"] += 1
         self.set(RegistrationState.REFUSED, reason)
-        self._warn("not registered, trying again", reason)
+        self._warn("not registered, retrying", reason)
 
     def _warn(self, message: str, reason: str) -> None:
         self._problems.warning(message, reason, extra={**self._subject, "reason": reason})

@@ -60,9 +60,9 @@ def _prepared(shared: Path, node: Path, release: str) -> Path:
             return shared
         copied = _bring_along(shared, own)
         if copied:
-            logger.info("state of an earlier version brought along", extra={"files": copied, "to": str(own)})
+            logger.info("state of an earlier version migrated", extra={"files": copied, "to": str(own)})
     except (OSError, ValueError, PlugwrightError) as error:
-        logger.warning("state of an earlier version not brought along", extra={"error": clean(error)})
+        logger.warning("state of an earlier version not migrated", extra={"error": clean(error)})
     return own
 
 

@@ -54,7 +54,7 @@ class ConfigState(msgspec.Struct, frozen=True):
 
     def problems(self) -> Iterator[str]:
         if self.refused is not None and self.restored:
-            yield f"configuration refused, the last good one, {self.sha256}, is in force: {self.refused.error}"
+            yield f"configuration rejected, the last valid one, {self.sha256}, is active: {self.refused.error}"
         elif self.refused is not None:
             yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
         for name, reason in sorted(self.refused_names.items()):

@@ -80,7 +80,7 @@ class ResourceSupervisor:
         for task in await cancel_within(self._stop_limit, *tasks):
             self._metrics.abandoned += 1
             facts = {"resource": self._resource, "task": task.get_name(), "seconds": self._stop_limit}
-            logger.error("plugin code does not end, going on without it", extra=facts)
+            logger.error("plugin code does not end, continuing without it", extra=facts)
 
     async def _run_once(self, parts: Sequence[Part]) -> BaseException:
         tasks = [asyncio.create_task(self._keep(part), name=f"{part.name} of {self._resource}") for part in parts]
@@ -111,7 +111,7 @@ class ResourceSupervisor:
         self._metrics.restarts += 1
         facts = {"resource": self._resource, "error": reason}
         if self._problems.is_news(reason):
-            logger.error("resource failed, it is started again", extra=facts, exc_info=error)
+            logger.error("resource failed, restarting it", extra=facts, exc_info=error)
         logger.debug("resource failed here", extra=facts, exc_info=error)
         self.fault.publish(reason)
         self._cancel_timer()

@@ -133,7 +133,9 @@ class Directory:
             self._poll_instead(error)
 
     def _poll_instead(self, error: OSError) -> None:
-        logger.warning("no inotify, looking every second", extra={"directory": str(self.path), "error": str(error)})
+        logger.warning(
+            "inotify unavailable, polling every second", extra={"directory": str(self.path), "error": str(error)}
+        )
         self._look_later()
         self.changed.notify()
 
