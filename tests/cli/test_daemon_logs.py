@@ -27,7 +27,7 @@ async def written(kubelet: ObservedKubelet, node: Node, *flags: str) -> list[str
         bad = node.config.with_name("bad")
         bad.write_text("resources: []\ncuont: 1\n")
         bad.replace(node.config)
-        await daemon.err.until("new configuration refused")
+        await daemon.err.until("new configuration rejected")
     assert daemon.out.all == []
     return daemon.err.all
 

@@ -112,7 +112,7 @@ async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_a
         }  # fmt: skip
 
         node.config.write_text(BAD)
-        await daemon.err.until("new configuration refused")
+        await daemon.err.until("new configuration rejected")
         refused = await shown(node)
         assert refused["refused"].pop("since") >= before["loadedAt"]
         assert refused == before | {"failures": 1, "refused": {"sha256": digest(BAD), "error": ERROR}}

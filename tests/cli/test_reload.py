@@ -130,7 +130,7 @@ async def test_a_file_behind_a_link_is_taken_and_so_is_the_next_one(kubelet: Obs
         files[1].write_text(configuration(gpu={"count": 5}, nic=NIC))
         await kubelet.endpoint("mock/gpu", 5)
         assert is_untouched(kubelet, nic)
-        assert not [line for line in daemon.err.all if "refused" in line]
+        assert not [line for line in daemon.err.all if "rejected" in line]
 
 
 async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: ObservedKubelet) -> None:
@@ -246,7 +246,7 @@ async def test_an_invalid_file_keeps_the_old_one_running_and_is_logged_once(kube
         node.config.touch()
         node.configure(gpu={"count": 2}, nic=NIC, fpga={"count": 1})
         await kubelet.endpoint("mock/fpga")
-        assert len([line for line in daemon.err.all if "refused" in line]) == 1
+        assert len([line for line in daemon.err.all if "rejected" in line]) == 1
         assert is_untouched(kubelet, before["mock/gpu"])
         assert is_untouched(kubelet, before["mock/nic"])
 
