@@ -1,7 +1,7 @@
 """`python -m bench.run`: the daemon measured against the project's bars, and beside a peer.
 
-It reports and never judges: the exit status is 0 though a bar be missed, 1 when something could not be measured.
-What is measured is in `scenarios`, the bars in `table`, the kubelet's part in `client`.
+It only reports: the exit status is 0 even if a bar is missed, and 1 if a measurement failed.
+`scenarios` contains the measurements, `table` the bars, and `client` the kubelet's part.
 """
 
 import argparse
@@ -28,20 +28,20 @@ QUICK = Plan(calls=200, restarts=5, restart_seconds=10, idle_seconds=2, lists=(1
 FULL_REPEATS, QUICK_REPEATS = 5, 1
 
 EPILOG = """\
-In a COMMAND these are filled in for each run; no shell reads it, but quoting works as in one:
+These placeholders of a COMMAND are replaced for each run. No shell interprets it, but quoting works as in a shell:
   {dir}          the device-plugins directory
   {kubelet-dir}  the directory above it
   {count}        the number of devices
-  {config}       a plugwright configuration with that many mock devices
-A command with neither {count} nor {config} is left out of the lists of devices.
+  {config}       a plugwright configuration with {count} mock devices
+A command with neither {count} nor {config} is omitted from the lists of devices.
 
-Each repeat starts every program anew, ours and the peer in turn. A cell is the median of the repeats
-(lowest-highest); a p99 is taken within a repeat, so of 50 restarts it is the slowest. The restarts of a
-slow plugin end after 30 s (quick: 10 s); the table says how many were timed.
+Each repeat starts every program again, ours and the peer in turn. A cell is the median of the repeats
+(lowest-highest). A p99 is computed within a repeat, so of 50 restarts it is the slowest. The restarts of a
+slow plugin end after 30 s (quick: 10 s); the table shows how many were timed.
 
-Memory, threads and context switches are summed over a program and the processes it started.
+Memory, threads and context switches include the processes started by a program.
 
-The exit status is 0 though bars be missed, and 1 when something could not be measured.
+The exit status is 0 even if bars are missed, and 1 if a measurement failed.
 
 examples:
   python -m bench.run --quick

@@ -90,13 +90,13 @@ def main() -> None:
             path for path in map(Path, (facts["kubeconfig"], facts["control"], node_directory(facts))) if path.exists()
         ]
         expect(not left, f"left behind: {left}")
-    print(f"\nAll steps verified in {time.monotonic() - began:.0f} seconds. Its cluster has ended; start your own:\n")
+    print(f"\nAll steps verified in {time.monotonic() - began:.0f} seconds. The cluster has ended; start your own:\n")
     print(shlex.join([relative(Path(sys.executable).with_name("plugwright")), "up"]))
 
 
 def look(page: str) -> None:
     """Keeps the cluster and its page running until Ctrl-C."""
-    step("The cluster and its page go on, until Ctrl-C", page)
+    step("The cluster and its page run until Ctrl-C", page)
     with suppress(KeyboardInterrupt):
         signal.pause()
 
@@ -167,20 +167,23 @@ def devices(demo: Demo) -> None:
         fail_and_recover(demo, ids[0])
         demo.api.delete(Pod, "two", grace_period=0)
     demo.until_node("10", "0")
-    step("The plugin was stopped: none is allocatable, but the resource is still there", "plugwright node resources")
+    step("The plugin stopped: allocatable is 0, but the resource is still listed", "plugwright node resources")
     say(
         "    A real kubelet keeps it for five minutes; this one keeps it for 2 seconds (--plugin-grace), with a status "
         "update every half second (--heartbeat), so that the demo is short. Then it is 0 and stale:"
     )
     demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "0.5s")
     demo.until_node(None, None)
-    step("The stale resource is gone from Capacity and Allocatable, and stays away", "kubectl describe node node-1")
+    step(
+        "The stale resource is removed from Capacity and Allocatable, and does not return",
+        "kubectl describe node node-1",
+    )
 
 
 def allocate(demo: Demo) -> list[str]:
     demo.api.create(pod("two", "2"))
     demo.until_pod("two", is_running, "Running")
-    step(f"A pod asks for two: {demo.until_event('two', 'Scheduled')}", "kubectl describe pod two")
+    step(f"A pod requests two: {demo.until_event('two', 'Scheduled')}", "kubectl describe pod two")
     lines = list(demo.api.log("two"))
     step("Its container gets the environment, mounts and device nodes of a linked pair", "kubectl logs two")
     for line in lines:
@@ -197,7 +200,7 @@ def refuse(demo: Demo) -> None:
     demo.api.create(pod("nine", "9"))
     message = demo.until_event("nine", "FailedScheduling")
     expect("1 Insufficient mock/gpu" in message, message)
-    step(f"A pod that asks for nine has to wait: {message}", "kubectl get events")
+    step(f"A pod that requests nine waits: {message}", "kubectl get events")
     demo.api.delete(Pod, "nine", grace_period=0)
 
 
@@ -205,7 +208,7 @@ def fail_and_recover(demo: Demo, device_id: str) -> None:
     demo.plugwright("mock", "fail", device_id, "--reason", "fell off the bus")
     demo.until_node("10", "9")
     demo.until_pod("two", lambda pod: health(pod, device_id) == "Unhealthy", f"{device_id} Unhealthy")
-    step("One GPU failed: 9 of 10 allocatable, and the pod's status says which", "kubectl get pod two -o yaml")
+    step("One GPU failed: 9 of 10 allocatable, and the pod's status names it", "kubectl get pod two -o yaml")
     demo.plugwright("mock", "recover", device_id)
     demo.until_node("10", "10")
     demo.until_pod("two", lambda pod: health(pod, device_id) == "Healthy", f"{device_id} Healthy")
@@ -247,11 +250,11 @@ def taint_and_recover(demo: Demo, given: list[str]) -> None:
     create_claim(demo, "second", "40Gi")
     why = demo.until_event("second", "FailedAllocation")
     expect("1 device tainted" in why, why)
-    step("A free GPU failed and is tainted, so the next pair has to wait:", "kubectl get resourceslices -o yaml")
+    step("A free GPU failed and is tainted, so the next pair waits:", "kubectl get resourceslices -o yaml")
     say(f"    {why}")
     demo.plugwright("mock", "recover", free, **variables)
     demo.until_pod("second", is_running, "Running")
-    step("It recovered, the taint is gone, and the pod runs", "kubectl get pods,resourceclaims")
+    step("It recovered, the taint is removed, and the pod runs", "kubectl get pods,resourceclaims")
 
 
 def allocate_pair(demo: Demo, name: str, memory: str) -> list[str]:
@@ -301,7 +304,7 @@ def plugin(demo: Demo) -> Iterator[None]:
     text = CONFIG % (demo.root / "facts")
     file = demo.root / "plugwright.yaml"
     file.write_text(text)
-    step("`plugwright run` serves this configuration on the node, in a process of its own:", str(file))
+    step("`plugwright run` serves this configuration on the node, in a separate process:", str(file))
     say(text)
     flags = ("--kubelet-dir", node_directory(demo.facts), "--state-dir", str(demo.root / "cordons"))
     arguments = command("run", "-c", str(file), *flags, "--log-level", "error")

@@ -237,5 +237,5 @@ async def _control(rig: Rig) -> AsyncIterator[None]:
 FAULTS = (
     Fault("http", "hostile HTTP at the probe port", _http, 20, 4, on_real_kubelet=False),
     Fault("http2", "hostile HTTP/2 on a device-plugin socket", _http2, 20, 4),
-    Fault("control", "nonsense on the control socket", _control, 10, 2),
+    Fault("control", "garbage on the control socket", _control, 10, 2),
 )

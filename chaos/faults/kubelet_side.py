@@ -111,7 +111,11 @@ async def _replaced_under_mount(_: Plan) -> Row:
             await rig.daemon.stop()
             rig.daemon.start()
         complaint = (await rig.recovery(15))[1]
-    text = f"ended after {taken:.1f} s with {code}, and well once restarted" if ended else f"still there; {complaint}"
+    text = (
+        f"exited with code {code} after {taken:.1f} s, and recovered after a restart"
+        if ended
+        else f"still there; {complaint}"
+    )
     holds = ended and code == 1 and said and not complaint
     recovered = Cell(text if said or not ended else f"{text}, without a word", holds)
     return Row("mount", _TITLE_MOUNT, NOT_ASKED, NOT_ASKED, recovered, NOT_ASKED)
@@ -119,7 +123,7 @@ async def _replaced_under_mount(_: Plan) -> Row:
 
 @asynccontextmanager
 async def _hostile_kubelet(rig: Rig) -> AsyncIterator[None]:
-    """Whatever listens on kubelet.sock: it hangs, hangs up, talks nonsense, or begins well and then does."""
+    """A hostile peer on kubelet.sock: it hangs, disconnects or sends garbage, at once or after a valid beginning."""
     await rig.kubelet.stop()
     task = asyncio.create_task(_be_hostile(rig.node.paths.kubelet_socket))
     try:
@@ -220,9 +224,9 @@ _TITLE_RESTARTS = "the kubelet is killed and started again"
 _TITLE_MOUNT = "the kubelet's directory is replaced under a container's mount"
 FAULTS = (
     Fault("directory", "the kubelet's directory is replaced", replaced_directory, serves=False, truthful=False),
-    Fault("hostile-kubelet", "whatever listens on kubelet.sock talks nonsense, hangs or hangs up", _hostile_kubelet, 10,
+    Fault("hostile-kubelet", "the peer on kubelet.sock sends garbage, hangs or disconnects", _hostile_kubelet, 10,
           4, serves=False, truthful=False, on_real_kubelet=False),
-    Fault("records", "the kubelet's checkpoint and pod-resources are nonsense", _unreadable_records,
+    Fault("records", "the kubelet's checkpoint and pod-resources are garbage", _unreadable_records,
           on_real_kubelet=False),
 )  # fmt: skip
 EXPERIMENTS = (

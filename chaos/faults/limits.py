@@ -185,11 +185,11 @@ def _needs_user_namespace() -> str:
     return "needs user namespaces" if done.returncode else ""
 
 
-_TITLE_INOTIFY = "no inotify instance left when the daemon starts"
+_TITLE_INOTIFY = "inotify instances exhausted when the daemon starts"
 FAULTS = (
-    Fault("descriptors", "no file descriptor left", _descriptors),
-    Fault("threads", "no thread or process more", _threads, missing=_needs_pids, recovers=_READ_AGAIN),
-    Fault("memory", "no memory left (address space at its limit)", _memory, recovers=_READ_AGAIN),
+    Fault("descriptors", "file descriptors exhausted", _descriptors),
+    Fault("threads", "threads and processes exhausted", _threads, missing=_needs_pids, recovers=_READ_AGAIN),
+    Fault("memory", "memory exhausted (address space at its limit)", _memory, recovers=_READ_AGAIN),
     Fault("disk", "disk full under the state directory", _full_disk, missing=_needs_root, on_real_kubelet=False),
 )
 EXPERIMENTS = (Experiment("inotify", _TITLE_INOTIFY, _without_inotify, _needs_user_namespace),)

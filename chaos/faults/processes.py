@@ -38,7 +38,7 @@ async def _unread_log(rig: Rig) -> AsyncIterator[None]:
     assert log is not None
     log.block()
     try:
-        rig.notes.append(f"{await _fill_pipe(rig)} log lines nobody read")
+        rig.notes.append(f"{await _fill_pipe(rig)} unread log lines")
         yield
     finally:
         log.unblock()
@@ -120,10 +120,10 @@ def _with_clock() -> Launch:
     return Launch(environment=variables if _faketime() else {})
 
 
-_TITLE_SIGTERM = "SIGTERM while nobody reads the log"
+_TITLE_SIGTERM = "SIGTERM while the log is not read"
 FAULTS = (
     Fault("stop", "stopped for a minute (SIGSTOP)", _stopped, 60, 3, serves=False, truthful=False),
-    Fault("log", "nobody reads the log (its pipe is full)", _unread_log),
+    Fault("log", "the log is not read (its pipe is full)", _unread_log),
     Fault("clock", "the clock is set back a day, then on ten years", _clock, serves=False, missing=_needs_faketime,
           launch=_with_clock(), in_soak=False, on_real_kubelet=False),
 )  # fmt: skip

@@ -153,7 +153,7 @@ async def _at_every_write(plan: Plan) -> Row:
         tried += not unkilled
         longest = max(longest, taken)
         wrong += [f"{steps[step - 1].rpartition('/')[2]}: {problem}" for problem in problems]
-    recovered = Cell(f"{tried} of {len(steps)} writes, each time well within {longest:.1f} s", tried > 0)
+    recovered = Cell(f"{tried} of {len(steps)} writes, each time recovered within {longest:.1f} s", tried > 0)
     return Row("writes", _TITLE, NOT_ASKED, NOT_ASKED, recovered, Cell("; ".join(wrong) or "nothing", not wrong))
 
 

@@ -1,4 +1,4 @@
-/* plugwright-cdi-hook: completes what a CDI spec mounts into a container, for hosts without NVIDIA's hook program.
+/* plugwright-cdi-hook: completes the mounts of a CDI spec in a container, for hosts without NVIDIA's hook program.
  *
  *   plugwright-cdi-hook create-symlinks --link TARGET::PATH ...
  *   plugwright-cdi-hook update-ldcache --folder DIRECTORY ...
@@ -152,7 +152,7 @@ static void enter(const char *root) {
         fail("a mount namespace");
     if (mount(root, root, NULL, MS_BIND | MS_REC, NULL) || chdir(root))
         fail("the container's root %s", root);
-    /* The old root is mounted on top of the new one, and goes away with the unmount. */
+    /* The old root is mounted on top of the new root, and disappears with the unmount. */
     if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
         fail("change of the root to %s", root);
     /* Links of /proc lead to the files of other processes, whose root may be the host's. */

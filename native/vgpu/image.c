@@ -114,7 +114,7 @@ static uint64_t type_bytes(const char *text, size_t length)
     return bits >= 8 && bits <= 128 ? bits / 8 : 0;
 }
 
-/* Variables of the global space that other modules can see: others may be left out by the compiler. */
+/* Variables of the global space, visible to other modules: the compiler may omit others. */
 static uint64_t ptx_variables(const char *text)
 {
     uint64_t total = 0, bytes = 0, elements = 1;

@@ -1,4 +1,4 @@
-/* The memory that the variables of a module take, as far as it can be read in the image before the driver loads it. */
+/* The memory of a module's variables, as far as the image shows it before the driver loads it. */
 #ifndef IMAGE_H
 #define IMAGE_H
 

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 that counts the memory of a container's processes and refuses what is beyond their share.
+/* A libcuda.so.1 to count the memory of a container's processes and refuse memory beyond their share.
 
    The driver's own library is a dependency of this one, so every function that is not here is found there by the loader
    itself: unknown ones, future ones, and those that launch kernels, at no cost. What is here counts, then calls the
@@ -150,7 +150,7 @@ static int current_gpu(void)
     return REAL(cuCtxGetDevice)(&device) ? NO_CONTEXT : gpu_of(device);
 }
 
-/* --- what this process holds --- */
+/* --- the memory of this process --- */
 
 enum { POINTERS, ARRAYS, PAGES, HANDLES, MAPPINGS, TILES, CONTEXTS, GRAPHS, INSTANCES, CAPTURED, POOLS, IMPORTS, LIBRARIES, UNLOADED, WAITING, KINDS };
 enum { SMALL = 1, UNSEEN = 2, FOREIGN = 4 }; /* flags: a part of a page; not in NVML's count; of another process */
@@ -165,7 +165,7 @@ static void look(void);
 static int recount(int gpu, uint64_t pending);
 static void give(int gpu, uint64_t bytes) { share_correct(gpu, -(int64_t)bytes); }
 
-/* Allocations and releases that are under way: NVML's count and ours differ for a moment. */
+/* Allocations and releases in progress: NVML's count and ours differ for a moment. */
 static int changing;
 static uint64_t generation;
 static __thread int depth;
@@ -181,7 +181,7 @@ static __thread int depth;
         changed_; \
     })
 
-static uint64_t unseen[GPUS]; /* what is counted and is not in NVML's count of this process: managed memory */
+static uint64_t unseen[GPUS]; /* counted, but not in NVML's count of this process: managed memory */
 
 static int take(int gpu, uint64_t bytes)
 {
@@ -189,7 +189,7 @@ static int take(int gpu, uint64_t bytes)
         return 1;
     look();
     if (!share_take(gpu, bytes) && !(reclaim() && share_take(gpu, bytes)) &&
-        !(recount(gpu, 0) < 0 && share_take(gpu, bytes))) { /* the driver has given back what it had for itself */
+        !(recount(gpu, 0) < 0 && share_take(gpu, bytes))) { /* the driver has released memory of its own */
         share_refused(gpu);
         return 0;
     }
@@ -238,7 +238,7 @@ static int freed(int result, int kind, uint64_t key, struct entry facts)
     return result;
 }
 
-/* The driver's pages: what is larger than half of one has whole pages, smaller pieces share one. */
+/* The driver's pages: pieces larger than half a page have whole pages, smaller pieces share a page. */
 static const uint64_t PAGE = 2 * MIB;
 
 static uint64_t rounded(uint64_t bytes)
@@ -301,7 +301,7 @@ static void counted(int kind, uint64_t key, struct entry facts)
     remember(kind, key, facts);
 }
 
-/* Counts what the driver is about to give; `call` sets `where`. */
+/* Counts an allocation before the driver makes it; `call` sets `where`. */
 #define COUNTED(kind, size, more, where, call) \
     CHANGING(({ \
         int gpu_ = current_gpu(), result_ = OUT_OF_MEMORY; \
@@ -350,7 +350,7 @@ HOOK(int, cuMemFree_v2, ptr pointer)
 
 /* --- arrays --- */
 
-/* The driver lays arrays out in blocks: up to 512 bytes wide, 128 rows high and 32 planes deep, less for smaller ones. */
+/* The driver lays arrays out in blocks: up to 512 bytes wide, 128 rows high and 32 planes deep, less for smaller arrays. */
 static uint64_t in_blocks(uint64_t length, uint64_t largest)
 {
     uint64_t block = 1;
@@ -417,9 +417,9 @@ HOOK(int, cuMipmappedArrayDestroy, handle array)
     return CHANGING(destroyed(REAL(cuMipmappedArrayDestroy)(array), array, facts));
 }
 
-/* --- physical memory that is mapped by the program: it lives until handle and mappings are gone --- */
+/* --- physical memory mapped by the program: it lives until its handle and mappings are released --- */
 
-static uint64_t imported[GPUS]; /* memory of other processes that this one holds: in NVML's count once they have let go */
+static uint64_t imported[GPUS]; /* other processes' memory held by this process: in NVML's count once they have released it */
 
 static void refer(handle allocation, int change)
 {
@@ -577,7 +577,7 @@ HOOK(int, cuMemRetainAllocationHandle, handle *allocation, void *pointer)
     return result;
 }
 
-/* --- memory that other processes may hold --- */
+/* --- memory possibly held by other processes --- */
 
 static const char UNWATCHED[] = "cannot be exported: nothing would count it once this process has ended";
 
@@ -609,7 +609,7 @@ static int is_counted(int kind, uint64_t key)
     return found;
 }
 
-/* Only descriptors can be followed: an allocation that is exported otherwise may outlive everything that we see. */
+/* Only descriptors can be followed: an allocation exported otherwise may outlive everything we see. */
 static int exported(int result, int kind, uint64_t key, void *shared, int type)
 {
     if (result || !is_counted(kind, key))
@@ -668,7 +668,7 @@ HOOK(int, cuIpcGetMemHandle, struct ipc *memory, ptr pointer)
     return NOT_SUPPORTED;
 }
 
-/* Opened memory is its owner's, and counts here when it is that of another container. */
+/* Opened memory is its owner's, and counts here if the owner is in another container. */
 static int opened(int result, const ptr *pointer, const struct ipc *memory)
 {
     ptr base;
@@ -732,7 +732,7 @@ HOOK(int, cuDestroyExternalMemory, handle memory)
     return CHANGING(freed(REAL(cuDestroyExternalMemory)(memory), IMPORTS, memory, facts));
 }
 
-/* --- pools: counted is what a pool reserves, in use or not --- */
+/* --- pools: their reserved memory counts, in use or not --- */
 
 static const uint64_t POOL_STEP = 32 * MIB; /* by which the driver enlarges a pool */
 static int pools_changed; /* memory went back to a pool, which releases it when its stream has come so far */
@@ -743,7 +743,7 @@ static uint64_t pool_attribute(handle pool, int attribute)
     return REAL(cuMemPoolGetAttribute)(pool, attribute, &bytes) ? 0 : bytes;
 }
 
-/* An unknown pool is taken for one of the current GPU. */
+/* An unknown pool is assumed to be the current GPU's. */
 static struct entry *find_pool(handle pool)
 {
     struct entry *entry = table_find(&tables[POOLS], pool);
@@ -802,7 +802,7 @@ static int reclaim(void)
 {
     int any = reclaim_graphs();
     if (pthread_mutex_trylock(&pool_mutex))
-        return any; /* another thread, or this one, is at it */
+        return any; /* another thread, or this thread, is doing it */
     if (tables[POOLS].filled)
         trim_all();
     any |= tables[POOLS].filled > 0;
@@ -810,7 +810,7 @@ static int reclaim(void)
     return any;
 }
 
-struct async { /* the functions of one kind of default stream */
+struct async { /* the functions for one kind of default stream */
     __typeof__(cuStreamIsCapturing) *is_capturing;
     __typeof__(cuStreamGetCaptureInfo_v2) *capture_info;
     int (*synchronize)(handle stream);
@@ -824,7 +824,7 @@ static uint64_t growth(const struct entry *pool, uint64_t bytes)
     return bytes > UINT64_MAX / 2 ? bytes : (bytes + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
 }
 
-/* With the pool's growth counted if it fits; `*counted` is then what the pool counts for. */
+/* With the pool's growth counted if it fits; `*counted` is then the pool's count. */
 static int make_room(struct entry *pool, uint64_t bytes, uint64_t *counted, handle stream, const struct async *calls)
 {
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -834,7 +834,7 @@ static int make_room(struct entry *pool, uint64_t bytes, uint64_t *counted, hand
         if (!more || share_take(pool->gpu, more))
             return 1;
         if (!attempt) {
-            calls->synchronize(stream); /* frees that it has still before it */
+            calls->synchronize(stream); /* it may still have to free memory */
             trim_all();
         }
     }
@@ -957,7 +957,7 @@ static void add_pool(handle pool, struct entry facts)
     pthread_mutex_unlock(&pool_mutex);
 }
 
-/* Managed memory counts as that of its device, or of the current one, wherever it is. */
+/* Managed memory counts for its device, or for the current device, wherever it is. */
 static struct entry pool_facts(int type, const struct location *location)
 {
     int gpu = location->type == DEVICE ? gpu_of(location->id) : type == MANAGED ? current_gpu() : NO_CONTEXT;
@@ -1029,10 +1029,10 @@ HOOK(int, cuMemPoolTrimTo, handle pool, size_t bytes)
    GRAPHS and INSTANCES have what a launch needs at most, for each GPU; CAPTURED what each stream has allocated --- */
 
 static uint64_t graph_counted[GPUS];
-static int unlaunched; /* instances with memory that the driver has yet to take: without them a launch costs nothing */
+static int unlaunched; /* instances whose memory the driver has yet to allocate: without them a launch costs nothing */
 static pthread_mutex_t graph_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* With `graph_mutex`: counts what the driver has for graphs now; `taken` is already counted. */
+/* With `graph_mutex`: counts the driver's present memory for graphs; `taken` is already counted. */
 static void settle_graphs(int gpu, uint64_t taken)
 {
     uint64_t reserved = graph_counted[gpu];
@@ -1041,7 +1041,7 @@ static void settle_graphs(int gpu, uint64_t taken)
     graph_counted[gpu] = reserved;
 }
 
-/* With `graph_mutex`: gives back what no running graph needs; every instance takes its memory again. */
+/* With `graph_mutex`: returns memory unused by running graphs; every instance allocates its memory again. */
 static void trim_graphs(int gpu)
 {
     REAL(cuDeviceGraphMemTrim)(device_of[gpu]);
@@ -1084,7 +1084,7 @@ static void graph_needs(handle graph, int gpu, uint64_t bytes)
     pthread_mutex_unlock(&mutex);
 }
 
-/* What is allocated and freed by one captured stream, one after the other, shares memory: its peak counts. */
+/* Successive allocations and releases of one captured stream share memory: the peak counts. */
 static void captured_alloc(handle graph, handle stream, ptr pointer, uint64_t bytes)
 {
     handle branch = graph * 31 + stream * 0x9E3779B97F4A7C15u;
@@ -1136,7 +1136,7 @@ static int graph_take(int gpu, uint64_t bytes)
     return take(gpu, bytes);
 }
 
-/* Counts what a launch of the instance may take, in `taken`; 0 if it does not fit. */
+/* Counts the possible memory of a launch of the instance, in `taken`; 0 if it does not fit. */
 static int graph_begins(handle instance, uint64_t *taken)
 {
     for (int gpu = 0; gpu < GPUS; gpu++) {
@@ -1264,19 +1264,19 @@ HOOK(int, cuGraphExecDestroy, handle instance)
     return result;
 }
 
-/* --- what the driver takes for itself: contexts, stacks, the heap, modules --- */
+/* --- the driver's own memory: contexts, stacks, the heap, modules --- */
 
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; }; /* nvmlProcessInfo_t */
 enum { KERNEL = 8, NEAR = 512 };      /* MiB: the kernel's own for a context; little */
 enum { SOON = 100, SELDOM = 10000 };  /* milliseconds */
 
-/* What NVML says that this process uses of the GPU, 0 where it does not say. */
+/* NVML's count of this process on the GPU, 0 if unknown. */
 static uint64_t measured(int device)
 {
     static const char library[] = "libnvidia-ml.so.1"; /* ours: were the driver's loaded first, programs would get that */
     static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
     static struct process found[PROCESSES];
-    static int owner; /* the process that has begun to use NVML */
+    static int owner; /* the process using NVML */
     static int (*init)(void), (*by_pci)(const char *, void **), (*pci)(char *, int, int);
     static int (*list)(void *, unsigned *, struct process *);
     char bus[32];
@@ -1306,7 +1306,7 @@ enum { HEAP, FIFO, LOCAL, PROMISES };
 static uint64_t promised[PROMISES][GPUS]; /* counted, and to be taken by the driver at a launch */
 static int is_mine[GPUS];              /* NVML listed this process only when it had a context: it is no namesake */
 
-/* What was found fits to a promise, so the driver has kept it. */
+/* The measured memory matches a promise: the driver has kept it. */
 static uint64_t kept(int gpu, uint64_t found)
 {
     for (int choice = (1 << PROMISES) - 1; choice > 0; choice--) {
@@ -1385,7 +1385,7 @@ static int is_exceeded(int gpu, uint64_t pending)
     return share_exceeded(gpu);
 }
 
-/* --- stacks: each thread that a GPU can run at once has one, as large as the limit or as the largest kernel needs --- */
+/* --- stacks: one for each concurrent thread of a GPU, as large as the limit or the largest kernel requires --- */
 
 enum { DEFAULT_STACK = 1024 }; /* part of a context */
 static uint64_t stack_limit[GPUS], largest_local, local_counted[GPUS];
@@ -1399,7 +1399,7 @@ static uint64_t local_bytes(int gpu, uint64_t of_thread)
     return rounded(bytes);
 }
 
-/* Counts the stacks of a GPU anew; what is more and comes with a launch is promised. 0 if they do not fit. */
+/* Counts the stacks of a GPU again; memory added by a later launch is promised. 0 if they do not fit. */
 static int count_stacks(int gpu, uint64_t limit, uint64_t local, int at_launch)
 {
     static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
@@ -1489,7 +1489,7 @@ static int loaded(int result, const handle *module)
     return OUT_OF_MEMORY;
 }
 
-/* Loads what has so many bytes of variables, if they fit: they are counted by NVML's count after that. */
+/* Loads an image with this many bytes of variables, if they fit: afterwards they are in NVML's count. */
 #define LOADED(bytes, call) \
     CHANGING(({ \
         int gpu_ = current_gpu(), result_ = OUT_OF_MEMORY; \
@@ -1602,7 +1602,7 @@ static int library_fits(handle library)
     return 1;
 }
 
-/* Before a call that loads it: 0 if its variables do not fit. */
+/* Before a loading call: 0 if its variables do not fit. */
 static int may_load(handle library) { return !variables_of(library) || library_fits(library); }
 
 /* The CUDA runtime asks for a program's first kernel before its thread has a context: kernel and library wait for one. */
@@ -1617,7 +1617,7 @@ static struct entry waiting_kernel(void)
     return found;
 }
 
-/* Checks the kernels that waited in a context: 0 if one of them does not fit, which goes on waiting. */
+/* Checks the waiting kernels of a context: 0 if a kernel does not fit, which continues to wait. */
 static int waiting_fit(handle context)
 {
     struct entry kernel = waiting_kernel();
@@ -1712,7 +1712,7 @@ VARIABLE(cuModuleGetGlobal_v2, module, 1)
 VARIABLE(cuLibraryGetGlobal, library, may_load(library))
 VARIABLE(cuLibraryGetManaged, library, may_load(library))
 
-/* --- contexts: their own memory, and what is gone with them --- */
+/* --- contexts: their own memory, and memory released with them --- */
 
 enum { USUAL_CONTEXT = 512 }; /* MiB, where it cannot be measured */
 
@@ -1724,7 +1724,7 @@ static uint64_t context_bytes(int gpu)
 
 static int is_namesake[GPUS];
 
-/* Before the first context: if NVML lists this process already, it means another one, of another PID namespace. */
+/* Before the first context: if NVML lists this process id already, it is a process of another PID namespace. */
 static void meet(int gpu)
 {
     if (gpu >= 0 && !__atomic_load_n(&is_mine[gpu], __ATOMIC_RELAXED))
@@ -1733,7 +1733,7 @@ static void meet(int gpu)
 
 static int may_be_mine(int gpu) { return !is_namesake[gpu]; }
 
-/* Counts a context that the driver has made, for which `bytes` are already counted; 0 if it is too large. */
+/* Counts a context made by the driver, with `bytes` already counted; 0 if it is too large. */
 static int add_context(handle context, int device, uint64_t bytes, int32_t primary)
 {
     int gpu = gpu_of(device), is_first = 1;
@@ -1910,7 +1910,7 @@ CREATE(cuCtxCreate_v2, (unsigned flags, int device), (flags, device))
 CREATE(cuCtxCreate_v3, (void *affinity, int count, unsigned flags, int device), (affinity, count, flags, device))
 CREATE(cuCtxCreate_v4, (void *facts, unsigned flags, int device), (facts, flags, device))
 
-/* --- what a program is told --- */
+/* --- the values reported to programs --- */
 
 HOOK(int, cuMemGetInfo_v2, size_t *left, size_t *total)
 {
@@ -1995,7 +1995,7 @@ static void replace_by_name(const char *name, void **found)
     size_t length = name ? strlen(name) : 0;
     Dl_info owner;
     if (replace(found) || !length || !dladdr(*found, &owner) || owner.dli_fbase == base_of_driver())
-        return; /* the driver's own functions are known by their addresses: another version of one is not ours */
+        return; /* the driver's own functions are known by their addresses: another version of a function is not ours */
     for (int number = HOOK_COUNT - 1; number >= 0; number--)
         if (!strncmp(names[number], name, length) && driver[number] && (!names[number][length] || (names[number][length] == '_' && names[number][length + 1] == 'v'))) {
             *found = hooks[number];

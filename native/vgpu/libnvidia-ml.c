@@ -1,4 +1,4 @@
-/* A libnvidia-ml.so.1 that shows the container's share as the GPU's memory. Everything else is the driver's own library,
+/* A libnvidia-ml.so.1 with the container's share as the GPU's memory. Everything else is the driver's own library,
    which is a dependency of this one. */
 #include "share.h"
 
@@ -42,7 +42,7 @@ static int gpu_of(void *device)
     return share_gpu(uuid, (int)index);
 }
 
-/* Sets what the container may use and uses; NVML's numbers stay where they are tighter. */
+/* Sets the container's limit and use; NVML's numbers stay if they are tighter. */
 static void show(void *device, unsigned long long *total, unsigned long long *left, unsigned long long *used)
 {
     int gpu = gpu_of(device);

@@ -7,7 +7,7 @@
    counts until it has ended altogether: the kernel closes its files, and the driver frees its memory, before that.
 
    Who is alive is not asked by process id, which means nothing across PID namespaces: a process holds a lock on the byte
-   of its slot, and the kernel drops it when nobody has the open file any more, by a descriptor or by the mapping. A forked
+   of its slot, and the kernel drops it when no process has the open file any more, by a descriptor or by the mapping. A forked
    child inherits both as it inherits the driver's: the slot of a killed parent counts until the driver lets go of the
    memory, too. The same kind of lock, on byte 0, is the mutex: no death, no reboot and no namespace can leave it taken. */
 #define _GNU_SOURCE
@@ -80,7 +80,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct usage *usage;
 static int file = -1, slot = -1;
 static uint64_t device, inode;
-static uint64_t held[GPUS];        /* what this process uses: the content of its slot, once it has one */
+static uint64_t held[GPUS];        /* this process's use: the content of its slot, once it has a slot */
 
 void share_say(const char *subject, const char *problem)
 {
@@ -122,7 +122,7 @@ static int hexadecimal(char letter)
     return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
-/* One line, `GPU-00000000-1111-2222-3333-444444444444 BYTES`; the next one, or NULL where it is none. */
+/* One line, `GPU-00000000-1111-2222-3333-444444444444 BYTES`; the next line, or NULL at the end. */
 static const char *line(const char *text, unsigned char *uuid, uint64_t *bytes)
 {
     int digits = 0;
@@ -247,7 +247,7 @@ static int lock(int command, short type, int byte)
 static void identify(uint64_t *on, uint64_t *number)
 {
     struct stat found = {0};
-    if (syscall(SYS_fstat, file, &found) < 0) /* fstat itself is a symbol that older C libraries do not have */
+    if (syscall(SYS_fstat, file, &found) < 0) /* fstat itself is a symbol missing in older C libraries */
         found.st_ino = 0;
     *on = found.st_dev;
     *number = found.st_ino;
@@ -267,7 +267,7 @@ static int open_file(void)
     const char *path = limits.from_file ? ROOT "/vgpu/usage" : getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     if (path && *path)
         file = open(path, limits.from_file ? O_RDWR | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    else /* nobody to share with: counted for this process alone */
+    else /* without a shared file: counted for this process alone */
         file = (int)syscall(SYS_memfd_create, "plugwright-vgpu", 1u);
     if (file < 0) {
         share_say(path ? path : "memfd_create", "cannot be opened: no memory of a GPU can be used");
@@ -377,7 +377,7 @@ static uint64_t record_count(void)
     return count < RECORDS ? count : RECORDS;
 }
 
-/* With the file locked: a slot holds nothing any more. What it owned and others hold counts in its record from now on. */
+/* With the file locked: a slot is empty. Its memory still held by others counts in its record from now on. */
 static void leave_records(uint32_t process, int only)
 {
     for (uint64_t number = 0; number < record_count(); number++) {
@@ -390,7 +390,7 @@ static void leave_records(uint32_t process, int only)
     }
 }
 
-/* With the file locked: forgets allocations that nobody holds. */
+/* With the file locked: forgets allocations without a holder. */
 static void sweep_records(void)
 {
     for (uint64_t number = 0; number < record_count(); number++)
@@ -398,7 +398,7 @@ static void sweep_records(void)
             memset(&usage->record[number], 0, sizeof *usage->record);
 }
 
-/* With the file locked: gives back what dead processes used; whether some of it still has to wait. */
+/* With the file locked: returns the memory of dead processes; whether some of it still has to wait. */
 static int sweep(void)
 {
     int waits = 0;
@@ -423,7 +423,7 @@ static int sweep(void)
     return waits;
 }
 
-/* With the file locked: the first slot that is free. */
+/* With the file locked: the first free slot. */
 static int own_slot(void)
 {
     sweep();
@@ -505,7 +505,7 @@ static void add(int gpu, uint64_t bytes)
     __atomic_store_n(&usage->used[gpu][slot], held[gpu], __ATOMIC_SEQ_CST);
 }
 
-/* The most that was ever counted at once. */
+/* The highest count so far. */
 static uint64_t noted(int gpu, uint64_t total)
 {
     uint64_t known = __atomic_load_n(&usage->peak[gpu], __ATOMIC_RELAXED);
@@ -553,7 +553,7 @@ int share_take(int gpu, uint64_t bytes)
         if (waits && !added)
             usleep(10000);
         else if (!added)
-            sched_yield(); /* another process may be about to take back what it has just added in vain */
+            sched_yield(); /* another process may be about to withdraw a failed addition */
     }
     return added;
 }
@@ -626,7 +626,7 @@ void share_set_context(int gpu, uint64_t bytes)
     }
 }
 
-/* --- allocations that outlive the process that made them --- */
+/* --- allocations outliving their process --- */
 
 int share_record(int gpu, uint64_t id, uint64_t bytes)
 {
@@ -668,7 +668,7 @@ int share_watch(int number, int descriptor)
     return watched;
 }
 
-/* A lock does not stand in the way of the descriptor that has it, and of no other one. */
+/* A lock blocks every descriptor except its own. */
 static int is_of(const struct record *record, int descriptor, int control)
 {
     for (uint32_t export = 0; export < record->exports; export++) {

@@ -14,7 +14,7 @@
 
 enum { GPUS = 16, PROCESSES = 1024, RECORDS = 1024 };
 
-/* Reads the limits; 0 if there are none that can be trusted, after one line on stderr. Idempotent. */
+/* Reads the limits; 0 without trustworthy limits, after one line on stderr. Idempotent. */
 int share_open(void);
 
 /* The number of the GPU with this UUID (16 bytes), or of CUDA's `ordinal` without a limits file; -1 for a GPU that is
@@ -24,10 +24,10 @@ int share_gpu(const unsigned char *uuid, int ordinal);
 /* Bytes; 0 for a GPU that is not the container's. */
 uint64_t share_limit(int gpu);
 
-/* Bytes that the living processes of the container use. */
+/* Bytes used by the living processes of the container. */
 uint64_t share_used(int gpu);
 
-/* Bytes that this process uses; and that are left, as long as no process has died. Both cost next to nothing. */
+/* Bytes used by this process; and the remaining bytes, as long as no process has died. Both cost next to nothing. */
 uint64_t share_held(int gpu);
 uint64_t share_left(int gpu);
 
@@ -40,10 +40,10 @@ int share_exceeded(int gpu);
 /* A program was refused memory of its share: counted for the daemon. */
 void share_refused(int gpu);
 
-/* Sets right what the driver took beyond or below what was asked for: added although it may not fit. */
+/* Corrects the count if the driver took more or less than requested: added even if it does not fit. */
 void share_correct(int gpu, int64_t bytes);
 
-/* What a context of this GPU was measured to take, in any process of the container; 0 while nobody has measured. */
+/* The measured memory of a context of this GPU, in any process of the container; 0 before a measurement. */
 uint64_t share_context(int gpu);
 void share_set_context(int gpu, uint64_t bytes);
 
@@ -53,7 +53,7 @@ void share_set_context(int gpu, uint64_t bytes);
    usage file has a record of each such allocation: who holds it, and the bytes that count for the container once its
    owner has let go of it. Until then they count as the owner's. */
 
-/* A record of this process's allocation, under `id` if that is not 0; -1 if there is no room for one. */
+/* A record of this process's allocation, under `id` if not 0; -1 if there is no room. */
 int share_record(int gpu, uint64_t id, uint64_t bytes);
 
 /* Makes an exported descriptor known: the record lasts while the descriptor is open in any process. 0 if that cannot be

@@ -60,7 +60,7 @@ _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTPE", 1)}
 
 
 class Version(str):
-    """A version that claims can compare, by semantic versioning 2.0.0: `570.86.15`, but not `1.2` or `v1.2.3`."""
+    """A version, compared by claims by semantic versioning 2.0.0: `570.86.15`, but not `1.2` or `v1.2.3`."""
 
     __slots__ = ()
 
@@ -84,11 +84,11 @@ class ClaimReference(msgspec.Struct, frozen=True):
 
 @frozen()
 class Capacity(FrozenValue):
-    """The amount of a resource that a device has, such as memory.
+    """The amount of a device's resource, such as memory.
 
-    On a device that several claims can share, the other fields limit how much one claim can request: in steps from
-    `minimum` to `maximum`, or one of `values`; `default` is for a claim that does not specify an amount. Without them
-    such a claim gets everything.
+    On a device for several claims, the other fields limit how much one claim can request: in steps from `minimum` to
+    `maximum`, or one of `values`; `default` is for a claim without an amount. Without them such a claim
+    gets everything.
     """
 
     __slots__ = __match_args__ = ("value", "default", "minimum", "maximum", "step", "values")

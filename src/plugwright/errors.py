@@ -47,7 +47,7 @@
         └── KubeletFindings         in strict mode: what would go wrong with a real kubelet
 
 They can be raised anywhere; only `protocol.grpc_errors` maps them to gRPC codes, and only `cli` prints them. Exceptions
-that never leave the code that raises them can be defined there; `tests/test_errors.py` lists them.
+for internal use can be defined in their own module; `tests/test_errors.py` lists them.
 """
 
 import os
@@ -77,7 +77,7 @@ __all__ = [
 
 
 class PlugwrightError(Exception):
-    """The base class; its text is one line that an operator can act on."""
+    """The base class; its text is one line for an operator to act on."""
 
 
 class ConfigError(PlugwrightError):
@@ -93,7 +93,7 @@ class ConfigError(PlugwrightError):
 
 
 class NotVisible(PlugwrightError):
-    """A fact about the node that this process cannot see; what depends on it is unknown."""
+    """A fact about the node outside this process's view; everything depending on it is unknown."""
 
 
 class InvalidSetting(ConfigError):
@@ -117,17 +117,17 @@ class PathTooLong(ConfigError):
 
 
 class PluginError(PlugwrightError):
-    """The plugin's own code failed, or returned a value that cannot be sent to the kubelet."""
+    """The plugin's own code failed, or returned an invalid value."""
 
 
 class InvalidValue(PluginError, ValueError):
-    """A device, an allocation or a name that could never work; rejected when it is made."""
+    """An impossible device, allocation or name; rejected when it is made."""
 
 
 class HardwareMissing(PluginError):
     """The node has none of the hardware. Raised by discover(): the resource is idle, and discover() is called again.
 
-    `on_bus` names hardware that the node has nevertheless, such as GPUs without a driver: the resource then reports it.
+    `on_bus` names hardware present nevertheless, such as GPUs without a driver: the resource then reports it.
     """
 
     def __init__(self, reason: str, on_bus: str = "") -> None:
@@ -198,14 +198,14 @@ class _DeviceError(ProtocolError):
 
 
 class UnknownDevice(_DeviceError):
-    """The kubelet requested a device that discovery never listed."""
+    """The kubelet requested a device never listed by discovery."""
 
     def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
         super().__init__(resource, device_ids, f"{resource} has no device {quoted(device_ids)}")
 
 
 class UnhealthyDevice(_DeviceError):
-    """The kubelet requested a device that cannot be used now."""
+    """The kubelet requested a currently unusable device."""
 
     def __init__(self, resource: str, reasons: dict[str, str]) -> None:
         named = ", ".join(f"{device_id!r} ({reason or 'no reason given'})" for device_id, reason in reasons.items())
@@ -253,7 +253,7 @@ class PeerRefused(PlugwrightError):
 
 
 class HoldersUnknown(PlugwrightError):
-    """The devices that pods hold cannot be read."""
+    """The devices held by pods cannot be read."""
 
 
 class ClaimRefused(PlugwrightError):
@@ -281,7 +281,7 @@ class AllocationAborted(PlugwrightError):
 
 
 class FeatureUnsupported(AllocationAborted):
-    """The allocation depends on a feature or a field that the allocator does not implement; the claim waits."""
+    """The allocation depends on an unsupported feature or field; the claim waits."""
 
     def __init__(self, feature: str, message: str) -> None:
         super().__init__(message)
@@ -332,7 +332,7 @@ class StateFileTooLarge(PlugwrightError, OSError):
 
 
 class DriverGone(PlugwrightError):
-    """A driver does not respond, or is certainly `unloaded`, so that its devices have been reset when it returns."""
+    """A driver does not respond, or is certainly `unloaded`: then its devices have been reset when it returns."""
 
     def __init__(self, reason: str, unloaded: bool = False) -> None:
         super().__init__(reason)
@@ -364,7 +364,7 @@ class RuleNotApplicable(PlugwrightError):
 
 
 class ClusterError(PlugwrightError):
-    """The embedded cluster rejects a request; the text is the real API server's if it has one."""
+    """The embedded cluster rejects a request, if possible with the real API server's text."""
 
 
 class PatchFailed(ClusterError):
@@ -390,7 +390,7 @@ class AlreadyExists(StatusError):
 
 
 class VersionConflict(StatusError):
-    """The object has changed since the resource version that the writer read."""
+    """The object has changed since the writer's resource version."""
 
     def __init__(self, kind: str, name: str) -> None:
         text = "the object has been modified; please apply your changes to the latest version and try again"
@@ -406,11 +406,11 @@ class Expired(StatusError):
 
 
 class KubeletError(PlugwrightError):
-    """The emulated kubelet refuses, with the message of the real one."""
+    """The emulated kubelet refuses, with the real kubelet's message."""
 
 
 class InvalidPod(KubeletError):
-    """A pod that no API server would accept; `path` is like `$.spec.containers[0].resources`, `key` a key there."""
+    """A pod rejected by any API server; `path` is like `$.spec.containers[0].resources`, `key` a key there."""
 
     def __init__(self, text: str, path: str = "$", key: str = "") -> None:
         super().__init__(text)
@@ -422,7 +422,7 @@ class AllocationFailed(KubeletError):
 
 
 class ClaimNotPrepared(KubeletError):
-    """A pod's ResourceClaims cannot be prepared or unprepared; the text is that of the kubelet, which retries."""
+    """A pod's ResourceClaims cannot be prepared or unprepared; the text is the kubelet's, which retries."""
 
 
 class PodRefused(KubeletError):

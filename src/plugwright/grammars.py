@@ -1,4 +1,4 @@
-"""The grammars of names, texts, paths and lists in values, and the checks that reject invalid ones.
+"""The grammars of names, texts, paths and lists in values, and their checks.
 
 `model` and `attributes` contain the values.
 """
@@ -43,7 +43,7 @@ _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def checked_text(what: str, text: object) -> str:
-    """A string that can be sent; half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
+    """A sendable string: not half of a surrogate pair, as in a file name outside UTF-8."""
     if not isinstance(text, str):
         raise InvalidValue(f"{what} must be a string, got {text!r}")
     if "\0" in text or not (text.isascii() or _is_sendable(text)):
@@ -98,7 +98,7 @@ def _is_plain(text: object) -> bool:
 
 
 def broken_resource_rule(name: object) -> str:
-    """The rule of resource names that `name` breaks; empty if none."""
+    """The rule of resource names broken by `name`; empty if none."""
     if not isinstance(name, str) or name.count("/") != 1:
         return "must have one '/', as in example.com/fpga"
     domain, _, kind = name.partition("/")

@@ -73,13 +73,13 @@ class Health(StrEnum):
 
 @frozen(unhashed=("attributes", "capacity", "parameters"))
 class Device(FrozenValue):
-    """A device that can be allocated to containers.
+    """A device that a plugin offers to containers.
 
     `numa` contains the nearby NUMA nodes; -1, which sysfs writes for none, is accepted. `code` is the kind of the
-    reason in one word that programs can rely on, such as `xid-79` or `lost`; an Unhealthy device without a code has
-    `other`, a Healthy one none.
+    reason in one stable word for programs, such as `xid-79` or `lost`; an Unhealthy device without a code has `other`,
+    a Healthy device none.
 
-    Claims select by `attributes` that are strings, integers, booleans or a `Version`, and by `capacity`; attributes of
+    Claims select by `attributes` (strings, integers, booleans and `Version`s) and by `capacity`; attributes of
     other types are for the plugin's own methods. `allow_multiple`: several claims can share the device, each with its
     part of the capacity. `consumes` is its consumption from counter sets shared with other devices.
 
@@ -88,8 +88,8 @@ class Device(FrozenValue):
     configuration. With `admin_access` the claim only monitors the device, which another pod can hold.
 
     `physical` contains names of the hardware behind the device, such as a PCI address; the name of a part starts with
-    that of the whole and `/`. While a pod holds hardware under an id that is no longer offered, other devices with that
-    hardware are Unhealthy, unless both have the same `sharing`, a text that is empty for an exclusive device.
+    the name of the whole and `/`. While a pod holds hardware under a withdrawn id, other devices with the same hardware
+    are Unhealthy, unless both have the same `sharing`, a text which is empty for an exclusive device.
     """
 
     __slots__ = __match_args__ = (
@@ -174,7 +174,7 @@ class Device(FrozenValue):
 
 @frozen()
 class Mount(FrozenValue):
-    """A file or directory of the host that is mounted in the container, by default at the same path."""
+    """A file or directory of the host, mounted in the container, by default at the same path."""
 
     __slots__ = __match_args__ = ("host_path", "container_path", "read_only")
 
@@ -210,7 +210,7 @@ class DeviceNode(FrozenValue):
 class Allocation(FrozenValue):
     """The response for one container. A plain path means a mount or device node at the same path in the container.
 
-    A pod's own `env` overrides `env` here; settings that a tenant must not change belong into a CDI device.
+    A pod's own `env` overrides `env` here; put settings into a CDI device if a tenant must not change them.
     """
 
     __slots__ = __match_args__ = ("env", "mounts", "nodes", "annotations", "cdi")
@@ -237,7 +237,7 @@ class Allocation(FrozenValue):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The optional methods that a plugin supports."""
+    """The supported optional methods of a plugin."""
 
     pre_start: bool = False
     preference: bool = False
@@ -269,14 +269,14 @@ _Path = TypeVar("_Path", Mount, DeviceNode)
 
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that sorts `gpu` before `gpu-2`, and that before `gpu-10`."""
+    """A sort key in natural order: `gpu`, `gpu-2`, `gpu-10`."""
     parts = [(part.lstrip("0"), part.isdecimal(), part) for part in _DIGITS.split(text)]
     # A number with fewer digits is smaller. The end comes before a number; the text decides between 01 and 1.
     return (*((1, len(digits), digits) if number else (0, 0, part) for digits, number, part in parts), (-1, 0, text))
 
 
 def some(names: Iterable[str], most: int = 16) -> str:
-    """The first `most` names, for an error message that lists the possible ones."""
+    """The first `most` names, for the valid names in an error message."""
     names = list(names)
     shown = ", ".join(names[:most]) or "none"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -41,7 +41,7 @@ async def serving(
 
 
 def resource_driver(runtime: ResourceRuntime) -> ResourceDriver | None:
-    """The driver of a resource that serves claims or whose devices earlier claims could hold; otherwise None."""
+    """The driver of a resource with present or possible earlier claims; otherwise None."""
     if runtime.serve.api is ServeMode.DEVICE_PLUGIN:
         driver = former_driver(runtime)
         # A pod's service account has rights only for the drivers in its configuration.

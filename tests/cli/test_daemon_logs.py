@@ -27,7 +27,7 @@ async def written(kubelet: ObservedKubelet, node: Node, *flags: str) -> list[str
         bad = node.config.with_name("bad")
         bad.write_text("resources: []\ncuont: 1\n")
         bad.replace(node.config)
-        await daemon.err.until("new configuration refused")
+        await daemon.err.until("new configuration rejected")
     assert daemon.out.all == []
     return daemon.err.all
 
@@ -44,7 +44,7 @@ async def test_json_is_one_object_a_line(kubelet: ObservedKubelet, node: Node) -
     assert registered["endpoint"] == gpu.request.endpoint
     assert datetime.fromisoformat(registered["time"]).tzinfo is not None
     assert by_message["allocated"]["devices"] == list(gpu.devices)
-    refused = by_message["new configuration refused, the old one stays"]
+    refused = by_message["new configuration rejected, the previous one stays"]
     assert (refused["level"], refused["error"]) == ("error", "plugwright.yaml:2: unknown key 'cuont'")
     assert by_message["stopped"]["level"] == "info"
 
@@ -78,4 +78,4 @@ async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: Observed
 
 async def test_a_level_leaves_out_what_is_below_it(kubelet: ObservedKubelet, node: Node) -> None:
     lines = await written(kubelet, node, "--log-level", "error", "--log-format", "json")
-    assert [json.loads(line)["message"] for line in lines] == ["new configuration refused, the old one stays"]
+    assert [json.loads(line)["message"] for line in lines] == ["new configuration rejected, the previous one stays"]

@@ -1,5 +1,6 @@
 """Commands find their daemon: after `plugwright up` by themselves, of a cluster's node by exec."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -12,11 +13,12 @@ from tests.kube.exec_server import daemon_pod, exec_server
 from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import Settings, serving
-from plugwright.fleet.daemons import CONTROL_SOCKET
+from plugwright.fleet.daemons import CONTROL_SOCKET, DaemonChoice, find_daemon
 from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.system import sockets
 
 PROGRAM = [str(Path(sys.executable).with_name("plugwright"))]
-pytestmark = pytest.mark.skipif(CONTROL_SOCKET.exists(), reason="a daemon of this machine is found first")
+pytestmark = pytest.mark.skipif(sockets.is_listening(CONTROL_SOCKET), reason="a daemon of this machine is found first")
 
 
 @pytest.fixture
@@ -40,6 +42,14 @@ async def test_after_up_commands_find_the_only_node(runtime: RuntimeDirectory) -
         assert (await runtime.ask("log-level")).code == 0
         wrong = await runtime.ask("mock", "fail", ids[5][:-1] + "?")
         assert (wrong.code, f"did you mean {ids[5]!r}?" in wrong.err) == (1, True)
+
+
+async def test_the_socket_of_a_killed_daemon_hides_no_cluster(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    left_behind = tmp_path / "control.sock"
+    sockets.listen(left_behind).close()
+    async with runtime.up():
+        found = await asyncio.to_thread(find_daemon, DaemonChoice(here=left_behind), runtime.environment)
+    assert found.node == "node-1"
 
 
 async def test_the_shell_completes_devices_resources_and_nodes(runtime: RuntimeDirectory) -> None:

@@ -28,7 +28,7 @@ async def test_the_level_changes_and_comes_back_by_itself(kubelet: ObservedKubel
         assert (line["level"], line["seconds"]) == ("debug", 3600)
         await node.ask("log-level", "error", "--for", "0.1s")
         assert json.loads(await daemon.err.until("log level changed", 2))["level"] == "error"
-        assert json.loads(await daemon.err.until("log level is back"))["level"] == "info"
+        assert json.loads(await daemon.err.until("log level restored"))["level"] == "info"
         assert (await node.ask("log-level")).out == "info\n"
 
 
@@ -37,7 +37,7 @@ async def test_the_level_that_was_there_before_ends_the_change(kubelet: Observed
         await kubelet.endpoint("mock/gpu", 1)
         await node.ask("log-level", "debug")
         assert (await node.ask("log-level", "info")).out == "info\n"
-    assert not [line for line in daemon.err.all if "log level is back" in line]
+    assert not [line for line in daemon.err.all if "log level restored" in line]
 
 
 async def test_a_level_that_does_not_exist_is_a_wrong_call(node: Node) -> None:

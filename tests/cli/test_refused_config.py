@@ -112,7 +112,7 @@ async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_a
         }  # fmt: skip
 
         node.config.write_text(BAD)
-        await daemon.err.until("new configuration refused")
+        await daemon.err.until("new configuration rejected")
         refused = await shown(node)
         assert refused["refused"].pop("since") >= before["loadedAt"]
         assert refused == before | {"failures": 1, "refused": {"sha256": digest(BAD), "error": ERROR}}
@@ -149,7 +149,7 @@ async def test_a_start_with_a_bad_file_serves_its_last_good_version_and_says_so(
         before = await shown(node)
     node.config.write_text(BAD)
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
-        line = await daemon.err.until("configuration refused, the last good one is in force")
+        line = await daemon.err.until("configuration rejected, the last valid one is active")
         assert f'error="{ERROR}" sha256={digest(BAD)} last_good={digest(GOOD)}' in line
         await daemon.err.until("registered")
         restored = await shown(node)
@@ -159,7 +159,7 @@ async def test_a_start_with_a_bad_file_serves_its_last_good_version_and_says_so(
         text = (await node.ask("status")).out.splitlines()
         assert text[0].startswith(f"configuration {node.config}  {digest(GOOD)}, last good version, read ")
         assert text[1].endswith(f" ago: {ERROR}")
-        said = f"configuration refused, the last good one, {digest(GOOD)}, is in force: {ERROR}"
+        said = f"configuration rejected, the last valid one, {digest(GOOD)}, is active: {ERROR}"
         assert await page(daemon, "/readyz") == (503, f"{said}\n")
         assert (await metrics(daemon))["restored"] == 1
         assert (await metrics(daemon))["last_reload_successful"] == 0
@@ -199,7 +199,7 @@ async def test_a_file_that_fails_while_it_is_applied_changes_nothing(
     async with running(node.command(), {"PYTHONPATH": str(packages)}) as daemon:
         endpoints = [await kubelet.endpoint("mock/gpu", 2), await kubelet.endpoint("mock/moody", 1)]
         node.config.write_text(with_mood(mood))
-        await daemon.err.until("new configuration refused, the old one stays")
+        await daemon.err.until("new configuration rejected, the previous one stays")
         assert (await shown(node))["refused"]["error"] == error
         daemon.signal(signal.SIGHUP)
         node.config.write_text(with_mood("good, fpga: 1"))

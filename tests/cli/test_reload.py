@@ -130,7 +130,7 @@ async def test_a_file_behind_a_link_is_taken_and_so_is_the_next_one(kubelet: Obs
         files[1].write_text(configuration(gpu={"count": 5}, nic=NIC))
         await kubelet.endpoint("mock/gpu", 5)
         assert is_untouched(kubelet, nic)
-        assert not [line for line in daemon.err.all if "refused" in line]
+        assert not [line for line in daemon.err.all if "rejected" in line]
 
 
 async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: ObservedKubelet) -> None:
@@ -240,13 +240,13 @@ async def test_an_invalid_file_keeps_the_old_one_running_and_is_logged_once(kube
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         before = dict(kubelet.endpoints)
         node.config.write_text("resources:\n  - {name: mock/gpu, mock: {}, cuont: 1}\n")
-        said = await daemon.err.until("new configuration refused, the old one stays")
+        said = await daemon.err.until("new configuration rejected, the previous one stays")
         assert "plugwright.yaml:2: resources[0]: unknown key 'cuont'" in said
         daemon.signal(signal.SIGHUP)
         node.config.touch()
         node.configure(gpu={"count": 2}, nic=NIC, fpga={"count": 1})
         await kubelet.endpoint("mock/fpga")
-        assert len([line for line in daemon.err.all if "refused" in line]) == 1
+        assert len([line for line in daemon.err.all if "rejected" in line]) == 1
         assert is_untouched(kubelet, before["mock/gpu"])
         assert is_untouched(kubelet, before["mock/nic"])
 
@@ -255,7 +255,7 @@ async def test_a_file_that_is_removed_keeps_the_old_one_running(kubelet: Observe
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         nic = kubelet.endpoints["mock/nic"]
         node.config.unlink()
-        assert "cannot read" in await daemon.err.until("new configuration refused, the old one stays")
+        assert "cannot read" in await daemon.err.until("new configuration rejected, the previous one stays")
         node.configure(gpu={"count": 3}, nic=NIC)
         await kubelet.endpoint("mock/gpu", 3)
         assert is_untouched(kubelet, nic)
@@ -264,7 +264,7 @@ async def test_a_file_that_is_removed_keeps_the_old_one_running(kubelet: Observe
 async def test_a_directory_that_is_removed_and_recreated_is_watched_again(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         shutil.rmtree(node.config.parent)
-        await daemon.err.until("new configuration refused, the old one stays")
+        await daemon.err.until("new configuration rejected, the previous one stays")
         node.configure(gpu={"count": 3}, nic=NIC)
         await kubelet.endpoint("mock/gpu", 3)
 
@@ -272,4 +272,4 @@ async def test_a_directory_that_is_removed_and_recreated_is_watched_again(kubele
 async def test_a_file_that_is_almost_yaml_does_not_end_the_daemon(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         node.config.write_text("? [a]\n: b\n")
-        await daemon.err.until("new configuration refused, the old one stays")
+        await daemon.err.until("new configuration rejected, the previous one stays")

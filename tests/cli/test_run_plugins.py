@@ -116,7 +116,7 @@ async def test_a_driver_that_does_not_know_its_node_says_so_in_one_line(project:
     places = ["--kubelet-dir", root, "--state-dir", node.state, "--control-socket", node.control]
     command = python("-m", "plugwright", "run", project / "tape.py", "--serve", "dra", *places)
     async with running(command, {"NODE_NAME": ""}) as daemon:
-        line = await daemon.err.until("DRA driver cannot begin")
+        line = await daemon.err.until("DRA driver cannot start")
         assert "the name of this node is not known: set NODE_NAME or --node-name" in line
         [resource] = json.loads((await node.ask("status", "-o", "json")).out)["resources"]
         assert (resource["serve"], resource["state"]) == ("dra", "failed")

@@ -16,7 +16,7 @@ from plugwright.config.reload import CurrentConfig
 from plugwright.config.schema import Config
 from plugwright.errors import InvalidValue
 
-REFUSED = "new configuration refused, the old one stays"
+REFUSED = "new configuration rejected, the previous one stays"
 
 
 @pytest.fixture

@@ -116,4 +116,4 @@ def test_a_state_directory_that_cannot_be_written_is_logged_once(
     last_good, config = LastGoodFile(tmp_path / "state", path), schema.load(path)
     last_good.save(config, loaded=7.0)
     last_good.save(config, loaded=8.0)
-    assert [record.message for record in caplog.records] == ["last good configuration not kept"]
+    assert [record.message for record in caplog.records] == ["last valid configuration not saved"]

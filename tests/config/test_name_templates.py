@@ -134,7 +134,7 @@ async def test_a_new_name_is_served_while_a_new_file_is_refused(kubelet: Observe
     async with node.daemon() as daemon:
         await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
         node.config.write_text("resources: 7")
-        await daemon.err.until("new configuration refused")
+        await daemon.err.until("new configuration rejected")
         ask = ("nvidia", "simulate", "mig", MIG[2].mig[0].uuid, "profiles=4g.20gb,1g.5gb+me")
         assert (await node.ask(*ask)).code == 0
         await kubelet.endpoint("nvidia.com/mig-4g.20gb", 1)

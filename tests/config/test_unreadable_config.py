@@ -68,7 +68,7 @@ async def test_a_daemon_follows_a_file_that_could_not_be_read(
     async with node.daemon() as daemon:
         await kubelet.endpoint("mock/gpu", 2)
         make(node.config)
-        refused = await daemon.err.until("new configuration refused")
+        refused = await daemon.err.until("new configuration rejected")
         assert f"cannot read {node.config}: {reason}" in refused
         assert reason in (await node.ask("status")).out
         if node.config.is_dir():

@@ -178,11 +178,11 @@ async def test_one_file_changes_a_resource_from_one_api_to_the_other_and_back(tm
         async with here.daemon() as daemon:
             await here.lab.offered("example.com/tape", "2")
             here.configure("dra")
-            await daemon.err.until("resource served in another way")
+            await daemon.err.until("resource served through another API")
             await here.lab.cluster.until(lambda: len(here.published()) == 2)
             assert (await here.ask("status")).code == 0
             here.configure("device-plugin")
-            await daemon.err.until("resource served in another way", 2)
+            await daemon.err.until("resource served through another API", 2)
             await here.lab.cluster.until(lambda: here.lab.counts("example.com/tape")[0] == "2")
             # Claims that the scheduler is about to write may still get them; so the way back takes half a minute.
             assert here.lab.counts("example.com/tape") == ("2", "0")

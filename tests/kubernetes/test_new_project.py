@@ -77,7 +77,7 @@ def test_a_pod_holds_the_device_of_a_new_project_and_a_claim_the_other_one(
     def status() -> str:
         return cluster.kubectl(f"--namespace={NAME}", "exec", f"ds/{NAME}-plugwright", "--", "plugwright", "status")
 
-    until("status has the reason", lambda: "it says 'too hot'" in status(), last=status)
+    until("status has the reason", lambda: "the file contains 'too hot'" in status(), last=status)
 
     set_state(cluster, "one", "ok")
     node.shows(RESOURCE, capacity=2, allocatable=2)

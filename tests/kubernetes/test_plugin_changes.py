@@ -78,7 +78,7 @@ def test_a_restart_with_a_bad_file_serves_the_last_good_one(plugins: Plugins, no
     again = plugins.run_again(daemon)
 
     node.shows("mock/restored", capacity=2, allocatable=2)
-    assert again.logged("configuration refused, the last good one is in force")
+    assert again.logged("configuration rejected, the last valid one is active")
     assert pods.create("newcomer", {"mock/restored": 1}).runs().devices() != pod.devices()
     assert pod.containers() == before
 

@@ -74,13 +74,13 @@ async def test_a_cordon_ends_by_itself_and_is_logged(
                 await asyncio.sleep(0)  # the controller has seen the cordon, and waits for its end
             clock.now += 1
             await healthy(inventory, "st0", "st1")
-            await log.until("cordon has ended")
+            await log.until("cordon has expired")
     assert kept.state_dir is not None
     stored = Cordons(kept.state_dir / "cordons.json")
     stored.load()
     assert stored.all == {}
     cordoned, *_, ended = [record for record in caplog.records if "cordon" in record.name]
-    assert (cordoned.getMessage(), ended.getMessage()) == ("device cordoned", "cordon has ended")
+    assert (cordoned.getMessage(), ended.getMessage()) == ("device cordoned", "cordon has expired")
     facts = {"resource": TAPE, "device": "st0", "reason": "fan", "by": "root", "until": "1970-01-12T13:46:40Z"}
     for record in (cordoned, ended):
         assert {key: vars(record)[key] for key in facts} == facts

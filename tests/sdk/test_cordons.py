@@ -232,7 +232,7 @@ def test_a_cordon_ends_though_the_disk_is_full(path: Path, caplog: pytest.LogCap
     path.mkdir()  # nothing can be renamed to it
     assert len(cordons.remove_ended(200.0)) == 1
     assert cordons.all == {}
-    assert [record.getMessage() for record in caplog.records] == ["ended cordons are still in the file"]
+    assert [record.getMessage() for record in caplog.records] == ["expired cordons are still in the file"]
 
 
 RULES = {

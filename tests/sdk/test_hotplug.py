@@ -229,7 +229,7 @@ async def test_hardware_is_rescanned_often_without_inotify_and_watched_once_ther
         await asyncio.sleep(0)
         tmp_path.joinpath("ttyUSB0").touch()
         await change
-    assert caplog.messages == ["no inotify, links and sockets are seen late", "inotify is available again"]
+    assert caplog.messages == ["inotify unavailable, links and sockets are detected late", "inotify is available again"]
 
 
 async def test_touch_ends_the_wait() -> None:

@@ -86,4 +86,4 @@ async def test_a_checkpoint_that_cannot_be_read_is_not_one_without_containers(
         assert tape.node is not None
         assert await tape.node.allocations() is None
         assert await tape.node.allocations() is None
-    assert [record.message for record in caplog.records].count("what containers were given cannot be read") == 1
+    assert [record.message for record in caplog.records].count("allocations of containers cannot be read") == 1

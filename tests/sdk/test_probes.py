@@ -427,7 +427,7 @@ async def test_metrics_may_be_behind_tls_and_a_token(node: Node, tmp_path: Path)
         assert await secure_page(address, "/healthz", tmp_path / "second.pem") == (200, "ok\n")
         cert.write_text("nonsense")
         assert await secure_page(address, "/healthz", tmp_path / "second.pem") == (200, "ok\n")
-        await daemon.err.until("new certificate refused, the old one stays")
+        await daemon.err.until("new certificate rejected, the previous one stays")
 
 
 async def test_a_pipe_in_place_of_the_token_or_the_certificate_keeps_no_probe_waiting(

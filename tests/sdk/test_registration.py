@@ -28,7 +28,7 @@ from plugwright.system import sockets
 
 TAPE = "example.com/tape"
 LIMIT = 60  # seconds that any fact here may take on a slow machine
-REFUSED = "not registered, trying again"
+REFUSED = "not registered, retrying"
 
 
 class Tape(Plugin):

@@ -132,7 +132,7 @@ async def test_a_refusal_is_logged_with_its_reason_and_the_plugin_is_found_again
         await kubelet.until(settled(ListingPlugin()))
         await stands(daemon, RegistrationState.REGISTERED)
         await kubelet.stop()
-    refusals = [record for record in caplog.records if record.getMessage() == "not registered, trying again"]
+    refusals = [record for record in caplog.records if record.getMessage() == "not registered, retrying"]
     assert [facts(record)["reason"] for record in refusals if record.levelno >= logging.WARNING] == [refusal]
 
 

@@ -119,7 +119,7 @@ async def test_a_failure_of_our_own_code_is_seen_and_the_resource_starts_again(
         assert shelf.calls > 1
         assert not tape.ended  # the stream went on all the time
         assert status_of(daemon)["fault"] == reason  # until it has run steadily
-    [record] = [record for record in caplog.records if record.getMessage() == "resource failed, it is started again"]
+    [record] = [record for record in caplog.records if record.getMessage() == "resource failed, restarting it"]
     assert record.exc_info is not None
     assert (record.levelno, vars(record)["resource"], vars(record)["error"]) == (logging.ERROR, TAPE, reason)
 
@@ -220,7 +220,7 @@ async def test_a_reload_does_not_wait_for_a_plugin_that_does_not_end(
         await daemon.apply([disk])
         assert list(daemon.resources) == [DISK]
         assert not stubborn.ended.is_set()
-        assert "plugin code does not end, going on without it" in caplog.messages
+        assert "plugin code does not end, continuing without it" in caplog.messages
         await daemon.apply([disk, ListingPlugin(TAPE, "st7")])
         await kubelet.until(lambda _: set(kubelet.endpoints[TAPE].devices) == {"st7"})
         stubborn.let_go.set()

@@ -242,7 +242,7 @@ async def test_a_crowded_directory_removed_at_once_is_still_watched(
         async with noticed(directory, there(directory)):
             directory.path.mkdir()
             (directory.path / "kubelet.sock").touch()
-    assert "no inotify, looking every second" not in caplog.messages
+    assert "inotify unavailable, polling every second" not in caplog.messages
 
 
 async def test_a_directory_without_inotify_is_polled_and_that_is_logged_once(
@@ -256,7 +256,7 @@ async def test_a_directory_without_inotify_is_polled_and_that_is_logged_once(
                 os.mknod(directory.path / "kubelet.sock")
             async with noticed(directory, gone(directory)):
                 (directory.path / "kubelet.sock").unlink()
-    assert caplog.messages.count("no inotify, looking every second") == 1
+    assert caplog.messages.count("inotify unavailable, polling every second") == 1
 
 
 @pytest.mark.usefixtures("inotify")

@@ -19,7 +19,7 @@ def completion(context: click.Context, shell: str) -> None:
     """Print the completion script for a shell.
 
     It completes commands, flags, and the cluster's pods, claims, nodes, namespaces, resources and devices. `kubectl
-    plugwright` is completed by kubectl's own script, which finds `kubectl_complete-plugwright` beside our program.
+    plugwright` is completed by kubectl's own script, which runs `kubectl_complete-plugwright` from the PATH.
     """
     kind = get_completion_class(shell)
     assert kind is not None

@@ -99,7 +99,7 @@ def join(
     no_page: bool,
     **flags: Any,
 ) -> None:
-    """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
+    """Add emulated nodes to any Kubernetes, each with a kubelet, devices, leases, status, pods, events and logs.
 
     The scheduler, the controllers and everything else are the cluster's own. Nodes have a NoSchedule taint, so only
     pods that tolerate it are scheduled there. Ctrl-C deletes them with their leases and pods; with --state they

@@ -27,7 +27,7 @@ _COMMANDS = {
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
         "node-events": ("node_events", "Write Events and Node conditions for kubectl."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
-        "manifest": ("manifest", "Print the manifests that run plugwright on every node."),
+        "manifest": ("manifest", "Print the manifests to run plugwright on every node."),
         "import": ("import_", "Convert another plugin's configuration to plugwright's."),
     },
     "Write a plugin": {
@@ -37,7 +37,7 @@ _COMMANDS = {
     "Test without hardware": {
         "up": ("up", "Start a cluster on this machine, with mock devices, for kubectl."),
         "down": ("up", "Stop the cluster that `up` started."),
-        "join": ("join", "Join emulated nodes to any Kubernetes that a kubeconfig reaches."),
+        "join": ("join", "Add emulated nodes to an existing Kubernetes cluster."),
         "kubelet": ("kubelet", "Run an emulated kubelet for a plugin under development."),
         "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
@@ -48,11 +48,11 @@ _COMMANDS = {
         "free": ("free", "Count free, held and unhealthy devices of a cluster."),
         "history": ("history", "Show what happened to devices: pods, health, cordons."),
         "why": ("why", "Explain what keeps a pod waiting, and what would let it run."),
-        "fit": ("would_fit", "Tell whether the pods of a file would run now, and where."),
+        "fit": ("would_fit", "Predict whether the pods of a file would run, and where."),
         "lint": ("lint", "Check claims and classes against the devices of a cluster."),
     },
     "Look and repair": {
-        "doctor": ("doctor", "Find what is wrong on a node, and the command that fixes it."),
+        "doctor": ("doctor", "Diagnose a node, and print the commands to fix problems."),
         "status": ("status", "Show resources, their registration, and each device's health."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),
@@ -60,7 +60,7 @@ _COMMANDS = {
         "dra": ("dra", "Show ResourceSlices and ResourceClaims of any cluster."),
         "cordon": ("cordon", "Take a device out of service; list cordons."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
-        "log-level": ("log_level", "Change the daemon's log level for a while."),
+        "log-level": ("log_level", "Change the daemon's log level temporarily."),
         "command": ("plugin_command", "Send a plugin one of its own commands."),
     },
     "Shell": {

@@ -51,7 +51,7 @@ def _dns_label(_: click.Context, __: click.Parameter, value: str) -> str:
               help="Resource that the plugin serves, for --serve; may be repeated.")  # fmt: skip
 @click.pass_context
 def manifest(context: click.Context, /, path: Path | None, namespace: str, image: str, **_: object) -> None:
-    """Print manifests that run plugwright on every node of a cluster, equal to the Helm chart with its default values.
+    """Print manifests to run plugwright on every node: the Helm chart's objects with its default values.
 
     `kubectl delete` removes the objects, and `plugwright node remove --stale --all-nodes --wait` the resources that
     remain on the nodes.

@@ -168,7 +168,7 @@ Examples:
   plugwright node remove --stale --all-nodes --wait --resource mock/gpu"""
 )
 @click.argument("names", metavar="NODE [RESOURCE... | NODE...]", nargs=-1)
-@click.option("--stale", is_flag=True, help="Remove every resource of these nodes that nothing serves any more.")
+@click.option("--stale", is_flag=True, help="Remove every resource of these nodes without a plugin.")
 @click.option("--all-nodes", is_flag=True, help="With --stale: on every node.")
 @click.option(
     "--resource", "only", type=_resource, multiple=True, metavar="RESOURCE", help="With --stale: only these resources."

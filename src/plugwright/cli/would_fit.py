@@ -48,7 +48,7 @@ def fit(
     click_context: click.Context, filename: Path, replicas: int | None, reports: AskedReports, cluster: AskedCluster,
     output: str,
 ) -> None:  # fmt: skip
-    """Tell whether the pod or workload of a file would run now, how many of its pods, and on which nodes.
+    """Predict whether the pod or workload of a file would run now, how many of its pods, and on which nodes.
 
     The objects need not exist in the cluster, and nothing is created. If a pod would wait, `fit` explains
     the first such pod as `why` does, and exits with 1.

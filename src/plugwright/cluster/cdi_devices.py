@@ -39,7 +39,7 @@ def apply_cdi_devices(
 
 
 def with_node_cdi_devices(granted: RunContainerOptions, kubelet_root: Path) -> RunContainerOptions:
-    """The options with those of CDI devices that have a spec on the node or on this machine; others stay names."""
+    """The options, with the edits of CDI devices with a spec on the node or on this machine; others stay names."""
     try:
         return apply_cdi_devices(granted, [STATIC, DYNAMIC, kubelet_root / "cdi"])[0]
     except InvalidValue:

@@ -1,8 +1,8 @@
 """Container logs of an emulated node: a file for every run of a container as a process, in the format of the CRI.
 
-A file of size `largest` is renamed and one such file is kept, so that a container never fills the disk. Readers that
-follow a log wait for its writer's next line; each has its own file handle and no task. A container that is not run
-writes nothing: its log is `options_text`, the settings that it would have got from its devices.
+A file of size `largest` is renamed and one such file is kept, so a container never fills the disk. Readers following a
+log wait for its writer's next line; each has its own file handle and no task. An unstarted container writes nothing:
+its log is `options_text`, its settings from its devices.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class ContainerLogs:
 
     @contextmanager
     def writing(self, name: LogName) -> Iterator["ContainerLogWriter"]:
-        """Keeps this log and the previous one; removes older ones."""
+        """Keeps this log and the previous log; removes older logs."""
         self._path(LogName(name.uid, name.container, name.attempt - 2)).unlink(missing_ok=True)
         _rotated(self._path(LogName(name.uid, name.container, name.attempt - 2))).unlink(missing_ok=True)
         written = self._written[name] = Signal()
@@ -102,7 +102,7 @@ class ContainerLogWriter:
         self._file = path.open("ab", buffering=0)
 
     def write(self, text: str, *, is_partial: bool = False) -> None:
-        """Appends one line, or a part of one."""
+        """Appends a line, or part of a line."""
         if not self._lines:
             asyncio.get_running_loop().call_soon(self._flush)
         self._lines.append(f"{'P' if is_partial else 'F'} {text}\n")
@@ -224,7 +224,7 @@ async def _limited(parts: AsyncGenerator[bytes, None], limit: int | None) -> Asy
 def lines_of_text(
     text: str, stamp: datetime, options: LogOptions, ended: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[bytes]:
-    """The log of a container that is not run: the same text from its start to its end."""
+    """The log of an unstarted container: the same text from its start to its end."""
 
     async def parts() -> AsyncGenerator[bytes, None]:
         lines = [f"{clock.micro_time(stamp)} stdout F {line}\n".encode() for line in text.splitlines()]

@@ -59,7 +59,7 @@ _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
 def mock_gpus(node: str) -> list[Plugin]:
-    """The default plugins of a node: ten mock GPUs, with ids that differ from those of other nodes."""
+    """The default plugins of a node: ten mock GPUs, with ids different from other nodes'."""
     options = MockOptions(count=10, model="Mock-A100", memory=40 * 2**30, numa=2, seed=node)
     return [Mock("mock/gpu", options)]
 
@@ -70,8 +70,8 @@ class ClusterOptions:
 
     `plugins` makes the plugins of a node by its name, which are served in this process; it can return none, and plugins
     of other programs can register in the node's directory (`EmbeddedCluster.directory`). `drivers` serves those with
-    claims; their CDI specs are in that directory too. With `state`, objects and checkpoints are kept in that directory
-    for the next start; otherwise they are removed with the cluster.
+    claims; their CDI specs are in the same directory. With `state`, objects and checkpoints are kept there for the next
+    start; otherwise they are removed with the cluster.
     """
 
     nodes: int = 1
@@ -206,7 +206,7 @@ class EmbeddedCluster:
         return node_directories(state, stack)
 
     def _create_initial_objects(self) -> None:
-        """Creates the objects that the API server creates when it starts."""
+        """Creates the initial objects of an API server."""
         namespaces = [(NAMESPACES, {"metadata": {"name": name}}) for name in _NAMESPACES]
         for kind, content in (*namespaces, *((PRIORITY_CLASSES, one) for one in SYSTEM_PRIORITY_CLASSES)):
             path = ResourcePath(kind, "", content["metadata"]["name"])
@@ -226,7 +226,7 @@ class EmbeddedCluster:
         await self._running.start(self.nodes, options.plugins, stack)
 
     def _driver(self, runtime: ResourceRuntime) -> ResourceDriver | None:
-        """The driver of a resource, and the DeviceClass of its devices unless there is one."""
+        """The driver of a resource, and the DeviceClass of its devices unless it exists."""
         driver = self.options.drivers(runtime) if self.options.drivers else None
         if driver is not None:
             path = ResourcePath(DEVICE_CLASSES, "", driver.name)

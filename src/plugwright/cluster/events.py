@@ -1,4 +1,4 @@
-"""Events about pods and nodes as written by the components of a real cluster, and the client for that.
+"""Events about pods and nodes as written by the components of a real cluster, and their client.
 
 Repetitions are counted in the existing Event object. `api.registry` decides which writes are allowed.
 """
@@ -71,7 +71,7 @@ class EventSource:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """`field_path` names a container, as in `spec.containers{main}`; `action` is for components that count series."""
+    """`field_path` names a container, as in `spec.containers{main}`; `action` is for components counting series."""
 
     reason: str
     message: str

@@ -18,7 +18,7 @@ _DEFAULT = "kubectl.kubernetes.io/default-container"
 
 
 class PodCommands:
-    """Commands for pods of nodes that run containers as processes."""
+    """Commands for pods of nodes with container processes."""
 
     def __init__(self, store: ObjectReader, nodes: Mapping[str, EmulatedNode]) -> None:
         self._store, self._nodes = store, nodes

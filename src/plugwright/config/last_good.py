@@ -70,7 +70,7 @@ class LastGoodFile:
             self._problems.recovered()
         except OSError as error:
             facts = {"path": str(file.path), "error": clean(error)}
-            self._problems.warning("last good configuration not kept", clean(error), extra=facts)
+            self._problems.warning("last valid configuration not saved", clean(error), extra=facts)
 
 
 def _file(directory: Path, *, set_aside: bool = True) -> StateFile[_StoredConfig]:

@@ -126,7 +126,7 @@ class CurrentConfig:
             # For an unexpected error, the traceback is the only way to find its cause.
             cause = None if isinstance(error, PlugwrightError) else error
             logger.error(
-                "new configuration refused, the old one stays",
+                "new configuration rejected, the previous one stays",
                 extra={"error": text, "sha256": sha256},
                 exc_info=cause,
             )
@@ -185,7 +185,7 @@ class DaemonConfig:
         refused = RefusedConfig(sha256, time.time(), _text(error))
         facts = {"error": refused.error, "sha256": sha256, "last_good": kept.config.sha256}
         cause = None if isinstance(error, PlugwrightError) else error
-        logger.error("configuration refused, the last good one is in force", extra=facts, exc_info=cause)
+        logger.error("configuration rejected, the last valid one is active", extra=facts, exc_info=cause)
         return kept.config, ConfigState(
             str(path), kept.config.sha256, kept.loaded, failures=1, refused=refused, restored=True
         )
@@ -221,7 +221,7 @@ class DaemonConfig:
             state.publish_if_changed(replace(state.value, unnamed=self._names.current.unnamed))
             await self._names.follow(self._stack, self._request_reload)
         except Exception:
-            logger.exception("new resource names not taken, the old ones stay")
+            logger.exception("new resource names rejected, the previous ones stay")
 
     async def _apply(self, daemon: Daemon, config: Config) -> Mapping[str, str]:
         before, new = self._names.current, self._names.expand(config)
@@ -245,7 +245,7 @@ class DaemonConfig:
                     await in_thread("last good configuration", partial(self._last_good.save, config, state.loaded))
                     kept = config
                 except RuntimeError as error:  # no thread could be started
-                    logger.warning("last good configuration not kept", extra={"error": clean(error)})
+                    logger.warning("last valid configuration not saved", extra={"error": clean(error)})
 
     async def _follow_file(self) -> None:
         backoff, problems = Backoff(first=1.0, longest=30.0), LogOnce(logger)
@@ -257,7 +257,7 @@ class DaemonConfig:
                         self._request_reload()
             except Exception as error:
                 if problems.is_news(repr(error)):
-                    logger.exception("configuration file not watched, trying again")
+                    logger.exception("configuration file not watched, retrying")
             await asyncio.sleep(backoff.delay())
 
 

@@ -275,7 +275,7 @@ class Driver:
 
     async def _cannot_begin(self, reason: str) -> None:
         facts = {"resource": self._runtime.resource, "error": reason}
-        self._problems.error("DRA driver cannot begin", reason, extra=facts)
+        self._problems.error("DRA driver cannot start", reason, extra=facts)
         if self.state.value.reason != reason:
             self.state.publish(DriverState("failed", reason, since=time.time()))
         if self._runtime.serve_asked.api is ServeMode.DEVICE_PLUGIN:
@@ -287,7 +287,7 @@ class Driver:
         try:
             claims = (await PreparedClaims(files.checkpoint, boot_id()).read()).values()
         except (PlugwrightError, OSError) as error:
-            logger.error("devices of claims are not known", extra={"driver": self.name, "error": str(error)})
+            logger.error("devices of claims are unknown", extra={"driver": self.name, "error": str(error)})
             return
         held = {device.id: f"held by ResourceClaim {claim}" for claim in claims for device in claim.devices}
         self._runtime.inventory.withhold(held)

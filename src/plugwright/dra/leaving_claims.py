@@ -147,7 +147,7 @@ class LeavingDriver:
         claims = self._prepared.latest.value.values()
         wait, settings = self._runtime.settings.timeouts.wiped, self._runtime.settings
         logger.warning(
-            "claims of earlier hold devices, their driver stays until they end",
+            "earlier claims hold devices, their driver stays until they end",
             extra={"driver": self.name, "claims": sorted(map(_shown, claims)), "registers_in": wait},
         )
         sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)

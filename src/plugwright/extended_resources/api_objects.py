@@ -1,6 +1,6 @@
-"""Objects of the Kubernetes API that `plugwright node` reads, as values of `resources`.
+"""Objects of the Kubernetes API, as values of `resources` for `plugwright node`.
 
-Absent and null members count as empty, and unknown members are ignored, so that any version of the API server works.
+Absent and null members count as empty, and unknown members are ignored, so any version of the API server works.
 """
 
 from collections.abc import Iterable, Mapping

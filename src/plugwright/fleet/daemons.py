@@ -178,15 +178,16 @@ def _remote_daemons(access: ClusterAccess, choice: DaemonChoice) -> Iterator[Rem
 
 def _daemon_here(choice: DaemonChoice, environment: Mapping[str, str]) -> LocalDaemon:
     with suppress(OSError):
-        if sockets.is_listening(CONTROL_SOCKET):
-            return LocalDaemon(CONTROL_SOCKET)
+        if sockets.is_listening(choice.here):  # or cannot be opened: the error contains the reason
+            return LocalDaemon(choice.here)
+    # A killed daemon leaves its socket behind, which must not hide the cluster.
     up = next(_running_clusters(choice, environment), None)
     if up is None:
         return LocalDaemon(CONTROL_SOCKET)
     nodes = list(up["nodes"])
     if len(nodes) > 1:
         where = f"the running `plugwright up` has {_nodes(up)}"
-        raise ConfigError(f"no daemon listens on {CONTROL_SOCKET}; {where}: choose one with --node")
+        raise ConfigError(f"no daemon listens on {choice.here}; {where}: choose one with --node")
     return _node_of(up, nodes[0])
 
 

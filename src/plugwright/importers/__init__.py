@@ -9,7 +9,7 @@ A module of a format has two functions, both pure:
 errors with `value.error(...)` and notes with `value.note(...)`. `source.flags` and `source.environment` are those of
 the plugin's container if a manifest was given, or the words after `--`; `source.domain` is --domain, or "". An
 `ImportResult` holds one `ImportedResource` per resource: `content` goes under `resources:` in our file, `notes` above
-it. A file that the plugin itself would reject raises ConfigError with its line; an unknown key gives a note.
+it. If the plugin itself would reject a file, this raises ConfigError with its line; an unknown key gives a note.
 
 To add a format, write its module and add one line to `cli.import_._FORMATS`. `source` unpacks ConfigMaps and
 manifests before it tries the formats; the command does the printing.

@@ -1,6 +1,6 @@
 """The shared RDMA device plugin: its configuration file.
 
-All its units are the same: the device nodes of every adapter that the selectors match. Ours does that by `together`.
+All its units are the same: the device nodes of every matching adapter. Ours does that by `together`.
 """
 
 import re
@@ -22,7 +22,7 @@ _REQUIRED_NODES = ["uverbs", "umad", "rdma_cm"]
 
 @dataclass(frozen=True, slots=True)
 class _SharedAdapters:
-    """One resource with `count` units; each unit gives all adapters that the selectors match."""
+    """One resource with `count` units; each unit gives all matching adapters."""
 
     name: str
     units: int

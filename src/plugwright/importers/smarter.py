@@ -1,6 +1,6 @@
 """smarter-device-manager: its list of patterns.
 
-It makes a resource of every device node that a pattern matches, with `nummaxdevices` units. Our file names its
+It makes a resource of every matching device node, with `nummaxdevices` units. Our file names its
 resources, so this module finds them: in /dev if --dev was given, otherwise by expanding the regular expression.
 """
 
@@ -29,7 +29,7 @@ _CLASSES = {"d": string.digits, "w": string.digits + string.ascii_letters + "_"}
 
 @dataclass(frozen=True, slots=True)
 class _MatchedNode:
-    """A device node below /dev that a pattern matches, and its number of units."""
+    """A matching device node below /dev, and its number of units."""
 
     pattern: ConfigValue
     name: str

@@ -26,7 +26,7 @@ _PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 
 class ClusterAccess:
-    """An API server at `url`, reached through the proxy of that URL if there is one; for use in any thread."""
+    """An API server at `url`, reached through the proxy of this URL if there is one; for use in any thread."""
 
     def __init__(self, url: str, credentials: Credentials, proxy: str = "") -> None:
         try:
@@ -51,7 +51,7 @@ class ClusterAccess:
     def in_cluster(
         cls, environment: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT
     ) -> "ClusterAccess | None":
-        """The cluster of the pod that this runs in; None outside of a pod, and in a pod without a token."""
+        """The cluster of this pod; None outside of a pod, and in a pod without a token."""
         host = environment.get("KUBERNETES_SERVICE_HOST")
         if not host or not service_account.is_dir():
             return None
@@ -64,7 +64,7 @@ class ClusterAccess:
     def of_kubeconfig(
         cls, path: Path | None, context: str | None = None, environment: Mapping[str, str] = os.environ
     ) -> "ClusterAccess | None":
-        """The cluster of a kubeconfig, by default of the one that kubectl would read; None if there is none."""
+        """The cluster of a kubeconfig, by default of kubectl's; None if there is none."""
         from plugwright.kube import kubeconfig  # yaml, which a pod does not need
 
         files = kubeconfig.find_files(path, environment, Path(environment.get("HOME") or "/"))
@@ -84,7 +84,7 @@ class ClusterAccess:
     def find(
         cls, environment: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT
     ) -> "ClusterAccess":
-        """For daemons: the cluster of the pod, otherwise that of the kubeconfig."""
+        """For daemons: the pod's cluster, otherwise the kubeconfig's."""
         access = cls.in_cluster(environment, service_account) or cls.of_kubeconfig(None, environment=environment)
         if access is None:
             raise ConfigError("no API server: no service account of a pod, no KUBECONFIG and no ~/.kube/config")
@@ -94,7 +94,7 @@ class ClusterAccess:
     def choose(
         cls, kubeconfig: Path | None, context: str | None = None, environment: Mapping[str, str] = os.environ
     ) -> "ClusterAccess":
-        """For commands, as kubectl does: the cluster of the kubeconfig, otherwise that of the pod."""
+        """For commands, as kubectl does: the kubeconfig's cluster, otherwise the pod's."""
         access = cls.of_kubeconfig(kubeconfig, context, environment) or cls.in_cluster(environment)
         if access is None:
             raise ConfigError(
@@ -149,7 +149,7 @@ class ClusterAccess:
     def upgrade(
         self, connection: "HttpConnection", path: str, headers: Sequence[tuple[str, str]]
     ) -> http.client.HTTPResponse:
-        """The answer to a GET that asks for another protocol on this connection; raises `PeerGone`."""
+        """The answer to a GET for another protocol on this connection; raises `PeerGone`."""
         try:
             ours = [*self.credentials.headers(), ("User-Agent", _USER_AGENT), ("Connection", "Upgrade")]
             return self._answered(connection, "GET", path, [*ours, *headers], None)
@@ -180,7 +180,7 @@ class ClusterAccess:
 
 
 class HttpConnection(http.client.HTTPConnection):
-    """A connection to the API server, which `connect` opens through the proxy if there is one."""
+    """A connection to the API server, opened by `connect` through the proxy if there is one."""
 
     def __init__(self, access: ClusterAccess, timeout: float) -> None:
         super().__init__(access.host, access.port, timeout=timeout)

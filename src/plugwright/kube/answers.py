@@ -84,7 +84,7 @@ def check_encoding(answer: http.client.HTTPResponse) -> None:
 
 
 def decoded(text: bytes, limits: AnswerLimits = LARGE) -> Any:
-    """The document; a single object in it that is nested too deep must not cost the whole list."""
+    """The document; a single overly nested object in it must not cost the whole list."""
     values = text.count(b",") + text.count(b"[") + text.count(b"{")
     if values > limits.values:
         raise MessageTooLarge(f"an answer must have at most {limits.values} values, got {values}")
@@ -98,7 +98,7 @@ def decoded(text: bytes, limits: AnswerLimits = LARGE) -> Any:
 
 
 def object_name(path: str) -> str:
-    """The name of the object that a path leads to, or empty if it leads to a list or something else."""
+    """The name of the object at a path, or empty if the path leads to a list or something else."""
     parts = [unquote(part) for part in path.partition("?")[0].split("/")]
     match parts:
         case ["", "api", _, *rest] | ["", "apis", _, _, *rest]:
@@ -109,7 +109,7 @@ def object_name(path: str) -> str:
 
 
 def checked_object(document: Any, name: str = "") -> Document:
-    """The document if it is an object, and its member of that name if there is one."""
+    """The document if it is an object, and its member of this name if there is one."""
     if not isinstance(document, dict):
         raise MalformedMessage(f"the answer must be a JSON object, got {_described(document)}")
     if name and _metadata(document).get("name") != name:
@@ -130,9 +130,9 @@ def checked_page(document: Any) -> tuple[list[Document], str]:
 
 
 class ListPages:
-    """The pages of one list of `path`; a server that never sends the last page is rejected.
+    """The pages of one list of `path`; an endless list is rejected.
 
-    Pages before the last one can have fewer objects than requested, but a server fills most of them.
+    Pages before the last can have fewer objects than requested, but a server fills most of them.
     """
 
     def __init__(self, path: str, limit: int) -> None:
@@ -147,7 +147,7 @@ class ListPages:
         return {"limit": str(self.limit), **self.more}
 
     def shrink(self) -> bool:
-        """After a page that was too large: False if the pages have one object already."""
+        """After an oversized page: False if the pages have one object already."""
         has_room = self.limit > 1
         self.limit = max(1, self.limit // _FEWER)
         return has_room
@@ -231,7 +231,7 @@ def _too_large(subject: str, size: int, limit: int) -> MessageTooLarge:
 
 
 def _without_depths(text: bytes) -> bytes:
-    """The document, with values that are nested too deeply (such as parameters of a claim) replaced by null."""
+    """The document, with overly nested values (such as parameters of a claim) replaced by null."""
     parts, depth, begin, kept = [], 0, 0, 0
     for token in _NESTING.finditer(text):
         match token[0]:

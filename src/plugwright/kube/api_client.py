@@ -31,7 +31,7 @@ _CHUNK = 500
 
 
 def segment(name: str) -> str:
-    """An untrusted name, quoted as one part of a path, so that it cannot lead to another object."""
+    """An untrusted name, quoted as one part of a path, so it cannot lead to another object."""
     if name in ("", ".", ".."):
         raise PeerRefused("BadRequest", f"the name of an object must not be {name!r}")
     return quote(name, safe="")
@@ -60,7 +60,7 @@ class ApiClient:
         service_account: Path = SERVICE_ACCOUNT,
         sizes: AnswerLimits = LARGE,
     ) -> "ApiClient":
-        """For the cluster of this pod, otherwise for that of the kubeconfig that kubectl would read."""
+        """For this pod's cluster, otherwise for that of kubectl's kubeconfig."""
         return cls(ClusterAccess.find(environment, service_account), sizes=sizes)
 
     @classmethod
@@ -79,7 +79,7 @@ class ApiClient:
     async def list(self, path: str, **query: str) -> tuple[list[Document], str]:
         """Every object, in as many requests as it takes, and the resource version to watch from.
 
-        A page that is too large is requested again with fewer objects.
+        An oversized page is requested again with fewer objects.
         """
         items: list[Document] = []
         pages = ListPages(path, _CHUNK)
@@ -113,7 +113,7 @@ class ApiClient:
     async def delete(
         self, path: str, uid: str = "", resource_version: str = "", grace: int | None = None, propagation: str = ""
     ) -> Document:
-        """With `uid` or `resource_version`, only that object and only as it was then; `grace` is in seconds."""
+        """With `uid` or `resource_version`, only this object and only as it was then; `grace` is in seconds."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         preconditions = {name: value for name, value in preconditions.items() if value}
         body: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions or None}
@@ -129,7 +129,7 @@ class ApiClient:
         `PeerRefused` with the code `Expired`: list again. `PeerGone`: the connection is lost, or the watch's time is
         over. To be closed by `contextlib.aclosing`.
         """
-        # Jitter, so that nodes do not list again simultaneously.
+        # Jitter, so nodes do not list again simultaneously.
         options = {"watch": "true", "timeoutSeconds": str(WATCH_LIMIT - os.urandom(1)[0] // 2)}
         target = _target(path, {**query, **options, "resourceVersion": resource_version})
         connection = ThreadedConnection(self._access, self._limit, self._sizes)
@@ -144,7 +144,7 @@ class ApiClient:
             connection.close()
 
     def close(self) -> None:
-        """Closes the connections that wait for a request."""
+        """Closes the idle connections."""
         if self._closing is not None:
             self._closing.cancel()
         self._close_idle()

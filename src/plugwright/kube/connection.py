@@ -1,4 +1,4 @@
-"""A connection to an API server that a thread waits on, and that the event loop can cut meanwhile."""
+"""A connection to an API server, used by a waiting thread, which the event loop can cut meanwhile."""
 
 import asyncio
 import http.client
@@ -32,7 +32,7 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 
 
 class ThreadedConnection:
-    """`run` and `close` belong to the event loop; the methods that block are for `run` alone."""
+    """`run` and `close` belong to the event loop; the blocking methods are for `run` alone."""
 
     def __init__(self, access: ClusterAccess, limit: float, sizes: AnswerLimits) -> None:
         self._access, self._limit, self._sizes = access, limit, sizes
@@ -98,7 +98,7 @@ class ThreadedConnection:
             raise refusal(answer.status, read_answer(answer).decode(errors="replace"))
         check_encoding(answer)
         if (found := connection.transport) is not None:
-            # A silent watch does not mean that the server has disappeared: the kernel asks.
+            # A silent watch is no proof of a lost server: the kernel asks.
             found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, seconds in _KEEPALIVE:
                 found.setsockopt(socket.IPPROTO_TCP, option, seconds)
@@ -122,14 +122,14 @@ class ThreadedConnection:
         return not poll.poll(0)
 
     def close(self) -> None:
-        """Closes the connection; if a thread uses it, ends the wait of that thread, which then closes it."""
+        """Closes the connection; if a thread uses it, ends the wait of the thread, which then closes it."""
         with self._changing:
             self._is_abandoned = True
             if not self._is_used:
                 self._close()
             elif self._http is not None and self._http.transport is not None:
                 with suppress(OSError):
-                    # Of the plain socket: the method of TLS would take its state away from the thread that uses it.
+                    # Of the plain socket: the method of TLS would take its state away from the using thread.
                     socket.socket.shutdown(self._http.transport, socket.SHUT_RDWR)
 
     def __del__(self) -> None:

@@ -60,7 +60,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 class CredentialPlugin:
-    """A `credentials.Issuer`; `cluster` is sent to a plugin that asks for it by `provideClusterInfo`."""
+    """A `credentials.Issuer`; `cluster` is sent to a plugin on request, by `provideClusterInfo`."""
 
     def __init__(self, entry: ExecEntry, cluster: dict[str, object]) -> None:
         if entry.api_version not in _VERSIONS:
@@ -116,7 +116,7 @@ class CredentialPlugin:
         return IssuedCredentials(status.token, certificate, key), until - _EARLY if until else _NEVER
 
     def _run(self) -> bytes:
-        """The output of the plugin; a plugin that has the terminal prints its errors there."""
+        """The output of the plugin; with a terminal, a plugin prints its errors there."""
         name, pipe = self._entry.command, subprocess.PIPE
         try:
             process = subprocess.Popen(
@@ -142,7 +142,7 @@ class CredentialPlugin:
         return output
 
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kills a plugin that has not ended, with its children if they are a session."""
+        """Kills a running plugin, with its children if they are a session."""
         if process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 if self._is_interactive:

@@ -18,7 +18,7 @@ _LARGEST_TOKEN = 2**20  # bytes; those of a service account have about a thousan
 
 
 class IssuedCredentials(msgspec.Struct, frozen=True):
-    """Credentials that a credential plugin has issued: a token, a client certificate with its key, or both."""
+    """Credentials from a credential plugin: a token, a client certificate with its key, or both."""
 
     token: str = ""
     certificate: bytes | None = None
@@ -38,11 +38,11 @@ class Issuer(Protocol):
         ...
 
     def login(self) -> None:
-        """Issues new credentials if the last ones are about to expire."""
+        """Issues new credentials if the last credentials are about to expire."""
         ...
 
     def reject(self) -> None:
-        """Discards credentials that the server has rejected."""
+        """Discards credentials rejected by the server."""
         ...
 
 
@@ -67,12 +67,12 @@ class Credentials(msgspec.Struct, frozen=True):
         return "Credentials(…)"
 
     def headers(self) -> list[tuple[str, str]]:
-        """The headers that authenticate a request; raises `OSError` if the token's file cannot be read."""
+        """The authentication headers of a request; raises `OSError` if the token's file cannot be read."""
         headers = list(self.impersonation)
         if self.basic:
             headers.append(("Authorization", f"Basic {base64.b64encode(self.basic.encode()).decode()}"))
         # Read for each request: the kubelet replaces the token of a pod before it expires.
-        # Bytes that are no ASCII become characters that are refused below.
+        # Other bytes than ASCII become characters refused below.
         token = _token_in(self.token) if isinstance(self.token, Path) else self.token
         if not token and self.issuer is not None and not self.basic:
             token = self.issuer.issued.token
@@ -84,13 +84,13 @@ class Credentials(msgspec.Struct, frozen=True):
         return headers
 
     def tls_version(self) -> tuple[object, ...]:
-        """A value that changes when the TLS context must be made again."""
+        """A value, changed when the TLS context must be made again."""
         found = map(os.stat, self._paths())
         versions = tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in found)
         return (*versions, self.issuer.issued.certificate if self.issuer is not None else None)
 
     def tls_context(self, with_system: bool = False, with_certificate: bool = True) -> ssl.SSLContext:
-        """Raises `OSError` or `ValueError` for a file that cannot be read or is not a certificate.
+        """Raises `OSError` or `ValueError` for an unreadable file or an invalid certificate.
 
         `with_system` trusts the authorities of the system too.
         """

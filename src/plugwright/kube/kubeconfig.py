@@ -1,7 +1,7 @@
-"""The kubeconfig files that kubectl would read, merged into one document, and the selection of one context.
+"""The kubeconfig files of kubectl, merged into one document, and the selection of one context.
 
 Files are merged as kubectl does it: the first file to define a cluster, context or user wins, and relative paths are
-relative to the file that contains them.
+relative to their file.
 """
 
 import base64
@@ -153,7 +153,7 @@ def load(paths: Sequence[Path]) -> _Document:
 
 
 def select_context(document: Mapping[str, object], context: str | None) -> SelectedContext:
-    """The context of that name, or the current one, of a document of `load`."""
+    """The context of this name, or the current context, of a document of `load`."""
     contexts, clusters, users = (_mapping(document.get(key)) for key in ("contexts", "clusters", "users"))
     name = context or str(document.get("current-context") or "")
     if not name:

@@ -39,9 +39,9 @@ class ExecTarget(msgspec.Struct, frozen=True):
 def exec_lines(
     access: ClusterAccess, container: ExecTarget, command: Sequence[str], timeout: float | None
 ) -> Iterator[bytes]:
-    """The lines that the command writes, while it runs; `PeerRefused` with its error output if it fails.
+    """The command's lines, while it runs; `PeerRefused` with its error output if it fails.
 
-    `timeout` is the longest silence in seconds; None for a command that runs until the caller closes the iterator.
+    `timeout` is the longest silence in seconds; None for a command running until the caller closes the iterator.
     """
     access.login()
     query = [("command", word) for word in command]

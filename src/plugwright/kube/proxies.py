@@ -1,4 +1,4 @@
-"""Proxies between a client and an API server: `proxy-url` of a kubeconfig, and the variables that client-go reads.
+"""Proxies between a client and an API server: `proxy-url` of a kubeconfig, and client-go's variables.
 
 http and https proxies open a tunnel by CONNECT, SOCKS5 proxies by their own handshake. The proxy resolves the
 name of the API server.
@@ -65,7 +65,7 @@ class Proxy(msgspec.Struct, frozen=True):
         return self.scheme in ("http", "https")
 
     def headers(self) -> list[tuple[str, str]]:
-        """The header that authenticates at an http proxy."""
+        """The authentication header for an http proxy."""
         if self.user is None:
             return []
         return [("Proxy-Authorization", f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode()}")]
@@ -186,9 +186,9 @@ def _address(host: str) -> "ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 class NestedTls:
-    """The TLS session with the API server within that with an https proxy: ssl cannot wrap an SSLSocket.
+    """The TLS session with the API server within the session with an https proxy: ssl cannot wrap an SSLSocket.
 
-    It has the methods of a socket that http.client calls.
+    It has the methods of a socket needed by http.client.
     """
 
     def __init__(self, outer: ssl.SSLSocket, context: ssl.SSLContext, server_name: str) -> None:

@@ -4,7 +4,7 @@ If a daemon's pod has the annotation of a port, its NodeReport and history are r
 pods, and by exec only if that fails: whoever may not exec into the pod still sees the node's devices. A network policy
 can drop the packets to such a port. So the wait is short, and a silent port is not asked again for a while.
 
-A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for that. The hidden
+A user who can exec into a daemon's pod can send it every request, and the daemon needs no right for this. The hidden
 command `plugwright request` in the pod passes one request to the control socket and prints the responses, so all
 commands work alike for the local daemon and for the daemon of any node.
 """
@@ -98,7 +98,7 @@ class RemoteDaemon:
         return self._answers(request, ["--follow"], None)
 
     def document(self, *command: str) -> bytes:
-        """The line that our command prints in the pod, regardless of its exit code."""
+        """The output line of our command in the pod, regardless of its exit code."""
         for line in exec_lines(self._access, self._container, ["plugwright", *command], _COMMAND_LIMIT):
             return line
         raise PeerGone(f"{self} on {self.node}: `plugwright {' '.join(command)}` printed nothing")
@@ -160,7 +160,7 @@ def report_port(pod: Document) -> str:
 def daemon_pods(
     client: BlockingClient, selector: str, namespace: str | None, node: str = "", running: bool = True
 ) -> list[Document]:
-    """Pods of daemons that do not end, of one node or of all; the chart's other pods have other containers."""
+    """Pods of daemons, not terminating, of one node or of all; the chart's other pods have other containers."""
     if node and not DNS_SUBDOMAIN.fullmatch(node):
         raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
     path = f"/api/v1/namespaces/{segment(namespace)}/pods" if namespace else "/api/v1/pods"
@@ -170,7 +170,7 @@ def daemon_pods(
 
 
 def find_daemon_pod(pods: Sequence[Document], node: str, selector: str) -> ExecTarget:
-    """The container of the one daemon on the node."""
+    """The container of the single daemon on the node."""
     if not pods:
         raise ConfigError(f"no daemon runs on {node}: no running pod there has the labels {selector}")
     if len(pods) > 1:
@@ -181,7 +181,7 @@ def find_daemon_pod(pods: Sequence[Document], node: str, selector: str) -> ExecT
 
 
 def _is_daemon(pod: Document) -> bool:
-    """A pod that is not ending, with a container of the daemon's name."""
+    """A pod before its termination, with a container of the daemon's name."""
     if "deletionTimestamp" in (pod.get("metadata") or {}):
         return False
     containers = (pod.get("spec") or {}).get("containers") or ()

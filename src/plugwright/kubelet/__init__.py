@@ -1,7 +1,7 @@
 """The emulated kubelet: admission, the device manager and the pod-resources API of a node, without a cluster.
 
 Tests and programs use `Kubelet`; the modules beside it are named after upstream's packages. This package shares only
-the wire format and the model with the SDK, so that each checks the other.
+the wire format and the model with the SDK, so each checks the other.
 """
 
 from plugwright.kubelet.kubelet import Kubelet

@@ -32,7 +32,7 @@ class Admission:
         self._settings = manager.context.settings
 
     async def admit(self, pod: Pod, predicates: Predicates | None = None) -> None:
-        """Raises `PodRefused`; devices that were recorded before the refusal are freed with the pod."""
+        """Raises `PodRefused`; devices recorded before the refusal are freed with the pod."""
         began = time.perf_counter()
         self._manager.metrics.count(MetricName.ADMISSIONS)
         try:
@@ -108,8 +108,8 @@ class Admission:
     def _check_fit(self, pod: Pod) -> None:
         """Compares the requests of all active pods with the node's allocatable.
 
-        For a pod that holds devices allocatable is at least the number in use, so that it survives a plugin that lists
-        none; resources that the node does not have are ignored (3.62, 3.63).
+        For a pod with devices, allocatable is at least the number in use, so it survives a plugin with an empty list;
+        resources missing on the node are ignored (3.62, 3.63).
         """
         holds_devices = self._manager.pod_devices.has_pod(pod.uid)
         for resource in pod.spec.resources:

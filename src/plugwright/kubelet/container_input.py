@@ -1,4 +1,4 @@
-"""The standard input of a container that has `stdin` or `tty`, for clients that attach to it."""
+"""The standard input of a container with `stdin` or `tty`, for attached clients."""
 
 import os
 from collections.abc import Iterator

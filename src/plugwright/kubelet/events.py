@@ -1,8 +1,8 @@
 """The event log of an emulated kubelet: calls, state changes and findings, in order.
 
-A finding describes what a real kubelet would have done because of a defect of its own, or because a pod or plugin
-provokes one; the emulator itself continues safely. Findings carry the number of the underlying fact. In strict mode
-they are also raised. This module decides nothing, and the programs that show events format them.
+A finding describes the behaviour of a real kubelet with a defect, or with a defect provoked by a pod or plugin; the
+emulator itself continues safely. Findings carry the number of the underlying fact. In strict mode they are also raised.
+This module decides nothing, and the showing programs format events.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class EventLog:
         self._changed.notify()
 
     def _forget_old_lists(self) -> None:
-        """Drops the devices of the oldest lists, so that a plugin with many devices does not fill the memory."""
+        """Drops the devices of the oldest lists, so a plugin with many devices does not fill the memory."""
         first = self._count + 1 - len(self._events)
         while self._listed > _MAX_LISTED and len(self._lists) > 1:
             number, length = self._lists.pop(0)
@@ -133,7 +133,7 @@ class EventLog:
         self._changed.notify()
 
     def follow(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
-        """All events from the oldest kept one, or only new events, until the log is closed."""
+        """All kept events from the oldest on, or only new events, until the log is closed."""
         return self._follow(self._count if new else 0)
 
     async def _follow(self, seen: int) -> AsyncGenerator[Event, None]:
@@ -171,7 +171,7 @@ class Findings:
 
     @property
     def unexpected(self) -> tuple[Finding, ...]:
-        """Those that are not allowed and were not raised yet."""
+        """The findings not allowed and not raised yet."""
         return tuple(finding for finding in self._findings[self._raised :] if finding.fact not in self._allowed)
 
     def check(self, *, strict: bool = False) -> None:

@@ -1,6 +1,6 @@
 """An emulated kubelet: started, queried, restarted and stopped, over real sockets and a real checkpoint.
 
-It admits pods and allocates devices as the real one does, and starts no container: `Pod.container` shows what a
+It admits pods and allocates devices as the real kubelet does, and starts no container: `Pod.container` shows what a
 container would have run with. Its components are created at every start, as in a new process; only the pods, the node
 status, the event log and the findings outlive a restart.
 """
@@ -55,7 +55,7 @@ class Kubelet:
         self._context = KubeletContext(self.settings, self.paths, self._event_log, self._findings)
         self._table = PodTable.running_already(pods)
         self._resource_api = resource_api
-        # Pods are admitted one at a time: a plugin that hangs in Allocate blocks all of them (3.37).
+        # Pods are admitted one at a time: a plugin hanging in Allocate blocks all of them (3.37).
         self._admission_lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._components: Components | None = None
@@ -78,7 +78,7 @@ class Kubelet:
             self._findings.check()
 
     async def start(self) -> None:
-        """Starts with the state in the checkpoint; pods that are on the node are admitted again (3.68)."""
+        """Starts with the state in the checkpoint; the node's pods are admitted again (3.68)."""
         if self._task is not None:
             raise KubeletError("the kubelet is already running")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class Kubelet:
     async def stop(self) -> None:
         """Stops as if the process were killed: the kubelet leaves its sockets behind (1.10).
 
-        Raises the error that had ended the kubelet before, or all of several as a group.
+        Raises the error behind an earlier end of the kubelet, or several errors as a group.
         """
         task, self._task, self._components = self._task, None, None
         if task is None:
@@ -109,7 +109,7 @@ class Kubelet:
             raise unwrapped(error)
 
     def hang_up(self, resource: str) -> None:
-        """Ends the connection to the plugin, as a kubelet does after a list that is too large (2.16)."""
+        """Ends the connection to the plugin, as a kubelet does after an oversized list (2.16)."""
         self._running.manager.endpoints.hang_up(resource)
 
     async def restart(self, *, reboot: bool = False) -> None:
@@ -129,7 +129,7 @@ class Kubelet:
         return (await self._wait_for(resource, "allocatable", count)).allocatable
 
     def node(self) -> dict[str, DeviceCount]:
-        """The resources in the node status; one whose plugin was gone for five minutes has the count 0."""
+        """The resources in the node status; the count is 0 five minutes after the end of the plugin."""
         return self._running.manager.get_capacity()
 
     async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
@@ -179,7 +179,7 @@ class Kubelet:
             self._running.claims.end_later(pod.spec)
 
     def stop_container(self, pod: Pod, name: str) -> None:
-        """Ends a container that is not restarted yet, as in a crash loop."""
+        """Ends a container without a restart, as in a crash loop."""
         self._check_known(pod)
         pod.state(name).running = False
 
@@ -197,13 +197,13 @@ class Kubelet:
         return await self._prepare_claims(pod)
 
     async def start_waiting(self, pod: Pod) -> None:
-        """Retries the claims that could not be prepared, and the containers that could not be started."""
+        """Retries the unprepared claims, and the unstarted containers."""
         self._check_known(pod)
         await self._start_pod(pod)
         self._findings.check()
 
     def granted(self, pod: Pod, name: str) -> RunContainerOptions:
-        """The options of a container, also of one that was running before this kubelet started."""
+        """The options of a container, also of a container older than this kubelet."""
         return pod.state(name).granted or self._running.starter.run_container_options(pod, pod.state(name))
 
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
@@ -244,12 +244,12 @@ class Kubelet:
         return self._findings.all
 
     def check_findings(self) -> None:
-        """Raises `KubeletFindings` if there are findings that the settings do not allow."""
+        """Raises `KubeletFindings` if there are findings not allowed by the settings."""
         self._findings.check(strict=True)
 
     @property
     def unexpected_findings(self) -> tuple[Finding, ...]:
-        """Those that the settings do not allow, and that were not raised yet."""
+        """The findings not allowed by the settings, and not raised yet."""
         return self._findings.unexpected
 
     @property
@@ -258,7 +258,7 @@ class Kubelet:
 
     @property
     def recorded(self) -> list[Event]:
-        """Every event that is still kept, in order."""
+        """Every kept event, in order."""
         return self._event_log.events
 
     async def until(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
@@ -276,14 +276,14 @@ class Kubelet:
         return self._components
 
     async def _run(self, ready: "asyncio.Future[None]") -> None:
-        """Runs in its own task, so that `start` and `stop` can be called from different tasks."""
+        """Runs in its own task, so `start` and `stop` can be called from different tasks."""
         async with running_components(self._context, self._table, self._resource_api) as components:
             self._components = components
             ready.set_result(None)
             await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def _raise_start_error(self) -> None:
-        # A directory that cannot be created or cleaned, or a socket that cannot be bound, aborts the start (1.6).
+        # A failure to create or clean a directory, or to bind a socket, aborts the start (1.6).
         try:
             await self.stop()
         except OSError as error:

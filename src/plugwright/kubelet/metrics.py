@@ -1,4 +1,4 @@
-"""The kubelet's metrics about devices, with the names, labels and buckets of the real one, as plain values.
+"""The kubelet's metrics about devices, with the real kubelet's names, labels and buckets, as plain values.
 
 Nothing is exported here; a test, a page or an endpoint reads `KubeletMetrics.snapshot`.
 """

@@ -1,8 +1,8 @@
 """The plugin watcher: plugins of every type register by a socket in plugins_registry (1.39 to 1.52).
 
-A reconciliation lists the directory, while the real plugin manager processes events of its inotify watch.
-Reconciliations that would find nothing new are skipped, because a process can have a thousand kubelets. The handler of
-each type makes the calls to its plugins and handles registered ones.
+A reconciliation lists the directory, while the real plugin manager processes events of its inotify watch. Needless
+reconciliations are skipped, because a process can have a thousand kubelets. The handler of each type makes the calls to
+its plugins and handles registered plugins.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class _PluginSocket:
 
 
 class PluginWatcher:
-    """`handlers` by the type that plugins report in GetInfo, such as `DevicePlugin`."""
+    """`handlers` by the plugins' type in GetInfo, such as `DevicePlugin`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PluginWatcher:
         self._plugins: dict[Path, _PluginSocket] = {}
 
     async def run(self) -> None:
-        # Unlike the device-plugins directory this one is never cleaned (1.40).
+        # Unlike the device-plugins directory, this directory is never cleaned (1.40).
         self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         changed, began = Signal(), asyncio.get_running_loop().time()
         watched = WatchedDirectories(changed.notify)
@@ -101,9 +101,9 @@ class PluginWatcher:
         await asyncio.sleep((math.floor(passed / interval) + 1) * interval - passed if interval else 0)
 
     def reconcile(self) -> list[Path]:
-        """First deregisters sockets that vanished or were replaced, then registers new ones (1.42).
+        """First deregisters vanished and replaced sockets, then registers new sockets (1.42).
 
-        Returns the directories that it has listed.
+        Returns the listed directories.
         """
         folders, sockets = _sockets(self._directory)
         for path, plugin in sorted(self._plugins.items()):
@@ -160,7 +160,7 @@ class PluginWatcher:
         self._context.record("registered", info.name, f"found at {path.name}")
 
     async def _notify(self, path: Path, plugin: _PluginSocket, client: PluginInfoClient, error: str) -> None:
-        # A plugin that fails this call is deregistered again (1.47).
+        # If a plugin fails this call, it is deregistered again (1.47).
         try:
             await client.notify(not error, error, self._timing.notify)
         except PlugwrightError:
@@ -169,7 +169,7 @@ class PluginWatcher:
             raise
 
     async def _error(self, info: PluginInfo, path: Path, endpoint: Path) -> str:
-        """Registers the plugin; returns the kubelet's own message if that fails (1.46)."""
+        """Registers the plugin; returns the kubelet's own message on failure (1.46)."""
         handler = self._handlers.get(info.kind)
         if handler is None:
             return f"{_REGISTER_ERROR}no handler registered for plugin type: {info.kind} at socket {path}"
@@ -182,15 +182,15 @@ class PluginWatcher:
         return ""
 
     def _retry_later(self, plugin: _PluginSocket) -> None:
-        """Waits half a second after the first failure, and twice as long after each other one (1.43)."""
+        """Waits half a second after the first failure, and twice as long after each further failure (1.43)."""
         plugin.wait = min(plugin.wait * 2 or self._timing.retry, self._timing.max_retry)
         plugin.not_before = self._clock() + plugin.wait
 
 
 def _sockets(directory: Path) -> tuple[list[Path], dict[Path, _Identity]]:
-    """The directory with those below it, and every socket in them except hidden ones (1.41).
+    """The directory with those below it, and every socket in them except hidden sockets (1.41).
 
-    A socket that was created again has a new identity.
+    A newly created socket has a new identity.
     """
     folders, sockets = [], {}
     for folder, _, names in os.walk(directory):

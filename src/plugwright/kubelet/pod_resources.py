@@ -1,7 +1,7 @@
 """The pod-resources API of the emulated kubelet: rate limit, which pods are listed, and their devices.
 
-The messages are `protocol.pod_resources`. As upstream, the service asks a `DevicesProvider`; the one over the device
-manager is `DeviceManagerProvider`.
+The messages are `protocol.pod_resources`. As upstream, the service asks a `DevicesProvider`; `DeviceManagerProvider`
+uses the device manager.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -76,12 +76,12 @@ class DevicesProvider(Protocol):
     """The pods and devices of one node, as the service needs them."""
 
     def update_allocated_devices(self) -> None:
-        """Frees the devices of pods that are no longer active."""
+        """Frees the devices of inactive pods."""
 
     def active_pods(self) -> Iterable[PodView]: ...
 
     def all_pods(self) -> Iterable[PodView]:
-        """All pods of the kubelet, including refused and ended ones."""
+        """All pods of the kubelet, including refused and ended pods."""
 
     def active_pod(self, name: str, namespace: str) -> PodView | None: ...
 
@@ -90,7 +90,7 @@ class DevicesProvider(Protocol):
 
 
 class PodResourcesService:
-    """Responds as a kubelet of this version does, sorted if the real one has no order."""
+    """Responds as a kubelet of this version does, sorted if the real kubelet has no order."""
 
     def __init__(
         self,

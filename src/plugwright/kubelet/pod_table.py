@@ -49,7 +49,7 @@ class RunContainerOptions:
 class Container:
     """A container of an admitted pod; `granted` is None until it has started.
 
-    With a `config_error` it is not started: its pod refers to an object that does not exist.
+    With a `config_error` it is not started: its pod refers to a missing object.
     """
 
     spec: ContainerSpec
@@ -62,7 +62,7 @@ class Container:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is an init container that has run; other containers do not end by themselves."""
+        """Whether it is a completed init container; other containers do not end by themselves."""
         return self.spec.kind is ContainerKind.INIT and self.starts > 0 and not self.reason
 
 
@@ -126,7 +126,7 @@ class PodTable:
 
     @classmethod
     def running_already(cls, specs: Iterable[PodSpec]) -> "PodTable":
-        """A table of pods that were running before the kubelet started."""
+        """A table of pods from before the kubelet's start."""
         table = cls()
         for spec in specs:
             pod = Pod(spec, Phase.RUNNING)
@@ -147,11 +147,11 @@ class PodTable:
 
     @property
     def active(self) -> set[str]:
-        """The uids of pods that have not ended; only ended pods lose their devices (3.59)."""
+        """The uids of pods until they end; only ended pods lose their devices (3.59)."""
         return self._active
 
     def generate_name(self, spec: PodSpec) -> PodSpec:
-        """Completes a name that ends in `-` with the next number, as an API server completes `generateName`."""
+        """Completes a name ending in `-` with the next number, as an API server completes `generateName`."""
         if not spec.name.endswith("-"):
             return spec
         self._generated_names += 1

@@ -1,6 +1,6 @@
 """Pod specs as a kubelet sees them: containers in the order of admission, and the devices they request.
 
-`read` takes a Pod object as the API server would deliver it; `violations` lists what that server would have rejected.
+`read` takes a Pod object as the API server would deliver it; `violations` lists the parts rejected by such a server.
 `pod_table` holds the state of admitted pods.
 """
 
@@ -29,7 +29,7 @@ _STANDARD = ("cpu", "memory", "ephemeral-storage")  # the resources of container
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """A claim of the pod that a container uses; `request` narrows it to the devices of one request."""
+    """A claim of the pod, used by a container; `request` narrows it to the devices of one request."""
 
     name: str
     request: str = ""
@@ -37,9 +37,9 @@ class ClaimUse:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """A claim of a pod by the name that its containers use; a claim from a template is `generated`, and named later.
+    """A claim of a pod by its name in the containers; a claim from a template is `generated`, and named later.
 
-    The claim that the scheduler makes for extended resources has no name of its own.
+    The scheduler's claim for extended resources has no name of its own.
     """
 
     name: str
@@ -66,9 +66,9 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """`containers` in the order of admission: init containers and sidecars as written, then the main ones.
+    """`containers` in the order of admission: init containers and sidecars as written, then the main containers.
 
-    A name that ends in `-` is completed with a number when the pod is admitted.
+    A name ending in `-` is completed with a number when the pod is admitted.
     """
 
     name: str
@@ -86,14 +86,14 @@ class PodSpec:
         return f"{self.namespace}/{self.name}"
 
     def with_unused_uid(self, is_used: Callable[[str], bool]) -> "PodSpec":
-        """The spec with a uid that no earlier pod of its name had; a uid set by the caller stays."""
+        """The spec with a fresh uid for its name; a uid set by the caller stays."""
         if self.uid != _uid(self.key) or not is_used(self.uid):
             return self
         candidates = (_uid(f"{self.key}#{number}") for number in count(2))
         return replace(self, uid=next(uid for uid in candidates if not is_used(uid)))
 
     def requested(self, resource: str) -> int:
-        """The effective request: the sum of the containers, or the peak of the init containers if that is more."""
+        """The effective request: the sum of the containers, or the peak of the init containers if larger."""
         requests = ((container.kind, {resource: container.requested(resource)}) for container in self.containers)
         return quantity.effective_requests(requests)[resource]
 
@@ -164,7 +164,7 @@ def read(document: object) -> PodSpec:
 
 
 def _with_extended_claim(container: ContainerSpec, extended: Mapping[str, object]) -> ContainerSpec:
-    """Resources that DRA serves become a use of the claim made for them: the device manager skips them (3.9)."""
+    """Resources served by DRA become a use of their claim: the device manager skips them (3.9)."""
     mappings = map(_claim_mapping, _list(extended.get("requestMappings"), "requestMappings"))
     requests = [
         (_text(item, "resourceName"), _text(item, "requestName"))

@@ -1,9 +1,9 @@
 """The process runtime: the containers of a pod as local processes, with the options from their devices.
 
 `run` takes a pod from its init containers to the end of its last container, each run once; `ContainerProcess` is one
-run of one container, for a caller that restarts them. Neither leaves a process behind: each container is its own
-process group. `sandbox` makes mounts and device nodes, in a mount namespace if the system permits one. There is no
-image: a process sees this machine's files and a minimal environment.
+run of one container, for a restarting caller. Neither leaves a process behind: each container is its own process group.
+`sandbox` makes mounts and device nodes, in a mount namespace if the system permits one. There is no image: a process
+sees this machine's files and a minimal environment.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _READ_SIZE = 2**14  # bytes: a container that writes all the time leaves the eve
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A line that a container wrote; `about` is namespace/pod/container. Of a partial one the end is yet to come."""
+    """A line of a container's output; `about` is namespace/pod/container. Of a partial one the end is yet to come."""
 
     about: str
     text: str
@@ -67,7 +67,7 @@ class _PipeOptions(TypedDict):
 
 
 ReportEvent = Callable[[StateChange | Output], None]
-# The options with those of their CDI devices, and the edits that could not be applied.
+# The options with those of their CDI devices, and the failed edits.
 ApplyCdi = Callable[[RunContainerOptions], tuple[RunContainerOptions, list[str]]]
 
 
@@ -78,7 +78,7 @@ def without_cdi(granted: RunContainerOptions) -> tuple[RunContainerOptions, list
 async def run(
     pod: Pod, report: ReportEvent, grace: float = STOP_GRACE, apply_cdi: ApplyCdi = without_cdi
 ) -> Mapping[str, int]:
-    """Runs the pod; returns the exit codes of the containers that started. Cancelling it ends them all."""
+    """Runs the pod; returns the exit codes of the started containers. Cancelling it ends them all."""
     codes: dict[str, int] = {}
     async with asyncio.TaskGroup() as tasks:
         sidecars: list[asyncio.Task[None]] = []
@@ -224,7 +224,7 @@ def granted_paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
 async def _connected(
     given: ContainerInput | None,
 ) -> AsyncIterator[tuple[_Readable, TerminalOptions | _PipeOptions, Callable[[], None]]]:
-    """The output of the process, its ends of the streams, and a call that closes our copies of those ends."""
+    """The output of the process, its ends of the streams, and a call to close our copies of those ends."""
     if given is not None and given.is_terminal:
         with given.terminal() as terminal:
             yield terminal, terminal.options, terminal.close_theirs
@@ -263,7 +263,7 @@ class _LineSplitter:
         self.is_of_terminal = False
 
     async def lines(self) -> AsyncIterator[tuple[str, bool]]:
-        """Each line, and whether it is a part of one: without its end, or too long."""
+        """Each line, and whether it is only a part: without its end, or too long."""
         rest = b""
         while chunk := await self._stream.read(_READ_SIZE):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -278,7 +278,7 @@ class _LineSplitter:
 
 
 def _is_whole_text(data: bytes) -> bool:
-    """False for text that ends within a character; anything that is no text counts as whole."""
+    """False for text ending within a character; anything but text counts as complete."""
     try:
         data[-4:].decode()
     except UnicodeDecodeError as error:
@@ -287,6 +287,6 @@ def _is_whole_text(data: bytes) -> bool:
 
 
 async def _finish(reader: asyncio.Task[None]) -> None:
-    """Reads the last lines; a process that left the group may keep the pipe open indefinitely."""
+    """Reads the last lines; a process outside the group may keep the pipe open indefinitely."""
     await asyncio.wait([reader], timeout=STOP_GRACE)
     reader.cancel()

@@ -22,7 +22,7 @@ _DEPRECATION = "DEPRECATION"
 
 
 def claim(paths: KubeletPaths) -> None:
-    """Creates and marks the root; refuses a real kubelet's directory and one with files of other origin."""
+    """Creates and marks the root; refuses a real kubelet's directory and foreign files."""
     root = paths.root
     if root.resolve() == _REAL_ROOT or _REAL_ROOT in root.resolve().parents:
         raise ConfigError(f"{root} belongs to a real kubelet; give the emulated one a directory of its own")

@@ -1,10 +1,10 @@
-"""The sandbox of a container that runs as a local process: a program that mounts its paths and becomes its command.
+"""The sandbox of a container run as a local process: a program to mount its paths and become its command.
 
 Run as `python sandbox.py PATHS DIRECTORY COMMAND…`: PATHS is JSON, a list of (host path, container path, read-only,
-need). It enters its own mount namespace, with a user namespace if it is not root, mounts every path where the
-container expects it, writes one line of JSON with its failures, and becomes the command, unless a REQUIRED path could
-not be mounted. Its mounts are invisible outside and end with the command. Paths that do not exist are
-created on a tmpfs over their directory, never in it.
+need). It enters its own mount namespace, with a user namespace if it is not root, mounts every path where the container
+expects it, writes one line of JSON with its failures, and becomes the command, unless a REQUIRED path could not be
+mounted. Its mounts are invisible outside and end with the command. Missing paths are created on a tmpfs over their
+directory, never in it.
 
 It imports only the standard library, because it is started for every container; `processes` starts it.
 """
@@ -121,7 +121,7 @@ class _View:
             _touch(target)
 
     def _cover(self, directory: str) -> None:
-        """Mounts a tmpfs over a directory and binds everything that was in it."""
+        """Mounts a tmpfs over a directory and binds its former content."""
         below = os.open(directory, os.O_PATH)
         target = directory if directory != "/" else _STAGE
         staged = os.open(target, os.O_PATH)

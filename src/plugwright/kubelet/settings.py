@@ -1,4 +1,4 @@
-"""The settings of an emulated kubelet, its timeouts, and the context that its components share.
+"""The settings of an emulated kubelet, its timeouts, and the shared context of its components.
 
 `versions` defines the behaviour of each version; `topology_manager` checks whether a policy suits the machine.
 """
@@ -50,14 +50,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """Every default is that of a real node, except `numa`: a machine with one NUMA node.
+    """Every default is a real node's, except `numa`: a machine with one NUMA node.
 
-    `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
-    let minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine;
-    None to skip the check, because a test has no hardware. `allowed` are the facts whose findings are expected: strict
-    mode, and the test kit, let no others pass. `on_register` is called with every Register before it is checked; it can
-    wait, and refuse the call by raising `PeerRefused`. `on_host` translates an endpoint that a plugin announces from
-    plugins_registry, for plugins that see other directories than this process.
+    `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so a test can let
+    minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine; None
+    to skip the check, because a test has no hardware. `allowed` are the facts whose findings are expected: strict mode,
+    and the test kit, let no others pass. `on_register` is called with every Register before it is checked; it can wait,
+    and refuse the call by raising `PeerRefused`. `on_host` translates an endpoint announced from plugins_registry, for
+    plugins with other directories than this process.
     """
 
     version: str = DEFAULT_VERSION

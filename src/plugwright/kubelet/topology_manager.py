@@ -114,7 +114,7 @@ def _nodes_with_devices(known: Mapping[str, tuple[int, ...]], machine: Sequence[
 
 
 class _MaskCounts:
-    """The number of devices that touch a mask; thousands of devices are few classes with equal NUMA nodes."""
+    """The number of devices touching a mask; thousands of devices are few classes with equal NUMA nodes."""
 
     def __init__(self, topology: ResourceTopology, machine: Sequence[int]) -> None:
         classes = {nodes: mask_of(set(nodes).intersection(machine)) for nodes in {*topology.known.values()}}
@@ -238,7 +238,7 @@ def _greatest_minimum(choices: _Choices) -> int:
 
 
 def _nearest(size: int, rank: _Rank) -> _Rank:
-    """Ranks masks by their distance from `size`, smaller masks before larger ones."""
+    """Ranks masks by their distance from `size`, smaller masks first."""
 
     def ranked(mask: int) -> tuple[float, ...]:
         beyond = mask.bit_count() - size

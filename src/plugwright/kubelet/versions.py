@@ -23,7 +23,7 @@ _LAST_PATCH = 10**6  # a minor version alone, such as 1.34, means its newest pat
 
 @dataclass(frozen=True, slots=True)
 class VersionProfile:
-    """The behaviour of one version; every default is that of 1.36."""
+    """The behaviour of one version; every default is 1.36's."""
 
     name: str = DEFAULT_VERSION
     # At its start the kubelet removes only sockets from the plugin directory, not every file (1.18).
@@ -32,7 +32,7 @@ class VersionProfile:
     writes_deprecation: bool = False
     # A plugin without GetDevicePluginOptions, as the first plugins were, is accepted (1.33).
     options_may_be_missing: bool = False
-    # Endpoints are known by their socket: one that is connected is refused (1.35), a failed registration forgets those
+    # Endpoints are known by their socket: a connected endpoint is refused (1.35), a failed registration forgets those
     # on the same socket alone (1.37), a removed socket ends its own (1.52), and a survivor takes over (2.22).
     endpoint_by_socket: bool = False
     # The pod of a device whose health changes is found by resource and id, not by the id alone (7.8).
@@ -41,9 +41,9 @@ class VersionProfile:
     reads_plain_lists: bool = False
     # A container is refused when no device is healthy or a device it holds is not (3.16, 3.17).
     refuses_unhealthy: bool = True
-    # A container that runs while the kubelet restarts is not allocated again (3.14).
+    # A container running during a restart of the kubelet is not allocated again (3.14).
     skips_running: bool = True
-    # Every runtime container of that name is examined for this, not only one (3.14).
+    # Every runtime container of this name is examined, not only one (3.14).
     sees_every_running: bool = True
     # CDI device names reach the container runtime (3.56).
     takes_cdi: bool = True
@@ -53,19 +53,19 @@ class VersionProfile:
     lists_sidecars: bool = True
     # The pod-resources List has active pods only (6.4).
     lists_active_only: bool = True
-    # A device that disappears from the list while it is allocated can crash the kubelet (2.25).
+    # If an allocated device disappears from the list, the kubelet can crash (2.25).
     crashes_on_dropped: bool = True
-    # Topology hints only combine NUMA nodes that carry devices of the resource (5.6).
+    # Topology hints only combine NUMA nodes with devices of the resource (5.6).
     narrows_masks: bool = True
     # The pod status has the health of the pod's devices (7.1).
     reports_device_health: bool = True
     # DRA drivers are called: plugins of their type register (11.1).
     prepares_claims: bool = True
-    # A DRA driver is asked for health only if it announces that, in the newest version of both (11.23).
+    # A DRA driver is asked for health only if announced, in the newest version of both (11.23).
     asks_announced_health: bool = False
     # Health of so many devices of a DRA driver is kept, and none of further ones (11.26d); 0: of all.
     health_entries: int = 0
-    # A claim in use by another pod stays prepared when a pod that never prepared it is deleted (11.22).
+    # A claim in use by another pod stays prepared when a pod is deleted before its claim was prepared (11.22).
     spares_claims_in_use: bool = False
 
 
@@ -100,7 +100,7 @@ def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
 
 
 def nearest(version: str) -> str:
-    """The version itself; for a version older or newer than all known ones, the nearest known minor version."""
+    """The version itself; for a version older or newer than all known versions, the nearest known minor version."""
     match = _VERSION.fullmatch(version)
     if not match:
         raise ConfigError(f"a version must be like {DEFAULT_VERSION} or 1.34.7, got {version!r}")
@@ -128,11 +128,11 @@ class _Since:
         return self.number[:2] >= (major, minor)
 
     def backport(self, *fixes: tuple[int, int, int]) -> bool:
-        """Whether the version is one of these patch releases or a later patch of the same minor version."""
+        """Whether the version is among these patch releases or a later patch of the same minor version."""
         return any(self.number[:2] == fix[:2] and self.number >= fix for fix in fixes)
 
 
-# The behaviour of kubelets up to 1.24, which also accept plugins that implement only ListAndWatch and Allocate.
+# The behaviour of kubelets up to 1.24, which also accept plugins with only ListAndWatch and Allocate.
 _LEGACY_PROFILE = VersionProfile(
     name=LEGACY,
     cleans_only_sockets=False,

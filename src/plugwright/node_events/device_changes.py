@@ -128,7 +128,7 @@ def _changes(known: Mapping[str, _Known], resource: ResourceReport, *, is_vanish
             if reason in _WARNINGS:
                 text = described_device(device)
             yield _Change(reason, text, "Warning" if reason in _WARNINGS else "Normal", holders)
-    # A held device stays listed, so a removed one has no holder.
+    # A held device stays listed, so a removed device has no holder.
     for device_id, before in known.items():
         if device_id not in listed and before.problem != _GONE and not is_vanishing_planned:
             yield _Change("DeviceVanished", clean(device_id), "Warning", ())

@@ -132,7 +132,7 @@ class Mock(Plugin):
         chosen = list(required)
         free = {device.id: device for device in available if device not in chosen}
         while free and len(chosen) < size:
-            # The first device is the one with the most links to possible partners.
+            # The first device has the most links to possible partners.
             partners = {device.id for device in chosen} or set(free if size > 1 else ())
             best = max(free.values(), key=lambda device: len(partners & _links_of(device)))
             chosen.append(free.pop(best.id))
@@ -166,12 +166,12 @@ class Mock(Plugin):
         return f"{device_id} of {self.resource} {done}"
 
     def _generated_id(self, index: int) -> str:
-        """An id that depends only on the seed, and is the same on every start."""
+        """An id from the seed alone, the same on every start."""
         digest = zlib.crc32(f"{self._options.seed}/{self.resource}/{index}".encode())
         return f"mock-{index}-{digest:08x}"
 
     def _device(self, device_id: str, mock: _MockDevice, links: Iterable[str]) -> Device:
-        # Neighbours share a NUMA node, as on real boards; devices added later are on the last one.
+        # Neighbours share a NUMA node, as on real boards; devices added later are on the last node.
         numa, count = self._options.numa, max(1, self._options.count)
         node = min(mock.index * numa // count, numa - 1)
         attributes = {"index": mock.index, "model": self._options.model, "links": dict.fromkeys(links, _LINK)}

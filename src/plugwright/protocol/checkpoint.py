@@ -1,6 +1,6 @@
 """The kubelet's device checkpoint: which container holds which devices, from bytes to values and back.
 
-`decode` accepts the same files as the kubelet's reader, and `encode` returns the bytes that the kubelet would write.
+`decode` accepts the same files as the kubelet's reader, and `encode` returns the bytes the kubelet would write.
 The checksum covers Go's print-out of the values, not the file. This module produces both formats, Go's JSON and Go's
 print-out, and the hash, also for `checkpoint_encoder`, which writes one file often and fast. Callers read and write the
 file, and decode the message inside an `answer`.
@@ -47,7 +47,7 @@ FNV_OFFSET, FNV_PRIME, FNV_MASK = 2166136261, 16777619, 0xFFFFFFFF
 GO_ENTRIES = "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
 GO_REGISTERED = " RegisteredDevices:(map[string][]string)"
 GO_NIL = "<nil>"
-# Go escapes these so that its JSON can be embedded in HTML and JavaScript.
+# Go escapes these for embedding its JSON in HTML and JavaScript.
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 _NUMA_NODE = re.compile(r"[+-]?[0-9]{1,64}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
@@ -61,7 +61,7 @@ DeviceLists = Mapping[_Key, tuple[str, ...] | None]
 
 
 class PodDevicesEntry(msgspec.Struct, frozen=True):
-    """The devices of one resource that one container holds, by NUMA node, and the plugin's response.
+    """A container's devices of one resource, by NUMA node, and the plugin's response.
 
     Node -1 means none; a device near several nodes is listed under each. `answer` is an encoded
     ContainerAllocateResponse.
@@ -85,7 +85,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointReading(msgspec.Struct, frozen=True):
-    """The content of a file, with the checksum it has and the one it should have.
+    """The content of a file, with its stored and its correct checksum.
 
     `plain_lists`: written by Kubernetes 1.11 to 1.19, which had no NUMA nodes; its devices are under node 0.
     """
@@ -133,7 +133,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def held_by_resource(checkpoint: Checkpoint) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Every device that some container holds, by resource, with its NUMA nodes; devices and nodes are sorted."""
+    """Every held device, by resource, with its NUMA nodes; devices and nodes are sorted."""
     found: dict[str, dict[str, set[int]]] = {}
     for entry in checkpoint.entries or ():
         devices = found.setdefault(entry.resource, {})
@@ -273,8 +273,8 @@ class _Unparsable(Exception):
 
 
 def _parse(data: bytes) -> object:
-    # Objects become tuples of pairs, because of `Data` and `data` the last one counts. Numbers become the bytes they
-    # were written with, so that 1.0 is not an integer and a million digits cost nothing.
+    # Objects become tuples of pairs, because of `Data` and `data` the last counts. Numbers become their original bytes,
+    # so 1.0 is not an integer and a million digits cost nothing.
     try:
         return json.loads(
             data.decode(),

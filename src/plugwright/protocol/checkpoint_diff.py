@@ -1,8 +1,8 @@
 """The meaning of a checkpoint: its decoded entries, differences between two files, and causes of a wrong checksum.
 
 The kubelet writes entries, ids and the maps inside a response in any order, so different files can mean the same. A
-checksum covers the whole content and does not tell which part was changed, but the usual accidents can be tried in
-reverse: reordered entries, null that became empty. Callers format the results.
+checksum covers the whole content and does not show the changed part, but the usual accidents can be tried in reverse:
+reordered entries, empty lists in place of null. Callers format the results.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class EntryKey:
 
 @dataclass(frozen=True, slots=True)
 class DecodedEntry:
-    """The devices that one container holds of one resource; `number` is the position in the file, from 1.
+    """A container's devices of one resource; `number` is the position in the file, from 1.
 
     If the response cannot be decoded, `answer` is None and `problem` the reason: the kubelet drops such an entry.
     """
@@ -51,7 +51,7 @@ class DecodedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The details that changed for one key; `change` is `added`, `removed` or `changed`."""
+    """The changed details of one key; `change` is `added`, `removed` or `changed`."""
 
     change: str
     key: EntryKey
@@ -72,7 +72,7 @@ def _decode(number: int, entry: PodDevicesEntry) -> DecodedEntry:
     try:
         return DecodedEntry(number, key, devices, messages.decode(data), "")
     except MalformedMessage as error:
-        # Size and CRC tell two responses apart that do not decode.
+        # Size and CRC distinguish two undecodable responses.
         problem = f"{error} ({len(data)} bytes, CRC-32 {crc32(data):08x})"
         return DecodedEntry(number, key, devices, None, problem)
 
@@ -123,7 +123,7 @@ def _difference(key: EntryKey, old: list[Detail] | None, new: list[Detail] | Non
 
 
 def explain(reading: CheckpointReading) -> str:
-    """The change that makes the stored checksum match, if it is one of the usual accidents; otherwise empty."""
+    """The usual accident behind the wrong checksum; empty if none matches."""
     size = len(checkpoint.encode(reading.checkpoint))
     for text, candidate in islice(_candidates(reading.checkpoint), _MAX_HASHED_BYTES // size):
         if checkpoint.checksum(candidate, reading.plain_lists) == reading.stored:

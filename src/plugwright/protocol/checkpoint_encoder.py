@@ -39,7 +39,7 @@ _LANES = int.from_bytes((b"\1" + bytes(_LANE - 1)) * 256, "little")
 
 
 class CheckpointEncoder:
-    """Keeps the pieces of the last checkpoint: an entry that is the same object in the next one is not encoded."""
+    """Keeps the pieces of the last checkpoint: an identical object in the next checkpoint is not encoded again."""
 
     def __init__(self) -> None:
         self._entries: Sequence[PodDevicesEntry] = ()
@@ -63,7 +63,7 @@ class CheckpointEncoder:
         return [b"[", *_joined(self._pieces), b"]"], _hash(self._states[-1], "]")
 
     def _update_pieces(self, entries: tuple[PodDevicesEntry, ...]) -> None:
-        """Keeps everything before the first change, and after it the pieces of entries that only moved."""
+        """Keeps everything before the first change, and after it the pieces of merely moved entries."""
         same = next(compress(count(), map(is_not, entries, self._entries)), min(len(entries), len(self._entries)))
         moved = {id(entry): piece for entry, piece in zip(self._entries[same:], self._pieces[same:], strict=True)}
         for piece in islice((piece for piece in moved.values() if not piece.has_table), _TABLES_PER_WRITE):
@@ -100,7 +100,7 @@ class CheckpointEncoder:
 
 @dataclass(slots=True)
 class _Piece:
-    """An item of a list with the separator before it: in the file, and in the text that is hashed.
+    """An item of a list with the separator before it: in the file, and in the hashed text.
 
     FNV-1a multiplies the state by the prime at every byte; the rest of the effect depends only on the text and on the
     lowest byte of the state. So a whole text is one multiplication and one of 256 additions, computed on first use.
@@ -123,7 +123,7 @@ class _Piece:
         return (state * self.factor + addition) & FNV_MASK
 
     def fill_table(self) -> None:
-        """Computes all additions together, at the cost of about twenty: a piece that moved once will move again."""
+        """Computes all additions together, at the cost of about twenty: a piece moves more than once."""
         states = _fnv1a_of_all_bytes(self.text)
         self.additions = array("I", ((state - low * self.factor) & FNV_MASK for low, state in enumerate(states)))
         self.has_table = True
@@ -144,7 +144,7 @@ def _joined(pieces: Sequence[_Piece]) -> Iterable[bytes]:
 
 
 def _before_separator(state: int) -> int:
-    """The state from which a separator leads to `state`, so that the first piece can have a separator too."""
+    """The state from which a separator leads to `state`, for a separator before the first piece too."""
     return (state * _INVERSE_PRIME) & FNV_MASK ^ ord(" ")
 
 

@@ -99,7 +99,7 @@ class DevicePluginClient:
         return await self._connection.call(_OPTIONS, b"", messages.decode_options, timeout)
 
     async def list_and_watch(self) -> AsyncGenerator[list[ListedDevice], None]:
-        """The lists as received: a kubelet accepts values that `Device` would refuse."""
+        """The lists as received: a kubelet accepts some values `Device` would refuse."""
         async with aclosing(self._connection.stream(_LIST, b"", messages.decode_devices)) as lists:
             async for devices in lists:
                 yield devices

@@ -1,7 +1,7 @@
 """The DRAPlugin service: served by drivers, called by kubelets to prepare the claims of a pod.
 
-v1 and v1beta1 differ in one field, `share_id`; both are served on one socket. A kubelet calls the first version in the
-driver's list that it supports.
+v1 and v1beta1 differ in one field, `share_id`; both are served on one socket. A kubelet calls the first supported
+version in the driver's list.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ _KEY, _VALUE = 1, 2  # of an entry of a map
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
-    """Which ResourceClaim is meant: all that a kubelet tells of it."""
+    """The reference to a ResourceClaim: all a kubelet sends of it."""
 
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 
 
 class DRAPluginService(Protocol):
-    """The driver's side. Results are by the uid of the claim; a string is the reason why that claim failed."""
+    """The driver's side. Results are by the uid of the claim; a string is the reason for the failure of the claim."""
 
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]: ...
 

@@ -1,6 +1,7 @@
 """The DRAResourceHealth service: served by drivers beside `dra`, watched by kubelets for the status of pods.
 
-v1alpha1 and v1 have the same messages under two names; kubelets from 1.37 on call the newest that a driver announces.
+v1alpha1 and v1 have the same messages under two names; kubelets from 1.37 on call the newest version announced by a
+driver.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence

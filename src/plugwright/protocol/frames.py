@@ -84,7 +84,7 @@ class ErrorCode(IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule that ends the connection."""
+    """The peer broke a rule of the connection, which ends."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -92,7 +92,7 @@ class ConnectionFault(Exception):
 
 
 class StreamFault(Exception):
-    """The peer broke a rule that ends one stream."""
+    """The peer broke a rule of one stream, which ends."""
 
     def __init__(self, stream_id: int, code: ErrorCode, text: str) -> None:
         super().__init__(text)

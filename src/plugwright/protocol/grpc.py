@@ -46,7 +46,7 @@ class Status(IntEnum):
 
 
 class GrpcError(Exception):
-    """A call that ended with a status other than OK."""
+    """A call with a final status other than OK."""
 
     def __init__(self, status: Status, message: str = "") -> None:
         super().__init__(f"{status.name}: {message}")
@@ -72,7 +72,7 @@ class MessageReader:
         return self._expected < 0 and not self._buffer
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete now."""
+        """The messages complete so far."""
         if self.is_between_messages and len(data) >= _PREFIX.size:
             length = self._checked(data)
             if len(data) == _PREFIX.size + length:  # the common case, without a copy more

@@ -33,7 +33,7 @@ class _ClientCall(Stream):
 
 
 class GrpcClientConnection(Http2Connection):
-    """Calls a server; `limit` is the largest reply in octets that it accepts."""
+    """Calls a server; `limit` is the largest accepted reply in octets."""
 
     is_server = False
 

@@ -1,4 +1,4 @@
-"""Maps our exceptions to gRPC status codes and back; the only module that knows both."""
+"""Maps our exceptions to gRPC status codes and back; no other module knows both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from plugwright.protocol.grpc import BrokenExchange, GrpcError, Status
 
 __all__ = ["from_peer", "to_peer"]
 
-# The first class that fits decides.
+# The first matching class decides.
 _CODES: tuple[tuple[type[PlugwrightError], Status], ...] = (
     (ProtocolError, Status.INVALID_ARGUMENT),
     (PluginTimeout, Status.DEADLINE_EXCEEDED),

@@ -43,7 +43,7 @@ class Handler(msgspec.Struct, frozen=True):
 
 
 class _Route(msgspec.Struct, frozen=True):
-    """The handler for a request's headers, or the response that refuses the request."""
+    """The handler for a request's headers, or the response refusing the request."""
 
     handler: Handler | None = None
     timeout: float | None = None
@@ -211,7 +211,7 @@ class GrpcServerConnection(Http2Connection):
             self.send_answer(call, _HEADERS, grpc.prefixed(reply), _OK)
 
     def _send(self, call: _ServerCall, send: Callable[[], None]) -> None:
-        """Part of a stream of replies; the headers leave with the first one."""
+        """Part of a stream of replies; the headers leave with the first reply."""
         if call.ended or self.transport is None:
             return
         self.hold()

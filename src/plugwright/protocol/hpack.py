@@ -35,11 +35,11 @@ _STATIC_FIELDS = {field: number for number, field in enumerate(_STATIC, 1)}
 
 
 class HpackError(Exception):
-    """A header block that cannot be decoded; nothing after it on the connection can be either."""
+    """An undecodable header block; nothing after it on the connection can be decoded either."""
 
 
 class HeadersTooLarge(Exception):
-    """A header block that decodes to more than the limit; the decoder can continue with the next block."""
+    """A decoded header block over the limit; the decoder can continue with the next block."""
 
 
 class Decoder:
@@ -151,7 +151,7 @@ def _string(block: bytes, position: int) -> tuple[bytes, int]:
     return text, end
 
 
-# The Huffman code is canonical: sorted by length and symbol, each code is the one before plus one. So the lengths say
+# The Huffman code is canonical: sorted by length and symbol, each code is its predecessor plus one. So the lengths say
 # it all. Symbol 256 is the end of the string, which must not occur in one.
 _HUFFMAN_LENGTHS = {
     5: b"012aceiost",
@@ -179,7 +179,7 @@ _HUFFMAN_LENGTHS = {
 
 
 def _codes() -> dict[int, int]:
-    """Symbols by their codes, each code with a 1 before it so that its length is part of it."""
+    """Symbols by their codes, each code with a 1 before it to make its length part of it."""
     codes: dict[int, int] = {}
     code = before = 0
     for length, symbols in sorted(_HUFFMAN_LENGTHS.items()):
@@ -217,7 +217,7 @@ _from_short_huffman = lru_cache(maxsize=128)(_from_huffman)
 
 
 def encode(fields: Iterable[Field]) -> bytes:
-    """A header block that any decoder can read, and that neither uses nor changes its dynamic table."""
+    """A header block for any decoder, which neither uses nor changes its dynamic table."""
     return b"".join(map(_encoded, fields))
 
 

@@ -34,8 +34,8 @@ _BLOCK_LIMIT = 65_536  # octets of one header block, over all its frames
 _CONTINUATIONS_LIMIT = 16
 _CONNECTION_WINDOW = 4 << 20
 _BLOCKS_KEPT = 64
-# Frames that cost the peer nothing and us a look or an answer (pings, settings, resets, empty data): a bucket that
-# holds this many and fills by so many each second. Each data frame of ours allows one more: Go's client pings for them.
+# Frames free for the peer but with a cost for us (pings, settings, resets, empty data): a bucket of this size, refilled
+# at this rate per second. Each data frame of ours allows one more: Go's client pings for them.
 _CHEAP_FRAMES = 1_000
 _CHEAP_FRAMES_PER_SECOND = 200
 _STREAMS_PER_CREDIT = 5
@@ -244,7 +244,7 @@ class Http2Connection(Http2Sender):
         self.on_request(stream_id, fields, ended)
 
     def _decoded(self, block: bytes) -> tuple[Field, ...]:
-        """A block that was seen before means the same as long as the dynamic table has not changed."""
+        """A known block means the same as long as the dynamic table has not changed."""
         decoder = self._decoder
         if self._blocks_version != decoder.version:
             self._blocks.clear()

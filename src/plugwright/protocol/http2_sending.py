@@ -94,7 +94,7 @@ class Http2Sender(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def on_drained(self, stream: Stream) -> None:
-        """All that the stream had to send has been written."""
+        """All data of the stream has been written."""
 
     def open_stream(self, stream: Stream) -> None:
         self.streams[stream.id] = stream
@@ -143,7 +143,7 @@ class Http2Sender(asyncio.BufferedProtocol):
         self.write(frames.frame(FrameKind.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big")))
 
     def go_away(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
-        """Announces that no streams are served after the open ones."""
+        """Announces the end: no streams are served after the open ones."""
         self.closing = True
         last = self.highest if self.is_server else 0
         self.write(frames.frame(FrameKind.GOAWAY, 0, 0, struct.pack(">II", last, code) + text.encode()[:256]))
@@ -174,7 +174,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             self.transport.abort()  # a peer that asks and never reads
 
     def grant(self, stream: Stream, octets: int) -> None:
-        """Gives octets that were taken from the stream back to its window."""
+        """Gives octets taken from the stream back to its window."""
         stream.taken += octets
         if stream.taken >= STREAM_WINDOW // 2 and not stream.remote_ended and not stream.ended:
             self.write(frames.window_update(stream.id, stream.taken))
@@ -193,7 +193,7 @@ class Http2Sender(asyncio.BufferedProtocol):
             self.pump(stream)
 
     def _waiting(self) -> int:
-        """Octets that wait for the peer, except those of the longest-waiting stream, because a large list can wait."""
+        """Octets waiting for the peer, except those of the longest-waiting stream, because a large list can wait."""
         waiting = [sum(map(len, stream.pending)) for stream in self.streams.values() if stream.pending]
         return sum(waiting[1:])
 

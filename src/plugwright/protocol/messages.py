@@ -191,7 +191,7 @@ def decode_allocations(message: bytes) -> list[bytes]:
 
 
 def decode(response: bytes) -> AllocateResponse:
-    """Reads the ContainerAllocateResponse that a kubelet keeps in its checkpoint."""
+    """Reads the ContainerAllocateResponse kept in a kubelet's checkpoint."""
     try:
         fields = wire_format.read(response)
         return AllocateResponse(

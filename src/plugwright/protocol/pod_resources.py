@@ -78,7 +78,7 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 
 
 class ClaimDevice(msgspec.Struct, frozen=True):
-    """A device that a DRA driver has prepared for a claim."""
+    """A device prepared for a claim by a DRA driver."""
 
     driver: str
     pool: str
@@ -88,7 +88,7 @@ class ClaimDevice(msgspec.Struct, frozen=True):
 
 
 class DynamicResource(msgspec.Struct, frozen=True):
-    """A ResourceClaim that a container uses, with all devices of the claim."""
+    """A ResourceClaim of a container, with all devices of the claim."""
 
     claim_namespace: str
     claim_name: str
@@ -128,7 +128,7 @@ class PodResourcesLister(Protocol):
 
 
 def serve(lister: PodResourcesLister, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[SocketFile]:
-    """As a kubelet does: an old socket is replaced; with `kept` the new one is left at the end."""
+    """As a kubelet does: an old socket is replaced; with `kept` the new socket is left at the end."""
 
     async def pods(message: bytes) -> bytes:
         wire_format.read(message)  # an empty message
@@ -209,11 +209,11 @@ class PodResourcesClient:
         self._connection = connection
 
     async def held_devices(self, timeout: float | None = None) -> list[HeldDevice]:
-        """Every device that an active pod holds, sorted."""
+        """Every device of active pods, sorted."""
         return held_in(await self.pods(timeout))
 
     async def held_claims(self, timeout: float | None = None) -> list[HeldClaimDevice]:
-        """Every device that an active pod holds by a ResourceClaim, sorted."""
+        """Every device of active pods by ResourceClaims, sorted."""
         return sorted(
             {
                 HeldClaimDevice(
@@ -303,7 +303,7 @@ def _to_allocatable(resource: str, device_id: str, items: Iterable[ContainerDevi
 
 
 def held_in(pods: Iterable[PodResources]) -> list[HeldDevice]:
-    """Every device that these pods hold, sorted."""
+    """Every device of these pods, sorted."""
     return sorted(
         {
             HeldDevice(device.resource, device.device_id, pod.namespace, pod.name, container.name)
@@ -315,19 +315,19 @@ def held_in(pods: Iterable[PodResources]) -> list[HeldDevice]:
 
 
 async def held_devices(socket: Path, timeout: float) -> list[HeldDevice]:
-    """Every device that an active pod holds, by one call. Side effect: the kubelet frees ended pods' devices (6.4)."""
+    """Every device of active pods, by one call. Side effect: the kubelet frees ended pods' devices (6.4)."""
     async with connect(socket) as kubelet:
         return await kubelet.held_devices(timeout)
 
 
 async def held_claims(socket: Path, timeout: float) -> list[HeldClaimDevice]:
-    """Every device that an active pod holds by a ResourceClaim, by one question; its effect is that of the other."""
+    """Every device of active pods by ResourceClaims, by one question with the same effect."""
     async with connect(socket) as kubelet:
         return await kubelet.held_claims(timeout)
 
 
 @asynccontextmanager
 async def connect(socket: Path, limit: int = ANSWER_LIMIT) -> AsyncIterator[PodResourcesClient]:
-    """`limit` is the largest answer in bytes that is accepted."""
+    """`limit` is the largest accepted answer in bytes."""
     async with transport.connect(socket, limit) as connection:
         yield PodResourcesClient(connection)

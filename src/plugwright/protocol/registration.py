@@ -134,7 +134,7 @@ def serve_watched(
 
 
 def announcement_methods(announcement: AnnouncementService) -> list[transport.Bound]:
-    """The methods that the plugin watcher calls, to be served beside others on one socket."""
+    """The methods called by the plugin watcher, to be served beside others on one socket."""
 
     async def get_info(message: bytes) -> bytes:
         wire_format.read(message)  # an empty message

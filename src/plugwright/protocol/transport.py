@@ -162,7 +162,7 @@ class _Connections:
 
 
 class Connection:
-    """A client's end of a socket; `limit` is the largest reply in bytes that it accepts."""
+    """A client's end of a socket; `limit` is the largest accepted reply in bytes."""
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self._peer = path.name
@@ -183,7 +183,7 @@ class Connection:
         return self._decoded(decode, await self.call_encoded(path, request, timeout))
 
     async def call_encoded(self, path: str, message: bytes, timeout: float | None = None) -> bytes:
-        """The same with arbitrary bytes, for tests of a peer: also bytes that are not a valid message."""
+        """The same with arbitrary bytes, also invalid messages, for tests of a peer."""
         with grpc_errors.from_peer(self._peer):
             async with asyncio.timeout(timeout):
                 client = await self._connected()
@@ -205,7 +205,7 @@ class Connection:
             raise MalformedMessage(text) from error
 
     async def lost(self) -> None:
-        """Returns when the connection that `dial` or a call has made is over."""
+        """Returns at the end of the connection made by `dial` or a call."""
         if self._client is not None:
             await self._client.lost.until(bool)
 

@@ -119,7 +119,7 @@ def messages(fields: Fields, number: int) -> list[Fields]:
 
 
 def message(fields: Fields, number: int) -> Fields | None:
-    """None if absent; several are merged into one with the fields of all."""
+    """None if absent; several are merged into a value with the fields of all."""
     parts = messages(fields, number)
     for part in parts[1:]:
         for inner, values in part.items():
@@ -156,7 +156,7 @@ def varints(data: bytes) -> list[int]:
 
 
 def varint(value: int) -> bytes:
-    """A number on the wire; a negative one has ten octets."""
+    """A number on the wire; a negative number has ten octets."""
     value &= _MASK
     octets = bytearray()
     while value > 127:

@@ -41,7 +41,7 @@ class _PendingAllocation:
 
 
 class AllocationAudit:
-    """`add` is called after each allocation; `close` drops pending ones."""
+    """`add` is called after each allocation; `close` drops pending lines."""
 
     def __init__(self, ledger: Ledger, delay: float) -> None:
         self._ledger, self._delays = ledger, [delay * part for part in _DELAYS]

@@ -1,4 +1,4 @@
-"""Applies cordons to the devices of a daemon: those that operators add by the control socket, and the configured rules.
+"""Applies cordons to the devices of a daemon: operators' cordons from the control socket, and the configured rules.
 
 Threads read and write the file (`cordons`). Until it has been read, no device is Healthy, because any device could be
 cordoned. One timer ends all cordons whose time is over; without such cordons there is no timer.
@@ -77,7 +77,7 @@ class CordonController:
         logger.info("device cordoned", extra=_facts(resource, device_id, cordon))
 
     async def remove(self, resource: str, device_id: str, by: str = "") -> str:
-        """Removes a cordon, also of a resource that is not served; returns the reason of a rule that remains."""
+        """Removes a cordon, also of an unserved resource; returns the reason of a remaining rule."""
         rule = self._rule_for(resource, device_id)
         if device_id not in self._stored.of(resource) and not self.unreadable:
             if resource not in self._stored.all:
@@ -91,12 +91,12 @@ class CordonController:
         return rule.reason if rule is not None else ""
 
     def listed(self) -> list[CordonStatus]:
-        """Every cordon, also of resources that are not served, followed by the configured rules."""
+        """Every cordon, also of unserved resources, followed by the configured rules."""
         now = self._clock()
         return [*self._listed_devices(now), *self._listed_rules(now)]
 
     async def load(self) -> None:
-        """Reads the file in at most one thread. A disk that hangs does not delay the lists of resources."""
+        """Reads the file in at most one thread. A hanging disk does not delay the lists of resources."""
         if not self.unreadable:
             return
         try:
@@ -121,7 +121,7 @@ class CordonController:
                 await self._until_next_end()
 
     async def _follow(self, directory: Path) -> None:
-        """Applies the cordons that other daemons of the node add and remove."""
+        """Applies the cordons added and removed by other daemons of the node."""
         async with aclosing(settled_changes(directory)) as changes:
             async for _ in changes:
                 with suppress(CallUnfinished):  # the next change is read
@@ -143,17 +143,17 @@ class CordonController:
             self._apply_all()  # first, because the end of a cordon does not wait for a disk
         for rule in over:
             facts = {"resource": rule.resource, "device": _shown_ids(rule), "reason": rule.reason}
-            logger.info("cordon has ended", extra=facts)
+            logger.info("cordon has expired", extra=facts)
         if not is_over:
             return
         ended: list[tuple[str, str, Cordon]] = []
         try:
             await self._change(lambda: ended.extend(self._stored.remove_ended(now)))
         except ConfigError as error:  # no thread could be started
-            logger.warning("ended cordons are still in the file", extra={"error": str(error)})
+            logger.warning("expired cordons are still in the file", extra={"error": str(error)})
             await asyncio.sleep(_RETRY)
         for resource, device_id, cordon in ended:
-            logger.info("cordon has ended", extra=_facts(resource, device_id, cordon))
+            logger.info("cordon has expired", extra=_facts(resource, device_id, cordon))
 
     async def _change(self, change: Callable[[], None]) -> None:
         """Keeps disk and served devices consistent, even if the operator disconnects or the disk is slow."""

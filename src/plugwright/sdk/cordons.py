@@ -1,7 +1,7 @@
-"""Cordons: devices that operators have taken out of service, kept over restarts, and the rules of the configuration.
+"""Cordons: devices taken out of service by operators, kept over restarts, and the rules of the configuration.
 
 A cordon is for one device, with its author, time and optional end. A rule is a part of the configuration, and cordons
-every matching device on every node that has the file. `cordon_controller` applies and ends them.
+every matching device on every node with the file. `cordon_controller` applies and ends them.
 
 Cordons belong to the node: all its daemons share one file. A change is made to the file's present content, under a
 lock, so no daemon overwrites a cordon of another.
@@ -106,7 +106,7 @@ class Cordons:
         return self._cordons.get(resource, {})
 
     def load(self) -> None:
-        """Reads the file, unless that has succeeded before; never raises."""
+        """Reads the file, unless it has been read before; never raises."""
         if self._file is None or not self.unreadable:
             return
         try:
@@ -120,7 +120,7 @@ class Cordons:
             self.unreadable = ""
 
     def fail(self, reason: str) -> None:
-        """Records that the file cannot be read at present."""
+        """Records the file as unreadable."""
         if self._file is None:
             return
         self.unreadable = f"cannot read the cordons in {self._file.path}: {reason}"
@@ -138,7 +138,7 @@ class Cordons:
         self._replace(without)
 
     def merge(self, others: Mapping[str, Mapping[str, Cordon]]) -> None:
-        """Adds the cordons of another file; a device that is already cordoned keeps its cordon. ConfigError."""
+        """Adds the cordons of another file; an already cordoned device keeps its cordon. ConfigError."""
 
         def merged(stored: _Stored) -> _Stored:
             resources = [*stored, *(resource for resource in others if resource not in stored)]
@@ -178,7 +178,7 @@ class Cordons:
             try:
                 self._save(lambda stored: _without_ended(stored, now))
             except ConfigError as error:  # a cordon in the file also ends by its time
-                logger.warning("ended cordons are still in the file", extra={"error": str(error)})
+                logger.warning("expired cordons are still in the file", extra={"error": str(error)})
                 self._cordons = _without_ended(self._cordons, now)
         return ended
 
@@ -274,7 +274,7 @@ def _read_details(form: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _valid(reasons: Mapping[str, object], details: object) -> dict[str, Cordon]:
-    """Omits ids that no device can have, because one of them would break the whole resource."""
+    """Omits impossible ids, because an invalid id would break the whole resource."""
     valid = {}
     for device_id, reason in reasons.items():
         try:

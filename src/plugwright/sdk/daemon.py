@@ -153,7 +153,9 @@ class Daemon:
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
             if runtime is not None and runtime.serve_asked != plugin.serve:
-                logger.info("resource served in another way", extra={"resource": resource, "serve": plugin.serve.api})
+                logger.info(
+                    "resource served through another API", extra={"resource": resource, "serve": plugin.serve.api}
+                )
                 await self._stop([resource])
                 self._start(plugin)
             elif runtime is None:

@@ -1,4 +1,4 @@
-"""Device families: the kinds of devices that the operator's file can name, and the interface of such a kind.
+"""Device families: the kinds of devices in the operator's file, and the interface of such a kind.
 
 A family is one key of a resource in that file:
 
@@ -80,7 +80,7 @@ class DeviceFamily(Generic[S]):
     """The placeholders allowed in braces in a resource's name, each with an example, such as `{"model": "a100"}`."""
 
     def plugin(self, entry: "ResourceEntry[S]", context: "FamilyContext") -> Plugin:
-        """The plugin that serves this resource. Checking a file calls this too, so the plugin opens nothing yet."""
+        """The plugin of this resource. Checking a file calls this too, so the plugin opens nothing yet."""
         raise NotImplementedError
 
     def check(self, entry: "ResourceEntry[S]", earlier: "Sequence[ResourceEntry[S]]") -> None:
@@ -93,18 +93,18 @@ class DeviceFamily(Generic[S]):
         """
 
     def context(self, entries: "Iterable[ResourceEntry[Any]]") -> object:
-        """The parts of other entries that plugins of this family depend on: a change makes all of them again."""
+        """The parts of other entries on which plugins of this family depend: a change makes all of them again."""
         return None
 
     def redirected(self, entry: "ResourceEntry[S]", directory: Path) -> "ResourceEntry[S] | None":
-        """The resource with every file that its plugin writes moved below `directory`, at its usual path in there.
+        """The resource with all files of its plugin moved below `directory`, at their usual paths in there.
 
         For `plugwright run --once`, which must not change the node. If None, allocate() is not called then.
         """
         return None
 
     def host_directories(self, entry: "ResourceEntry[S]", host: HostSettings) -> "Sequence[HostDirectory]":
-        """The directories of the node that this resource needs in a pod: `mounts`, evaluated for its settings."""
+        """The directories of the node for this resource in a pod: `mounts`, evaluated for its settings."""
         options = msgspec.to_builtins(entry.options) if entry.options is not None else {}
         own = {entry.key: msgspec.to_builtins(entry.settings), "host": msgspec.to_builtins(host)}
         return directories(self.mounts, {**options, **own})
@@ -147,7 +147,7 @@ class NameTemplates(Protocol[S]):
         ...
 
     def join(self, plugins: Sequence[Plugin]) -> None:
-        """Lets plugins share the monitors that find the names."""
+        """Lets plugins share the monitors for the names."""
         ...
 
     def monitors(self) -> Mapping[str, Callable[[Callable[[], None]], AbstractAsyncContextManager[object]]]:

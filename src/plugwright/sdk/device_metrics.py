@@ -1,4 +1,4 @@
-"""The metrics with a series per device: facts, health, holders and cordons, and the errors that devices reported.
+"""The metrics with a series per device: facts, health, holders, cordons, and errors reported by devices.
 
 Label names are those of NVIDIA's dcgm-exporter if it has the same fact, so that both join on `UUID`, which for a MIG
 device or a share is the UUID of its GPU. The number of series is limited: `MOST_DEVICES` of a daemon have their own.

@@ -26,7 +26,7 @@ _Stamp = tuple[int, int, int, int]
 
 
 class _Directory:
-    """An open directory, closed with the last stamp that needs it."""
+    """An open directory, closed with its last stamp."""
 
     __slots__ = ("descriptor",)
 
@@ -55,7 +55,7 @@ class NodeStamps(msgspec.Struct, frozen=True):
 
 
 class KeptAllocations:
-    """Allocations that plugins keep for `allocate_now()`, by device ids, with the nodes they rely on."""
+    """Allocations for `allocate_now()`, by device ids, with the nodes they rely on."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...], tuple[Allocation, NodeStamps]] = {}

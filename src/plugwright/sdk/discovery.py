@@ -119,7 +119,7 @@ class Discovery:
         except PluginError as error:
             self._metrics.lists_refused += 1
             facts = {"resource": self._inventory.resource, "error": str(error)}
-            self._problems.error("device list refused, the last good one stays", str(error), key="list", extra=facts)
+            self._problems.error("device list rejected, the last valid one stays", str(error), key="list", extra=facts)
             self._inventory.refused.publish_if_changed(str(error))
             return False
         self._recovered()

@@ -1,6 +1,6 @@
 """DRA names for resource names and device ids; the same text always gets the same name.
 
-A text that is not a valid name gets a digest of the original, so that two originals never share a name.
+An invalid name gets a digest of the original, so two originals never share a name.
 """
 
 import re
@@ -32,7 +32,7 @@ def driver_domain(resource: str) -> str:
 
 
 def class_name(resource: str) -> str:
-    """The DeviceClass that selects all devices of a resource's driver."""
+    """The DeviceClass for all devices of a resource's driver."""
     return driver_name(resource)
 
 
@@ -42,7 +42,7 @@ def device_name(device_id: str) -> str:
 
 
 def check_driver_name(name: str) -> str:
-    """Raises `ConfigError` for a name that none of our drivers can have."""
+    """Raises `ConfigError` for an unusable driver name."""
     labels = name.split(".")
     if not DNS_SUBDOMAIN.fullmatch(name) or len(name) > _LIMIT or max(map(len, labels)) > _LIMIT:
         raise ConfigError(f"driver must be a DNS name of at most {_LIMIT} bytes, as tape.example.com, got {name!r}")

@@ -1,6 +1,6 @@
-"""The variables that `run(plugin)` obeys, with the names and values of `plugwright run`.
+"""The variables for `run(plugin)`, with the names and values of `plugwright run`.
 
-A variable sets a setting that the program leaves at its default; `protocol.paths` reads the kubelet's directories where
+A variable sets a setting left at its default; `protocol.paths` reads the kubelet's directories where
 they are used.
 """
 

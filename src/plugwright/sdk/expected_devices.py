@@ -1,10 +1,10 @@
-"""Whether a resource has the devices that it should have.
+"""Whether a resource has the expected devices.
 
-The expected number comes from `expect` in the operator's file, and from the devices that the last run of this daemon
-found with the same configuration (`found-devices.json` in the state directory). `status`, `/readyz` and the metrics
-report a shortfall. The daemon is not ready if the operator chose that, or if devices have been missing since this
-start: a rollout then stops at the node. Devices that fail later, or were already missing at an earlier start, are
-reported too, but do not make the daemon unready.
+The expected number comes from `expect` in the operator's file, and from the devices found by the last run of this
+daemon with the same configuration (`found-devices.json` in the state directory). `status`, `/readyz` and the metrics
+report a shortfall. The daemon is not ready if the operator chose this, or if devices have been missing since this
+start: a rollout then stops at the node. Later failures and devices already missing at an earlier start are reported
+too, but do not make the daemon unready.
 """
 
 import logging
@@ -177,7 +177,7 @@ class ExpectedDevices:
             content = await self._disk.run(self._file.read)
         except (OSError, PlugwrightError) as error:
             facts = {"path": str(self._file.path), "error": clean(error)}
-            logger.warning("devices of the last run are not known", extra=facts)
+            logger.warning("devices of the last run are unknown", extra=facts)
             return
         kept = content.resources.get(self._inventory.resource) if content is not None else None
         self._kept = kept
@@ -212,4 +212,4 @@ class ExpectedDevices:
             self._problems.recovered()
         except (OSError, PlugwrightError) as error:
             facts = {"path": str(file.path), "error": clean(error)}
-            self._problems.error("found devices cannot be remembered", clean(error), extra=facts)
+            self._problems.error("found devices cannot be saved", clean(error), extra=facts)

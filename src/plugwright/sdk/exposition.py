@@ -69,7 +69,7 @@ def _lines(family: MetricFamily, common: Mapping[str, str]) -> Iterator[str]:
 
 
 def process_metrics(proc: Path = Path("/proc")) -> Iterator[MetricFamily]:
-    """Metrics of this process; omits those that cannot be read."""
+    """Metrics of this process; omits unreadable values."""
     with suppress(OSError, ValueError, IndexError):
         fields = (proc / "self/stat").read_text().rpartition(")")[2].split()
         ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")

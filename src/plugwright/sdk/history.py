@@ -1,10 +1,10 @@
 """The history of a node's devices across restarts: allocations and releases, health, cordons.
 
-Some seconds after the daemon has noticed a change, the history compares the devices and the holdings with the last
-recorded ones, but never while an Allocate is open: an Allocate costs one assignment here. Lists of devices that are
-replaced within those seconds are compared too, so a brief cordon or fault leaves events. A device is recorded as
-released when the ledger, at its next read, no longer knows a holding. While a source of holdings cannot be read,
-nothing counts as released. A pod that ends within seconds can leave no event.
+Some seconds after the daemon has noticed a change, the history compares the devices and holdings with the last record,
+but never while an Allocate is open: an Allocate costs one assignment here. Lists replaced within those seconds are
+compared too, so a brief cordon or fault leaves events. A device is recorded as released when the ledger, at its next
+read, no longer knows a holding. While a source of holdings cannot be read, nothing counts as released. A pod may leave
+no event if it ends within seconds.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _MOST_LISTS = 4  # replaced lists of devices between two comparisons, the latest
 
 
 class _ReplacedList(msgspec.Struct, frozen=True):
-    """A list of devices that a newer one has replaced, or will."""
+    """A list of devices, to be replaced by a newer list."""
 
     time: float
     resource: str
@@ -125,7 +125,7 @@ class History:
                 self._lists.append(_ReplacedList(time.time(), name, snapshot, authors))
 
     async def events(self, since: float) -> list[HistoryEvent]:
-        """The newest events since that time, in seconds since the epoch."""
+        """The newest events since `since`, in seconds since the epoch."""
         return await self._disk.run(partial(self._read, since))
 
     def _read(self, since: float) -> list[HistoryEvent]:
@@ -152,7 +152,7 @@ class History:
         found = list(self._events_between(self._known))
         now = dict(_facts(self._daemon, held))
         found += changes(self._known, now, time.time(), is_complete=holdings.is_complete)
-        # Keeps holders that are unknown now, for the comparison when all are known again.
+        # Keeps currently unknown holders, for the comparison when all are known again.
         if not holdings.is_complete:
             now = {key: _with_earlier(facts, self._known.get(key)) for key, facts in now.items()}
         self._known = {**self._known, **now}

@@ -121,7 +121,7 @@ def replayed(events: Iterable[HistoryEvent]) -> dict[FactKey, DeviceFacts]:
 
 
 def _missing(holders: Iterable[HolderFacts], others: Iterable[HolderFacts]) -> list[HolderFacts]:
-    """The holders that are not among the others, by name."""
+    """The holders missing from the others, by name."""
     found = [holder for holder in holders if not any(map(holder.is_same, others))]
     return sorted(found, key=lambda holder: (holder.namespace, holder.pod, holder.container, holder.claim, holder.api))
 

@@ -1,4 +1,4 @@
-"""The directories of the node that a device family needs in the daemon's pod, declared as data.
+"""The node's directories in the daemon's pod, declared as data by each device family.
 
 A family lists `HostMount`s. `plugwright manifest` evaluates them here; the Helm chart evaluates the same ones from its
 families.json, written by `make chart`. A test renders both for every family and compares them.
@@ -16,10 +16,10 @@ __all__ = ["HOST_ROOT", "FromSettings", "HostDirectory", "HostMount", "When", "d
 
 
 class HostDirectory(msgspec.Struct, frozen=True):
-    """A directory of the node that a daemon in a pod must see, at the same path unless `mount_path` is set.
+    """A directory of the node, mounted into the daemon's pod at the same path unless `mount_path` is set.
 
-    `written`: the daemon writes files there, and the directory is created if it is missing. `mounts`: file systems that
-    the node mounts below it later must be visible too.
+    `written`: the daemon writes files there, and the directory is created if it is missing. `mounts`: file systems
+    mounted below it later on the node must be visible too.
     """
 
     path: str
@@ -29,7 +29,7 @@ class HostDirectory(msgspec.Struct, frozen=True):
 
 
 class FromSettings(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The value of the first of these settings that is set, or `default`.
+    """The value of the first setting with a value, or `default`.
 
     A setting is a dotted path below the resource in the operator's file, such as `nvidia.cdi.dir`; `host.root` and its
     siblings are the file's own. Lists have one value for each item.
@@ -42,7 +42,7 @@ class FromSettings(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class When(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A condition: one of the values is in `one_of`, if that is given, and none is in `none_of`.
+    """A condition: a value is in `one_of`, if given, and none is in `none_of`.
 
     A setting without a value counts as the empty string.
     """
@@ -53,7 +53,7 @@ class When(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class HostMount(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Directories that are mounted if every condition of `when` holds.
+    """Directories to mount if every condition of `when` holds.
 
     `at`: where the daemon sees the directory, if not at its own path. `below_root`: it sees it below `host.root`.
     `unless_below`: skipped below these directories. `unless_runtime_class`: the chart omits it if the daemon runs with
@@ -105,7 +105,7 @@ def _values(source: FromSettings, settings: Mapping[str, object]) -> list[str]:
 
 
 def _lookup(value: object, keys: Sequence[str]) -> list[str]:
-    """The values that are set: lists are flattened, and a string stands for the struct that it abbreviates."""
+    """The values that are set: lists are flattened, and a string stands for its struct."""
     if isinstance(value, list):
         return [found for item in value for found in _lookup(item, keys)]
     if isinstance(value, Mapping):

@@ -1,13 +1,12 @@
 """Waits for hardware changes: by the kernel's uevents, by inotify, and by periodic rescans.
 
-Uevents come first. inotify reports changes without a uevent: a link that udev makes later, a socket, a node made by
-hand. The rescan finds changes that neither reports. None of them tells what has changed: the caller scans everything
-again.
+Uevents come first. inotify reports changes without a uevent: udev's later links, sockets, nodes made by hand. The
+rescan finds all other changes. None of them tells what has changed: the caller scans everything again.
 
 Uevents come over netlink. The kernel's own broadcast (group 1) also reaches a pod with its own network namespace,
 udev's (group 2) does not. One socket, a `HotplugSource`, serves all resources of a process; `system.inotify` shares the
-inotify instance. If one of the two cannot be opened or fails, that is logged, the other is used alone, and hardware is
-scanned more often; each scan tries to open both again.
+inotify instance. If one of the two fails or cannot be opened, the failure is logged, the other is used alone, and
+hardware is scanned more often; each scan tries to open both again.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ _BUFFER = 256 * 1024  # a booting machine sends many uevents in a row
 
 
 class Uevent(msgspec.Struct, frozen=True):
-    """The kernel's report that a device was added, removed or changed."""
+    """The kernel's report of an added, removed or changed device."""
 
     action: str
     path: str
@@ -130,9 +129,9 @@ class HotplugSource:
 class Hotplug:
     """Waits for changes of one resource; `accept` selects the relevant uevents.
 
-    `every` is for health that nothing reports, such as a temperature in sysfs: change() returns at least once in that
-    many seconds. With `writes` it also returns after writes to files in a watched directory; not for /dev, where every
-    use of a device is such a write.
+    `every` is for unreported health, such as a temperature in sysfs: change() returns at least once in `every` seconds.
+    With `writes` it also returns after writes to files in a watched directory; not for /dev, where every use of a
+    device is such a write.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class Hotplug:
     def _report_inotify(self) -> None:
         if problem := self._directories.problem:
             self._problems.warning(
-                "no inotify, links and sockets are seen late", "no inotify", extra={"error": problem}
+                "inotify unavailable, links and sockets are detected late", "no inotify", extra={"error": problem}
             )
         elif self._problems.recovered():
             logger.info("inotify is available again")
@@ -203,7 +202,7 @@ class Hotplug:
 
 
 def open_uevent_socket() -> socket.socket:
-    """A socket that receives the kernel's uevents; OSError if that is not permitted."""
+    """A socket for the kernel's uevents; OSError if not permitted."""
     connection = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _KOBJECT_UEVENT)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
@@ -215,7 +214,7 @@ def open_uevent_socket() -> socket.socket:
 
 
 def receive(connection: socket.socket) -> Uevent | None:
-    """The next event; None for a malformed message or one of another sender; BlockingIOError if none is left."""
+    """The next event; None for a malformed message or another sender; BlockingIOError if none is left."""
     message, sender = connection.recvfrom(_LARGEST)
     # A netlink address is (process, groups). The kernel's process is 0; other processes could forge events.
     return None if isinstance(sender, tuple) and sender[0] != 0 else parse(message)

@@ -140,7 +140,7 @@ class Inventory:
 
     @property
     def removed_since(self) -> Mapping[str, float]:
-        """The devices that discovery no longer lists, with the time of removal by `elapsed`."""
+        """The devices no longer listed by discovery, with the time of removal by `elapsed`."""
         return self._removed_since
 
     @property
@@ -170,7 +170,7 @@ class Inventory:
         self._gone = _LEFT_OUT, _CODE_OF_LEFT_OUT
 
     def add_held(self, held: Mapping[str, tuple[int, ...]]) -> None:
-        """Lists devices that pods hold, with their NUMA nodes, as removed unless they are discovered."""
+        """Lists held devices, with their NUMA nodes, as removed unless they are discovered."""
         sources = self._sources
         added = {}
         for device_id, nodes in held.items():
@@ -182,7 +182,7 @@ class Inventory:
         self._removed_since |= dict.fromkeys(added, self._elapsed())
 
     def forget(self, device_ids: Iterable[str]) -> None:
-        """Removes devices from the list; the caller knows that no pod holds them."""
+        """Removes devices from the list; the caller has checked for holders."""
         forgotten = set(device_ids)
         removed = {key: device for key, device in self._sources.removed.items() if key not in forgotten}
         self._change(replace(self._sources, removed=removed))
@@ -211,15 +211,15 @@ class Inventory:
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
     def withhold(self, reasons: Mapping[str, str], offered: Collection[str] | None = None) -> None:
-        """Replaces the devices that only claims can get: in the kubelet's list they are Unhealthy, for these reasons.
+        """Replaces the devices for claims only: in the kubelet's list they are Unhealthy, for these reasons.
 
-        With `offered`, all other devices including new ones are withheld, until it is decided which API offers them.
+        With `offered`, all other devices including new ones are withheld until an API is chosen for them.
         """
         offered = None if offered is None else frozenset(offered)
         self._change(replace(self._sources, withheld=dict(reasons), offered=offered))
 
     def compare_holders(self) -> None:
-        """Applies a change in which pods hold hardware under names that are no longer offered."""
+        """Applies a change in the holders of hardware under names no longer offered."""
         if self.ledger is None or self.latest.value is None:
             return
         if self.ledger.closed(self.resource, self._sources.discovered) != self._sources.kept_back:
@@ -265,7 +265,7 @@ class Inventory:
         return since
 
     def _log_changes(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
-        """Logs each device whose health or lasting reason has changed, or that is Unhealthy in the first list."""
+        """Logs each device with a changed health or lasting reason, or Unhealthy in the first list."""
         changed = [device for device in devices.values() if self._is_news(device, before)]
         self._count_failures(devices, before)
         if len(changed) <= _LOGGED_APART:

@@ -41,7 +41,7 @@ class LogLevel:
         usual = self._usual
         self._stop_timer()
         if usual is not None:
-            self._set(usual, "log level is back", {"level": _name(usual)})
+            self._set(usual, "log level restored", {"level": _name(usual)})
 
     def describe(self) -> str:
         """The level in words: `debug, and info again in 540 s`"""
@@ -63,5 +63,5 @@ class LogLevel:
 
 
 def _name(number: int) -> str:
-    """Name of a level; a logger without its own level has that of the program."""
+    """Name of a level; a logger without a level of its own uses the program's."""
     return logging.getLevelName(number or logging.getLogger().getEffectiveLevel()).lower()

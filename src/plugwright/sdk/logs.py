@@ -1,9 +1,9 @@
-"""Log lines, in text and JSON format, and the thread that writes them, so that a stuck reader blocks nothing.
+"""Log lines, in text and JSON format. A separate thread writes them, so a stuck reader blocks nothing.
 
-`LogWriter` accepts a line without waiting. One thread writes: the first line immediately, and those that follow within
-a moment together, because waking a thread takes longer than an allocation. If the reader has stopped reading, lines
-wait in memory up to a limit, and beyond it the newest are dropped and counted. `cli.logs` and `environment` choose
-between the two formats.
+`LogWriter` accepts a line without waiting. One thread writes: the first line immediately, and lines following within a
+moment together, because waking a thread takes longer than an allocation. If the reader has stopped reading, lines wait
+in memory up to a limit, and beyond it the newest are dropped and counted. `cli.logs` and `environment` choose between
+the two formats.
 """
 
 import json
@@ -118,7 +118,7 @@ class LogWriter(logging.Handler):
         self._add(line.encode(errors="backslashreplace") + b"\n")
 
     def flush(self, limit: float = _FLUSH_LIMIT) -> None:
-        """Waits until everything is written, up to `limit`; does not wait again for a reader that does not read."""
+        """Waits until everything is written, up to `limit`; does not wait again for an unresponsive reader."""
         with self._changed:
             if self._stuck or self._thread is threading.current_thread():
                 return
@@ -173,7 +173,7 @@ class LogWriter(logging.Handler):
                 self.handle(_about_dropped(missing))
 
     def _take(self) -> list[bytes]:
-        """Takes the first line and the following ones that fit into one write."""
+        """Takes the first line and as many following lines as fit into one write."""
         lines: list[bytes] = []
         size = 0
         while self._lines and (not lines or size + len(self._lines[0]) <= _BATCH):
@@ -213,13 +213,13 @@ def dropped_lines() -> int:
 
 
 def flush() -> None:
-    """Writes all lines before the program ends or writes to stderr, so that lines keep their order."""
+    """Writes all lines before the program ends or writes to stderr, to keep their order."""
     for handler in _writers():
         handler.flush()
 
 
 def log_failure(error: Exception) -> bool:
-    """Logs the error that ends the program if the log is JSON, because its reader could not parse a plain line."""
+    """Logs the program's final error if the log is JSON, because its reader could not parse a plain line."""
     if not any(isinstance(writer.formatter, JsonFormatter) for writer in _writers()):
         return False
     expected = isinstance(error, PlugwrightError | OSError)

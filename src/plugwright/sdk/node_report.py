@@ -97,7 +97,7 @@ class KubeletReport(_Part, frozen=True, kw_only=True):
 
 
 class UnknownReport(_Part, frozen=True, kw_only=True):
-    """A source of holdings that cannot be read."""
+    """An unreadable source of holdings."""
 
     source: str
     reason: str
@@ -130,7 +130,7 @@ class ShareUsageReport(_Part, frozen=True, kw_only=True):
 
 
 class HolderReport(_Part, frozen=True, kw_only=True):
-    """A container or a claim that holds a device. Empty strings are unknown."""
+    """A container or claim with a device. Empty strings are unknown."""
 
     api: str  # device-plugin or dra
     namespace: str = ""
@@ -160,7 +160,7 @@ class CordonReport(_Part, frozen=True, kw_only=True):
 
 
 class ShareReport(_Part, frozen=True, kw_only=True):
-    """A device that is a share of a physical device."""
+    """A share of a physical device."""
 
     by: str  # time-slicing, mps, vgpu, or count: only the number of shares is limited
     of: str = ""  # identity of the physical device
@@ -169,7 +169,7 @@ class ShareReport(_Part, frozen=True, kw_only=True):
 
 
 class MoveReport(_Part, frozen=True, kw_only=True):
-    """The API that a device of `serve: both` is moving to, and the condition it waits for."""
+    """The destination API of a moving device of `serve: both`, and the condition it waits for."""
 
     phase: str = ""
     target: str = ""
@@ -212,7 +212,7 @@ class DriverReport(_Part, frozen=True, kw_only=True):
 
 
 class CallFailureReport(_Part, frozen=True, kw_only=True):
-    """A call of the kubelet that failed, after which no call of its method has succeeded."""
+    """A failed call of the kubelet; no call of its method has succeeded since."""
 
     time: datetime
     reason: str

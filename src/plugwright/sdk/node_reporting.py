@@ -227,7 +227,7 @@ def _devices(resource: ResourceStatus, runtime: ResourceRuntime | None, holdings
 
 
 def _share(status: DeviceStatus, device: Device | None) -> ShareReport | None:
-    """The physical device and limits of a device that several containers share; None for others."""
+    """The physical device and limits of a device shared by containers; None for others."""
     if device is None or not device.sharing:
         return None
     by = status["attributes"].get("sharing")

@@ -1,8 +1,8 @@
-"""The state that a plugin finds when it starts: the kubelet's stored answers, and a directory for its own files.
+"""A plugin's state at its start: the kubelet's stored answers, and a directory for its own files.
 
 The kubelet stores the answer to Allocate in its checkpoint and reuses it without a call whenever it starts the
-container, also after a reboot (3.49). Everything an answer refers to must then exist and mean the same. Containers that
-get devices by a claim have no such answers: `StoredAllocation` is a plain value that other sources can fill as well.
+container, also after a reboot (3.49). Everything an answer refers to must then exist and mean the same. Containers with
+claims have no such answers: `StoredAllocation` is a plain value; other sources can fill it as well.
 """
 
 import logging
@@ -40,7 +40,7 @@ class StoredAllocation(msgspec.Struct, frozen=True):
 
 
 class NodeState:
-    """`directory` is for files that the plugin keeps over restarts and reboots; None if nothing is kept."""
+    """`directory` is for the plugin's files, kept over restarts and reboots; None if nothing is kept."""
 
     def __init__(self, holdings: ResourceHoldings, directory: Path | None = None) -> None:
         self.resource, self.directory = holdings.resource, directory
@@ -48,9 +48,9 @@ class NodeState:
         self._problems = LogOnce(logger)
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
-        """Allocations of containers that hold devices of the resource; None, after a log line, if they cannot be read.
+        """Allocations of containers with devices of the resource; None, after a log line, if they cannot be read.
 
-        Without `current`, as in the checkpoint, including containers that have ended.
+        Without `current`, as in the checkpoint, including ended containers.
         """
         try:
             if current:
@@ -59,14 +59,14 @@ class NodeState:
             allocations = stored_allocations(await self._holdings.entries(), self.resource)
         except PlugwrightError as error:
             facts = {"resource": self.resource, "error": clean(error)}
-            self._problems.warning("what containers were given cannot be read", str(error), extra=facts)
+            self._problems.warning("allocations of containers cannot be read", str(error), extra=facts)
             return None
         self._problems.recovered()
         return allocations
 
 
 def stored_allocations(entries: Iterable[PodDevicesEntry], resource: str) -> list[StoredAllocation]:
-    """The stored allocations of a resource; MalformedMessage if one of its answers cannot be decoded."""
+    """The stored allocations of a resource; MalformedMessage if an answer cannot be decoded."""
     return [_allocation(entry) for entry in entries if entry.resource == resource and entry.answer is not None]
 
 

@@ -1,6 +1,6 @@
-"""One owner per resource: a lock in the node's directory that only one release of plugwright can hold.
+"""One owner per resource: a lock in the node's directory, for a single release of plugwright.
 
-Two daemons that list one resource replace each other's list with every change (2.22), and both look healthy. So a
+Two daemons with the same resource replace each other's list with every change (2.22), and both look healthy. So a
 daemon serves a resource only while it holds the lock; other daemons wait, and report its owner. Two pods of one release
 can hold the lock together: a rolling update with maxSurge starts the new pod before the old one ends.
 
@@ -40,7 +40,7 @@ _MODE = 0o600
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The process that owns a resource."""
+    """The process owning a resource."""
 
     release: str
     boot: str
@@ -111,7 +111,7 @@ class OwnerLock:
 
 
 class Ownership:
-    """Ownership of one resource. `owner` is the other process that owns it, empty if there is none."""
+    """Ownership of one resource. `owner` is the other process owning it, or empty."""
 
     def __init__(self, resource: str, settings: Settings) -> None:
         self.resource = resource
@@ -134,7 +134,7 @@ class Ownership:
                 owner = await self._disk.run(lock.take)
             except (OSError, PlugwrightError) as error:
                 facts = {"resource": self.resource, "error": clean(error)}
-                self._problems.warning("owner of the resource not known, serving it", clean(error), extra=facts)
+                self._problems.warning("owner of the resource unknown, serving it", clean(error), extra=facts)
                 break
             if owner is None:
                 break

@@ -1,4 +1,4 @@
-"""The class that plugin authors subclass, and the default choice of devices.
+"""The base class of plugins, and the default choice of devices.
 
 One method is required. Every method can be written with or without `async`; methods without it run in threads and can
 block. The options sent to the kubelet follow from the overridden methods, so the two cannot disagree.
@@ -22,7 +22,7 @@ Devices = Iterable[Device]
 
 
 class Plugin:
-    """A kind of device that this node offers under one resource name."""
+    """A kind of device, offered by this node under one resource name."""
 
     resource: str
 
@@ -51,7 +51,7 @@ class Plugin:
     """Commands of `command` that make simulated devices fail, recover, appear or disappear: for the page."""
 
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
-        """Yields complete device lists, each of which replaces the previous one.
+        """Yields complete device lists; each replaces the previous list.
 
         A generator runs for as long as devices can change; when it ends, its last list stays. When it raises, the last
         list stays too, and discover() is called again after a while.
@@ -59,14 +59,14 @@ class Plugin:
         raise NotImplementedError(f"{type(self).__name__} has no discover()")
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | Awaitable[Allocation]:
-        """The allocation of a container that gets `devices`. The same devices can be allocated again."""
+        """The allocation for a container with `devices`. The same devices can be allocated again."""
         return Allocation()
 
     def allocate_now(self, devices: Sequence[Device]) -> Allocation | None:
         """The result of allocate() if it is already known; None to have allocate() called.
 
-        For plugins that know their answers in advance. It is called on the event loop: it must not wait, nor access a
-        file that can hang. An answer that is the same object is encoded only once. Not called for a plugin with a
+        For plugins with answers known in advance. It is called on the event loop: it must not wait, nor access a file
+        system. If it returns the same object again, the answer is encoded only once. Not called for a plugin with a
         release(), nor if a subclass overrides allocate() alone.
         """
         return None
@@ -74,11 +74,11 @@ class Plugin:
     def prefer(
         self, available: Sequence[Device], required: Sequence[Device], size: int
     ) -> Sequence[Device] | Awaitable[Sequence[Device]]:
-        """The best `size` of `available`, including all of `required`: a preference that the kubelet can ignore."""
+        """The best `size` of `available`, including all of `required`. The kubelet can ignore this preference."""
         return fewest_numa_nodes(available, required, size)
 
     def pre_start(self, devices: Sequence[Device]) -> Awaitable[None] | None:
-        """Called before each start of a container that holds `devices`, for example to reset them."""
+        """Called before each start of a container with `devices`, for example to reset them."""
         return None
 
     def check_parameters(self, parameters: Mapping[str, object]) -> Awaitable[None] | None:
@@ -96,12 +96,12 @@ class Plugin:
         """Called before discover() and before the resource is registered.
 
         The kubelet reuses its stored answers when it starts a container, also after a reboot: files in /run, /dev or
-        /tmp that they refer to must be recreated, and must not mean another device.
+        /tmp named there must be recreated, and must not mean another device.
         """
         return None
 
     def usage(self, held: Sequence[HeldShare]) -> Sequence[ShareUsage]:
-        """The use of each device by a container or claim that holds these shares of it, as last measured.
+        """The last measured use of each device by the container or claim with these shares.
 
         Called for every holder whenever a report or metrics are made, from any thread: it answers from memory.
         """
@@ -122,7 +122,7 @@ def answers_now(plugin: Plugin) -> bool:
 
 
 def supported_options(plugin: Plugin) -> Options:
-    """The options that the plugin sends to the kubelet."""
+    """The plugin's options for the kubelet."""
     # The default preference is worth the kubelet's call. A pre-start call is not: it delays every container start, and
     # fails it while the plugin is stopped.
     return Options(pre_start=type(plugin).pre_start is not Plugin.pre_start, preference=True)
@@ -136,7 +136,7 @@ def valid_preference(device_ids: Iterable[str], request: PreferenceRequest) -> l
 
 
 def fewest_numa_nodes(available: Sequence[Device], required: Sequence[Device], size: int) -> list[Device]:
-    """`size` devices including `required` that touch as few NUMA nodes as possible; then in order of their ids."""
+    """`size` devices including `required`, on as few NUMA nodes as possible; then in order of their ids."""
     chosen = sorted(required, key=_by_id)[:size]
     taken = {device.id for device in chosen}
     free = sorted((device for device in available if device.id not in taken), key=_by_id)
@@ -159,7 +159,7 @@ def _is_near(numa: tuple[int, ...], nodes: frozenset[int]) -> bool:
 
 
 def _node_sets(chosen: Iterable[tuple[int, ...]], free: Iterable[tuple[int, ...]]) -> Iterator[frozenset[int]]:
-    """Sets of nodes that touch every device already chosen, the smallest first, sets of one size in node order."""
+    """Sets of nodes touching every device already chosen, the smallest first; sets of equal size in node order."""
     fixed = [numa for numa in chosen if numa]
     nodes = sorted({node for numa in (*fixed, *free) for node in numa})
     if len(nodes) > _EXACT_NODES:
@@ -172,7 +172,7 @@ def _node_sets(chosen: Iterable[tuple[int, ...]], free: Iterable[tuple[int, ...]
 
 
 def _growing_sets(fixed: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> Iterator[frozenset[int]]:
-    """The nodes of the chosen devices, then those plus one more node, then plus more and more."""
+    """The nodes of the chosen devices, then with one more node, then with more and more."""
     near = frozenset(node for numa in fixed for node in numa)
     yield near
     yield from (near | {node} for node in nodes)

@@ -1,10 +1,10 @@
 """Calls of the author's code: time-limited, in threads if it can block, with its errors converted to ours.
 
-Every exception of a plugin becomes a `PluginError`, so that one plugin's mistake does not affect others.
+Every exception of a plugin becomes a `PluginError`, so a mistake in one plugin does not affect others.
 
-An `async` method that blocks stops everything on its event loop, including its own time limit. So each step of plugin
-code goes through a `StallDetector`, whose thread logs a step that does not end, with its current line. The thread
-sleeps unless plugin code has just run, and causes no wake-ups of an idle daemon.
+A blocking `async` method stops everything on its event loop, including its own time limit. Therefore each step of
+plugin code runs under a `StallDetector`, whose thread logs a blocked step with its current line. The thread sleeps
+unless plugin code has just run, and causes no wake-ups of an idle daemon.
 
 A method without `async` runs in a thread of `PluginThreads`, of which only a few can hang.
 """
@@ -60,7 +60,7 @@ class _Step(msgspec.Struct, frozen=True, eq=False):
 
 
 class StallDetector:
-    """Finds steps of plugin code that block the event loop for more than `limit` seconds."""
+    """Finds steps of plugin code blocking the event loop for more than `limit` seconds."""
 
     def __init__(self, limit: float = 1.0) -> None:
         self.count = 0
@@ -74,7 +74,7 @@ class StallDetector:
 
     @property
     def stalled(self) -> str:
-        """The plugin code that currently blocks the event loop for too long; empty if none."""
+        """The plugin code currently blocking the event loop for too long; empty if none."""
         step = self._step
         return step.code if step is not None and time.monotonic() - step.since > self._limit else ""
 
@@ -82,7 +82,7 @@ class StallDetector:
     def run(self, code: str, inner: Coroutine[Any, Any, T], source: object = None) -> Generator[Any, Any, T]:
         """The result of `inner`, each of whose steps is timed under the name `code`.
 
-        `source` is the generator that `inner` is a step of, if there is one.
+        `source` is the generator of the step `inner`, if any.
         """
         value: object = None
         error: BaseException | None = None
@@ -160,9 +160,9 @@ class StallDetector:
 
 
 class PluginThreads:
-    """Threads that run the code of one plugin: a few per method, and no further calls while several hang.
+    """Threads for the code of one plugin: a few per method, and no further calls while several hang.
 
-    `blocked` contains the methods that are currently not called, with the reasons.
+    `blocked` contains the currently suspended methods, with the reasons.
     """
 
     def __init__(self, resource: str) -> None:
@@ -172,7 +172,7 @@ class PluginThreads:
 
     @property
     def stuck(self) -> dict[str, int]:
-        """Number of hung threads by method; methods without one are omitted."""
+        """Number of hung threads by method; methods without hung threads are omitted."""
         return {method: len(calls.hung.value) for method, calls in self._calls.items() if calls.hung.value}
 
     def of(self, method: str) -> BlockingCalls:
@@ -190,7 +190,7 @@ class PluginThreads:
 
 
 class PluginCalls:
-    """Calls the methods of the plugin that serves `resource`."""
+    """Calls the methods of the plugin of `resource`."""
 
     def __init__(self, resource: str, stalls: StallDetector) -> None:
         self.resource, self.stalls = resource, stalls
@@ -202,7 +202,7 @@ class PluginCalls:
         if task.done():
             return task.result()
         try:
-            # Not asyncio.timeout, which would wait for a method that ignores its cancellation.
+            # Not asyncio.timeout, which would wait for a method ignoring its cancellation.
             done, _ = await asyncio.wait((task,), timeout=limit)
             if not done:
                 raise PluginTimeout(self.resource, name, limit)
@@ -212,7 +212,7 @@ class PluginCalls:
             task.add_done_callback(concurrency.retrieve_exception)
 
     async def device_lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
-        """The lists that discover() yields, however it is written; not checked yet."""
+        """The lists yielded by discover(), in whichever form it is written; not checked yet."""
         try:
             async with aclosing(self._device_lists(plugin)) as lists:
                 async for devices in lists:
@@ -265,7 +265,7 @@ class PluginCalls:
         return self.stalls.run(f"{name}() of {self.resource}", steps, source)
 
     def _raise_plugin_error(self, method: str, error: BaseException) -> None:
-        """Raises `PluginFailed` for errors that are the plugin's fault but of another type."""
+        """Raises `PluginFailed` for other errors caused by the plugin."""
         if isinstance(error, InvalidValue):
             if method == "command":
                 return  # the operator's value, not the author's

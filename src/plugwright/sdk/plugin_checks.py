@@ -1,6 +1,6 @@
 """Checks of an author's plugins before and while they are served: one line for each mistake.
 
-A mistake that can never work is rejected with `InvalidValue`; a possible mistake is a warning in the log.
+A certain mistake is rejected with `InvalidValue`; a possible mistake is a warning in the log.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ def _instance(plugin: object) -> Plugin:
 
 
 def warn_of_misspelt_methods(plugins: Iterable[Plugin]) -> None:
-    """Warns about misspelt method names: methods close to the name of one that is not overridden."""
+    """Warns about misspelt method names: names close to a method not overridden."""
     for plugin in plugins:
         for name, method in _misspelt(plugin):
             facts = {
@@ -116,7 +116,7 @@ def preference_problem(resource: str, preferred: Sequence[str], request: Prefere
 
 
 class ListPacer:
-    """Keeps a discover() that yields lists without waiting from using a whole processor."""
+    """Slows down a discover() without waits, which would use a whole processor."""
 
     def __init__(self, resource: str) -> None:
         self._resource = resource

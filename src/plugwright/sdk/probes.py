@@ -2,7 +2,7 @@
 
 `listen_report` adds the pages of `report_pages`.
 
-A separate thread answers, so that a probe gets its response, with the reason, while the event loop is blocked.
+A separate thread answers, so a probe gets its response, with the reason, while the event loop is blocked.
 `system.http_server` keeps the port usable whoever else connects to it.
 
 With a certificate the whole port uses TLS: a kubelet's probe of scheme HTTPS does not check certificates. The files are
@@ -73,8 +73,8 @@ def _reports(daemon: Daemon) -> Mapping[str, Callable[[], HttpAnswer]]:
 def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/proc")) -> Callable[[str], bool]:
     """Recognises connections of this node: from loopback, from the listening address, from `node_addresses`.
 
-    The kubelet reaches a pod from the node's address (Calico, cloud networks) or from that of the bridge or router that
-    is the pod's default gateway (bridge, ptp, Cilium): the word `gateway` stands for the latter.
+    The kubelet reaches a pod from the node's address (Calico, cloud networks) or from the pod's default gateway, a
+    bridge or router (bridge, ptp, Cilium): the word `gateway` stands for the latter.
     """
     words = set(node_addresses)
     named = {_packed(address) for address in {host, *words} - {_GATEWAY}}
@@ -185,7 +185,7 @@ class _TlsFiles:
                 self._context.load_cert_chain(*self._paths, password=_no_password)
                 logger.info("certificate read again", extra={"path": str(self._paths[0])})
         except (OSError, ValueError) as error:
-            logger.warning("new certificate refused, the old one stays", extra={"error": str(error)})
+            logger.warning("new certificate rejected, the previous one stays", extra={"error": str(error)})
 
     def _versions(self) -> list[tuple[int, int]]:
         """ValueError for a pipe or a device: OpenSSL would wait for its end."""

@@ -26,7 +26,7 @@ __all__ = ["page"]
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
-    """Returns a function that makes the current page: its content type and its text."""
+    """Returns a function for the current page: its content type and its text."""
     loop, node = asyncio.get_running_loop(), daemon.settings.node_name
     common = {"node": clean(node)} if node else {}
 

@@ -106,14 +106,14 @@ class RegistrationReport:
     def failed(self, reason: str) -> None:
         self._metrics.registrations["failed"] += 1
         self.set(RegistrationState.REFUSED, reason)
-        self._warn("not registered, trying again", reason)
+        self._warn("not registered, retrying", reason)
 
     def _warn(self, message: str, reason: str) -> None:
         self._problems.warning(message, reason, extra={**self._subject, "reason": reason})
 
 
 class RegistrationTiming(msgspec.Struct, frozen=True):
-    """The waits before another attempt, and the clock that decides whether a stream is steady."""
+    """The waits before another attempt, and the clock for steady streams."""
 
     retry: Backoff  # after a failure
     lost_stream: Backoff  # after the kubelet ended ListAndWatch
@@ -130,7 +130,7 @@ class RegistrationTiming(msgspec.Struct, frozen=True):
 
 
 class ResourceRegistration:
-    """Keeps one resource registered. `timing` is that of the settings unless another is given."""
+    """Keeps one resource registered. `timing` defaults to that of the settings."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class ResourceRegistration:
         return ""
 
     async def _wait_for_watcher(self) -> str:
-        """Is registered by the plugin watcher, which calls `announce` and `notify`; returns why that has ended."""
+        """Is registered by the plugin watcher, which calls `announce` and `notify`; returns the reason for its end."""
         options = self._options.count
         if not self._directory.path.is_dir():
             self._report.waiting(f"no directory {self._directory.path}")
@@ -227,7 +227,7 @@ class ResourceRegistration:
             return await first(self._socket_removed(served), self._stream_lost(before), self._options_changed(options))
 
     async def _socket_replaced(self, served: SocketFile, kubelet: Identity) -> str:
-        """Returns when either socket is no longer the one known to the other side."""
+        """Returns when either socket differs from the socket known to the other side."""
         directory = self._directory
         await directory.changed.until(lambda: directory.has_changed_from(_KUBELET, kubelet) or not served.exists())
         if not directory.has_changed_from(_KUBELET, kubelet):
@@ -276,7 +276,7 @@ class ResourceRegistration:
 
 
 def unique_socket_name(resource: str) -> str:
-    """A new name for each socket: a kubelet can still be using the last one."""
+    """A new name for each socket: a kubelet can still be using the last socket."""
     return f"{_PREFIX}{_stem(resource)}-{os.urandom(3).hex()}.sock"
 
 
@@ -292,7 +292,7 @@ def _stem(resource: str) -> str:
 
 
 def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) -> list[str]:
-    """Removes our sockets that no process listens on; returns their names."""
+    """Removes our sockets without a listener; returns their names."""
     removed = []
     with suppress(OSError):
         for path in sorted(directory.glob(f"{_PREFIX}*.sock")):
@@ -309,9 +309,9 @@ def other_sockets(directory: Path, resource: str, endpoint: str) -> list[str]:
 
 
 def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:
-    """Whether the path is a socket that no process listens on."""
+    """Whether the path is a socket without a listener."""
     try:
-        # A clock that was set back puts an old socket in the future: such a socket is not new.
+        # If the clock was set back, an old socket is in the future: such a socket is not new.
         is_new = 0 <= now() - path.lstat().st_mtime < NEW_SOCKET
     except OSError:
         return False

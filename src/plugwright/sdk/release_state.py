@@ -1,9 +1,8 @@
 """The state of each release in its own directory below the state directory.
 
-Daemons of earlier versions kept their files in the state directory itself, which two releases on one node shared, so
-that one started with the last valid configuration of the other. The first start of a release migrates these files.
-Cordons are the node's and do not move, unless the node's directory is another one: then they are merged into the
-cordons there.
+Daemons of earlier versions kept their files in the state directory itself. Two releases on one node shared it, and
+could start with each other's last valid configuration. The first start of a release migrates these files. Cordons are
+the node's and do not move, unless the node's directory differs: then they are merged into the cordons there.
 """
 
 import fcntl
@@ -61,14 +60,14 @@ def _prepared(shared: Path, node: Path, release: str) -> Path:
             return shared
         copied = _bring_along(shared, own)
         if copied:
-            logger.info("state of an earlier version brought along", extra={"files": copied, "to": str(own)})
+            logger.info("state of an earlier version migrated", extra={"files": copied, "to": str(own)})
     except (OSError, ValueError, PlugwrightError) as error:
-        logger.warning("state of an earlier version not brought along", extra={"error": clean(error)})
+        logger.warning("state of an earlier version not migrated", extra={"error": clean(error)})
     return own
 
 
 def _bring_along(shared: Path, own: Path) -> list[str]:
-    """Copies files, because other releases can need them; only the last valid configuration belongs to one."""
+    """Copies files, which other releases can need; only the last valid configuration has a single owner."""
     own.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     copied = []
     with files.locked(own.parent):
@@ -97,7 +96,7 @@ def _is_in_use(shared: Path) -> bool:
 
 
 def _merge_cordons(shared: Path, node: Path) -> None:
-    """Merges once, so that a cordon removed later does not return from the earlier file."""
+    """Merges once, so a cordon removed later does not return from the earlier file."""
     earlier = shared / CORDONS_FILE
     if not earlier.exists() or (node.is_dir() and shared.samefile(node)):
         return

@@ -1,12 +1,12 @@
-"""Calls a plugin's release() for devices once the pods that had them are gone.
+"""Calls a plugin's release() for devices after the end of their pods.
 
-The kubelet does not report to a device plugin that a pod has ended. So for a plugin with its own release(), and only
+The kubelet does not report the end of a pod to device plugins. So for a plugin with its own release(), and only
 while containers have devices, its pod-resources API and its checkpoint are polled. A device is free when both show it.
-At start, the checkpoint shows the devices that an earlier daemon gave out.
+At start, the checkpoint shows the devices allocated by an earlier daemon.
 
-A device allocated to another pod before that is noticed is not released in between: allocate() can be called for it
-again. While a device is being released, its next allocation waits. A device that has moved to claims is no longer ours
-to release, so the code that moves it calls `release` first.
+If another pod gets a device before its release is noticed, release() is not called in between: allocate() can be called
+for it again. While a device is being released, its next allocation waits. Devices served by claims are not released
+here, so the code for moving a device calls `release` first.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _AT_ONCE = 0.0
 
 
 def free_devices(allocated: Mapping[str, float], held: Set[str], read: float) -> list[str]:
-    """The allocated devices that no pod held at the time `read`.
+    """The allocated devices without a pod at the time `read`.
 
     `allocated` contains the time from which on the absence of a holder counts.
     """
@@ -65,7 +65,7 @@ class ReleasedDevices:
         self._problems = LogOnce(logger)
 
     async def allocating(self, device_ids: Collection[str]) -> None:
-        """Waits while one of the devices is being released."""
+        """Waits while any of the devices is being released."""
         if not self._has_release:
             return
         if self._releasing.value:
@@ -74,9 +74,9 @@ class ReleasedDevices:
         self._changed.notify()
 
     async def release(self, device_ids: Collection[str]) -> bool:
-        """Releases allocated devices that are not yet released; the caller knows that no pod holds them.
+        """Releases the remaining allocated devices; the caller has checked for holders.
 
-        Returns whether that succeeded; if not, it is retried here for as long as the device plugin API offers them.
+        Returns whether the release succeeded; if not, it is retried here while the device plugin API offers them.
         """
         async with self._one_at_a_time:
             allocated = [device_id for device_id in device_ids if device_id in self._allocated]
@@ -88,7 +88,7 @@ class ReleasedDevices:
         self._changed.notify()
 
     async def run(self) -> None:
-        """Releases devices that pods no longer hold; runs forever."""
+        """Releases devices after the end of their pods; runs forever."""
         while True:
             await self._changed.until(self._is_needed)
             # A plugin's state of its devices is complete with its first list.
@@ -107,7 +107,7 @@ class ReleasedDevices:
         return self._has_release and (not self._is_restored or bool(self._allocated.keys() - self._moved))
 
     async def _restore(self) -> None:
-        """Adds the devices that an earlier daemon gave out, or this one with another plugin."""
+        """Adds the devices allocated by an earlier daemon, or by this daemon with another plugin."""
         try:
             held = await self._holdings.stored()
         except HoldersUnknown as error:
@@ -137,7 +137,7 @@ class ReleasedDevices:
         return snapshot.withheld.keys() if snapshot is not None else frozenset()
 
     async def _release(self, device_ids: list[str]) -> bool:
-        """Releases the devices. Publishes them before it awaits anything: an allocation comes before that or waits."""
+        """Releases the devices. Publishes them before it awaits anything: an allocation comes earlier or waits."""
         self._releasing.publish(frozenset(device_ids))
         facts = {"resource": self._inventory.resource, "devices": device_ids}
         try:

@@ -1,8 +1,8 @@
 """Removed devices: which of them pods still hold, and when they can leave the list.
 
-Kubelets from 1.34 on can crash when a device held by a pod disappears from the list (2.25). So a device that discovery
-no longer lists stays in it as Unhealthy until the ledger knows that no pod holds it. If a source of the ledger cannot
-be read, the device stays, and `unreadable` contains the reason.
+Kubelets from 1.34 on can crash when a device held by a pod disappears from the list (2.25). A device missing from
+discovery therefore stays in it as Unhealthy until the ledger knows it is free. If a source of the ledger cannot be
+read, the device stays, and `unreadable` contains the reason.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemovedDevices:
-    """`unreadable` is why the devices that pods hold are not known; empty if they are."""
+    """`unreadable` is why held devices are unknown; empty if they are known."""
 
     def __init__(self, inventory: Inventory, holdings: ResourceHoldings, timeouts: Timeouts) -> None:
         self.unreadable = Latest("")
@@ -32,14 +32,14 @@ class RemovedDevices:
         self._keep = timeouts.departed
 
     async def list_held(self) -> None:
-        """Lists the devices that pods hold by the checkpoint; for the start, before the first list of discovery."""
+        """Lists the devices held according to the checkpoint; for the start, before the first list of discovery."""
         try:
             self._inventory.add_held(await self._holdings.stored())
         except HoldersUnknown as error:  # the resource is served without it
             self._cannot_read(error)
 
     async def run(self) -> None:
-        """Removes devices from the list that have been missing for a while and that no pod holds; runs forever."""
+        """Removes missing devices from the list after a while, once no pod holds them; runs forever."""
         inventory = self._inventory
         while True:
             await inventory.latest.until(lambda _: bool(inventory.removed_since))

@@ -24,7 +24,7 @@ _FRESH = 1.0  # seconds for which an answer is repeated, so that clients cannot 
 
 
 def report_pages(daemon: Daemon) -> Mapping[str, Callable[[], HttpAnswer]]:
-    """By path; for threads other than that of the running event loop, one at a time."""
+    """By path; for other threads than the event loop's, one at a time."""
     loop = asyncio.get_running_loop()
     return {
         "/node-report": _Page(loop, lambda: read_node_report(daemon)),
@@ -38,7 +38,7 @@ async def _history(daemon: Daemon) -> object:
 
 
 class _Page:
-    """A document that the event loop makes."""
+    """A document made by the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[None, None, object]]) -> None:
         self._loop, self._read = loop, read

@@ -1,15 +1,14 @@
-"""Detects third-party plugins that register a resource which this daemon serves.
+"""Detects third-party plugins for a resource of this daemon.
 
-The kubelet accepts a second plugin for a resource: its calls go to the newer one, both streams stay open, and each list
-replaces the other (2.22). No message reports that. The kubelet's checkpoint, written after every device list and
-allocation (4.31), shows it by two signs: devices that this daemon never listed, and an allocation that it never
-answered.
+The kubelet accepts a second plugin for a resource: it calls the newer plugin, both streams stay open, and each list
+replaces the other (2.22). No message reports this. The kubelet's checkpoint, written after every device list and
+allocation (4.31), shows it by two signs: devices never listed by this daemon, and an allocation it never answered.
 
 The checkpoint can still contain the list of an earlier plugin, or of an earlier run. So foreign devices count in a
 checkpoint that is later than our socket, and only if they are still there a while after the kubelet has our list.
 
 A newer pod of the same release is not a rival: its socket is named after this resource, and its memory of offers is
-locked. A plugwright daemon with another node directory is one.
+locked. A plugwright daemon with another node directory is a rival too.
 """
 
 import asyncio

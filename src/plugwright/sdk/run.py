@@ -80,7 +80,7 @@ async def rediscover(daemon: Daemon) -> None:
 
 @contextmanager
 def collected_plugins() -> Iterator[list[Plugin]]:
-    """While inside, run() serves nothing and adds its plugins to the list: for commands that load a program."""
+    """While inside, run() serves nothing and adds its plugins to the list: for commands loading a program."""
     collected: list[Plugin] = []
     token = _collected.set(collected)
     try:
@@ -225,11 +225,11 @@ async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _watched(limit: float) -> AsyncIterator[None]:
-    """Ends the process when its event loop hangs for `limit` seconds, so that the kubelet restarts it; 0 is no limit.
+    """Ends the process for a restart by the kubelet when its event loop hangs for `limit` seconds; 0 is no limit.
 
     Replaces a liveness probe, which would come over the pod's network: a node with a broken network would lose its
-    devices too. Python's fault handler waits in a thread that needs neither the loop nor the interpreter's lock, and
-    writes the current lines of all threads to stderr before it ends the process.
+    devices too. Python's fault handler waits in a thread independent of the loop and the interpreter's lock, and writes
+    the current lines of all threads to stderr before it ends the process.
     """
     if not limit:
         yield

@@ -18,7 +18,7 @@ __all__ = ["DriverState", "Expectation", "ResourceDriver", "ServeMode", "ServeSe
 
 
 class ServeMode(StrEnum):
-    """The kubelet API or APIs that offer the devices."""
+    """The kubelet API or APIs offering the devices."""
 
     DEVICE_PLUGIN = "device-plugin"
     DRA = "dra"
@@ -26,7 +26,7 @@ class ServeMode(StrEnum):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that claims get at first if both APIs serve, and the number kept free on each side.
+    """The initial devices for claims if both APIs serve, and the number kept free on each side.
 
     `dra` is the number for claims, or None for all free devices; `attributes` select them instead, by patterns.
     """
@@ -51,7 +51,7 @@ class TaintSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`driver` is the name of the DRA driver; if empty, it is made from the resource's name.
 
-    `cdi` is the directory for the CDI specs of claims. Their device nodes must exist below `host_root`; None skips that
+    `cdi` is the directory for the CDI specs of claims. Their device nodes must exist below `host_root`; None skips the
     check, because a test has no hardware.
     """
 
@@ -75,12 +75,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         return serve if isinstance(serve, ServeSettings) else cls(api=serve)  # type: ignore[arg-type]
 
     def without_new_claims(self) -> "ServeSettings":
-        """Both APIs, without devices for claims: serves only claims that already hold devices."""
+        """Both APIs, without devices for new claims: serves only claims already holding devices."""
         return replace(self, api=ServeMode.BOTH, split=Split(dra=0))
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that a node should have: from `least` to `most` of them (None: no upper limit), all of one model.
+    """The expected devices of a node: from `least` to `most` of them (None: no upper limit), all of one model.
 
     `model` is a pattern such as `NVIDIA H100*`. With `not_ready`, a daemon with other devices is not ready.
     """

@@ -67,7 +67,7 @@ class PluginService:
 
     @property
     def seconds_without_stream(self) -> float:
-        """Seconds since the kubelet last had a stream open; 0 while one is open."""
+        """Seconds since the kubelet last had a stream open; 0 while a stream is open."""
         return 0.0 if self.streams.value.open else time.monotonic() - self._last_stream
 
     async def options(self) -> Options:
@@ -98,7 +98,7 @@ class PluginService:
     def allocate_now(self, containers: Sequence[Sequence[str]]) -> bytes | None:
         """Like `allocate`, if the plugin already knows the answer; otherwise returns None and changes nothing.
 
-        A request that `allocate` refuses gets None here, so that `allocate` counts, logs and answers every refusal.
+        Refused requests get None here: `allocate` counts, logs and answers every refusal.
         """
         start, plugin, ledger = time.perf_counter(), self.plugin, self._inventory.ledger
         if not answers_now(plugin) or (ledger is not None and not ledger.memory.is_written.value):
@@ -126,7 +126,7 @@ class PluginService:
         return answer
 
     def flush(self) -> None:
-        """Logs the lines that wait for an idle event loop."""
+        """Logs the lines waiting for an idle event loop."""
         self._after.flush()
 
     async def allocations(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
@@ -144,7 +144,7 @@ class PluginService:
         await self._calls.call("release", self.plugin.release, devices, limit=self._limits.allocate)
 
     async def _counted(self, method: str, answer: Coroutine[Any, Any, T]) -> T:
-        """Counts one call of the kubelet; logs an exception that is not ours and converts it to ours."""
+        """Counts one call of the kubelet; logs and converts foreign exceptions."""
         start, outcome = time.perf_counter(), "failed"
         try:
             result = await answer
@@ -313,7 +313,7 @@ class PluginService:
         return chosen
 
     async def _preferred_by_plugin(self, *arguments: object) -> list[str]:
-        """The ids that prefer() returns; empty if it fails."""
+        """The ids returned by prefer(); empty if it fails."""
         try:
             preferred: object = await self._call("prefer", self.plugin.prefer, *arguments, limit=self._limits.prefer)
         except PluginError:

@@ -16,7 +16,7 @@ __all__ = ["Limits", "Registration", "Settings", "Timeouts"]
 
 
 class Registration(StrEnum):
-    """The two kinds of registration. Only one is used, because two registrations of one resource cut each other off."""
+    """The two kinds of registration, of which one is used: two registrations of a resource disconnect each other."""
 
     DIRECT = "direct"  # the plugin calls Register on kubelet.sock
     WATCHER = "watcher"  # the kubelet's plugin watcher finds the socket in plugins_registry
@@ -61,7 +61,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a daemon. A directory that is None comes from the environment, then from the default."""
+    """Settings of a daemon. A directory of None comes from the environment, then from the default."""
 
     kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
     device_plugins_dir: str | Path | None = None  # PLUGWRIGHT_DEVICE_PLUGINS_DIR, then device-plugins below it
@@ -110,7 +110,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node_directory(self) -> Path | None:
-        """The directory that all plugwright daemons of the node share; None if nothing is stored."""
+        """The directory shared by all plugwright daemons of the node; None if nothing is stored."""
         return self.node_dir or self.state_dir
 
     @property

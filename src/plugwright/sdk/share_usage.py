@@ -1,6 +1,6 @@
 """The holders' use of their shares of a device, for the NodeReport, `status` and metrics.
 
-A plugin that measures it implements `usage()`, which answers from memory.
+A measuring plugin implements `usage()`, which answers from memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ UsageOf = Callable[[Sequence[HeldShare]], Sequence[ShareUsage]]
 
 
 def usages(resource: str, holdings: Holdings, usage: UsageOf) -> Iterator[tuple[Sequence[Holding], ShareUsage]]:
-    """For each container and claim, the holdings of the resource that share one limit, and the use of one device.
+    """For each container and claim, the holdings of the resource under one limit, and the use of one device.
 
     Devices allocated together have one limit. Others, such as those of two requests, are looked up separately.
     """
@@ -72,7 +72,7 @@ def usages(resource: str, holdings: Holdings, usage: UsageOf) -> Iterator[tuple[
 
 
 def incidents(resource: str, holdings: Holdings, usage: UsageOf) -> list[str]:
-    """The shares that exceed or have exceeded their limit, each with the name of its pod or claim."""
+    """The shares now or formerly over their limit, each with the name of its pod or claim."""
     found = ((holders[0].holder, measured.incident) for holders, measured in usages(resource, holdings, usage))
     return sorted(clean(f"{holder} {incident}") for holder, incident in found if incident)
 

@@ -5,9 +5,9 @@ The limit is extended while claims in progress are finished (`finishing`), until
 SIGUSR1 and SIGUSR2, which by default end a process, are ignored.
 
 A separate thread receives the kernel's notice of a signal (`signal.set_wakeup_fd`), because a handler in Python only
-runs when the main thread returns to the interpreter: a main thread that hangs in a driver's library never does, and one
-that sleeps in the event loop does not if the kernel gave the signal to another thread. The thread sleeps until there is
-a signal. When a stop exceeds its limit, the thread ends the process.
+runs when the main thread returns to the interpreter: a main thread hanging in a driver's library never does, and a main
+thread sleeping in the event loop does not if the kernel gave the signal to another thread. The thread sleeps until
+there is a signal. When a stop exceeds its limit, the thread ends the process.
 """
 
 import logging
@@ -35,7 +35,7 @@ _FINISHING, _FINISHED = 254, 255  # our own notices besides the numbers of signa
 
 
 class StopLimits(msgspec.Struct, frozen=True):
-    """Limits in seconds; together less than the ten that a pod has to end."""
+    """Limits in seconds; together less than a pod's ten for its end."""
 
     finish: float = 8.0  # for claims in progress, before the stop; without any, it takes no time
     stop: float = 0.9  # for an orderly end

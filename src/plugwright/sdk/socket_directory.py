@@ -1,6 +1,6 @@
-"""Detects that the directory of the sockets is replaced under a running daemon, as by `kubeadm reset` and a new join.
+"""Detects the replacement of the socket directory under a running daemon, as by `kubeadm reset` and a new join.
 
-inotify does not always report it: a mount, or a process that has the deleted directory open, keeps it alive. A mount
+inotify does not always report it: a mount, or a process with the deleted directory open, keeps it alive. A mount
 shows the deleted directory indefinitely. Only a new container with a new mount can then see the kubelet's present
 directory, so the daemon must end. Without a mount the new directory has the same path, and is watched again.
 """

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 NOT_SERVING = "starting or stopping"  # in the lines of the readiness probe: a report can lack resources
-# Codes of devices that are Unhealthy as planned, or reported as missing: not a failure of the device.
+# Codes of devices Unhealthy as planned, or reported as missing: not a failure of the device.
 PLANNED_CODES = frozenset({"cordoned", "dra", "gone", "held", "holders-unknown", "unconfigured"})
 
 _LARGEST = 2**63  # larger integers are not portable across JSON readers
@@ -54,7 +54,7 @@ class ConfigState(msgspec.Struct, frozen=True):
 
     def problems(self) -> Iterator[str]:
         if self.refused is not None and self.restored:
-            yield f"configuration refused, the last good one, {self.sha256}, is in force: {self.refused.error}"
+            yield f"configuration rejected, the last valid one, {self.sha256}, is active: {self.refused.error}"
         elif self.refused is not None:
             yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
         for name, reason in sorted(self.refused_names.items()):
@@ -116,7 +116,7 @@ class CordonStatus(TypedDict):
 
 
 class HungStatus(TypedDict):
-    """A blocking call that hangs in a thread: a read of a dead file system, a driver that does not respond."""
+    """A hanging blocking call in a thread: a read of a dead file system, an unresponsive driver."""
 
     name: str
     since: float  # when the call began
@@ -135,7 +135,7 @@ class DaemonStatus(TypedDict):
     pods_unreadable: str  # why the pods of the devices are not known, empty if they are
     waiting: dict[str, str]  # by resource, devices kept back until a source of holdings can be read
     log_lines_dropped: int
-    config: dict[str, object] | None  # a `ConfigState`; None for a plugin that runs without a file
+    config: dict[str, object] | None  # a `ConfigState`; None for a plugin without a file
     resources: list[ResourceStatus]
 
 

@@ -1,9 +1,9 @@
 """Supervision of one resource: its failures are reported, its parts restarted, and other resources unaffected.
 
-A resource has parts that run forever: discovery, registration, the bookkeeping of removed devices. Every exception of a
+Some parts of a resource run forever: discovery, registration, the bookkeeping of removed devices. Every exception of a
 part, whether the plugin's fault or ours, is logged with its traceback, counted, shown in `status` and passed to the
-part, which marks the devices Unhealthy; then the part is restarted after a wait. Plugin code that does not end when it
-is cancelled is abandoned: neither a thread nor a task can be killed, but nothing has to wait for it.
+part, which marks the devices Unhealthy; then the part is restarted after a wait. Plugin code is abandoned if it ignores
+its cancellation: neither a thread nor a task can be killed, but nothing has to wait for it.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class RestartTiming(msgspec.Struct, frozen=True):
-    """The clock that decides whether parts are steady, and the wait before a restart."""
+    """The clock for steady parts, and the wait before a restart."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -72,7 +72,7 @@ class ResourceSupervisor:
             self._cancel_timer()
 
     async def end(self, *tasks: "asyncio.Task[Any]") -> None:
-        """Cancels the tasks and waits for them, but not for plugin code that does not end."""
+        """Cancels the tasks and waits for them, but not for endless plugin code."""
         self.abandoned.update(tasks)
         for task in tasks:
             task.add_done_callback(self.abandoned.discard)
@@ -80,7 +80,7 @@ class ResourceSupervisor:
         for task in await cancel_within(self._stop_limit, *tasks):
             self._metrics.abandoned += 1
             facts = {"resource": self._resource, "task": task.get_name(), "seconds": self._stop_limit}
-            logger.error("plugin code does not end, going on without it", extra=facts)
+            logger.error("plugin code does not end, continuing without it", extra=facts)
 
     async def _run_once(self, parts: Sequence[Part]) -> BaseException:
         tasks = [asyncio.create_task(self._keep(part), name=f"{part.name} of {self._resource}") for part in parts]
@@ -111,7 +111,7 @@ class ResourceSupervisor:
         self._metrics.restarts += 1
         facts = {"resource": self._resource, "error": reason}
         if self._problems.is_news(reason):
-            logger.error("resource failed, it is started again", extra=facts, exc_info=error)
+            logger.error("resource failed, restarting it", extra=facts, exc_info=error)
         logger.debug("resource failed here", extra=facts, exc_info=error)
         self.fault.publish(reason)
         self._cancel_timer()

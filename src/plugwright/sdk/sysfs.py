@@ -1,6 +1,6 @@
 """Hardware in sysfs: attributes, drivers, NUMA nodes, PCI functions, and the device nodes in /dev.
 
-Every root is an argument, so that a tree in a temporary directory can replace a machine. Absent and unreadable content
+Every root is an argument: a tree in a temporary directory can replace a machine. Absent and unreadable content
 counts as empty: hardware can disappear while it is being read, and can report any value. The plugins decide which
 hardware becomes a device.
 """
@@ -102,7 +102,7 @@ class Host(msgspec.Struct, frozen=True):
         return str(self._trace(path)[-1])
 
     def passed(self, path: str) -> list[str]:
-        """The directories in which `path` is looked up: a user who can change one of them controls where it leads."""
+        """The directories in which `path` is looked up: a user who can change any of them controls where it leads."""
         return [str(directory) for directory in dict.fromkeys(self._trace(path)[:-1])]
 
     def _trace(self, path: str) -> list[PurePosixPath]:
@@ -165,7 +165,7 @@ class PciFunction(msgspec.Struct, frozen=True):
 
 
 def real(path: Path) -> Path:
-    """The path with every link followed; `path` itself if one of them is missing, for which pathlib raises."""
+    """The path with every link followed; `path` itself if a component is missing, for which pathlib raises."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
@@ -173,7 +173,7 @@ def real(path: Path) -> Path:
 
 
 def matching(directory: Path, pattern: str) -> list[Path]:
-    """The paths below a directory that match a pattern, sorted; empty if the directory is missing."""
+    """The paths below a directory matching a pattern, sorted; empty if the directory is missing."""
     try:
         return sorted(directory.glob(pattern))
     except OSError:
@@ -211,7 +211,7 @@ def uevent(directory: Path) -> dict[str, str]:
 
 
 def numa_nodes(directory: Path) -> tuple[int, ...]:
-    """The NUMA node of a device or of its nearest parent that has one; -1 in sysfs means none.
+    """The NUMA node of a device or of its nearest parent with a node; -1 in sysfs means none.
 
     An IOMMU group has the nodes of its devices, and a disk composed of others has theirs.
     """
@@ -231,7 +231,7 @@ def nodes_below(directory: Path) -> list[SysfsNode]:
 
 
 def pci_address_of(directory: Path) -> str:
-    """The address of the PCI function that a device is or is behind."""
+    """The address of the PCI function of a device, or of the function in front of it."""
     device = real(directory)
     return next((path.name for path in (device, *device.parents) if _PCI_ADDRESS.fullmatch(path.name)), "")
 
@@ -239,12 +239,12 @@ def pci_address_of(directory: Path) -> str:
 def standard_attributes(directory: Path) -> dict[str, str | int]:
     """The attributes with names defined by Kubernetes, for a PCI function or a device behind one; otherwise none.
 
-    Drivers of all vendors publish the same ones, so that a claim can request a GPU and a NIC on one PCIe root.
+    Drivers of all vendors publish the same attributes, so a claim can request a GPU and a NIC on one PCIe root.
     """
     address = pci_address_of(directory)
     if not address:
         return {}
-    # The outermost root: Intel's VMD adds another one, which shares the lanes of the first.
+    # The outermost root: Intel's VMD adds another root, which shares the lanes of the first.
     root = next((part for part in real(directory).parts if _PCI_ROOT.fullmatch(part)), "")
     attributes: dict[str, str | int] = {f"{_STANDARD}/pciBusID": address}
     if root:
@@ -273,7 +273,7 @@ def pci_functions(sys: Path) -> list[PciFunction]:
 
 
 def _parts(device: Path) -> list[Path]:
-    """The devices that a virtual one is composed of."""
+    """The devices behind a virtual device."""
     if device.parts[-3:-1] == ("virtual", "vfio"):
         return entries(device.parents[3] / "kernel" / "iommu_groups" / device.name.removeprefix("noiommu-") / "devices")
     return entries(device / "slaves")

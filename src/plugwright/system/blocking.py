@@ -1,8 +1,8 @@
 """Bounded blocking calls: functions run in threads with a time limit, and few hung threads are tolerated.
 
 Reads of a driver's files, a network file system or a slow disk do not belong on the event loop. Python cannot stop a
-thread, so a hung call stays until its function returns. `BlockingCalls` counts and names these calls, and
-starts no others while too many hang, so that retries cannot use up the threads of the process.
+thread, so a hung call stays until its function returns. `BlockingCalls` counts and names these calls, and starts no
+others while too many hang: retries cannot use up the threads of the process.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 def call_within(name: str, limit: float, function: Callable[[], T]) -> T:
     """The result or exception of `function`, for a program without an event loop; CallTimedOut, CallNotStarted.
 
-    The calling thread waits up to `limit` seconds. A call that hangs stays in its thread.
+    The calling thread waits up to `limit` seconds. A hanging call stays in its thread.
     """
     outcome: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
@@ -58,7 +58,7 @@ def _raise(error: BaseException) -> Any:
 
 
 class HungCall(msgspec.Struct, eq=False):
-    """A call that no caller waits for any longer, because of its limit or a cancellation, and that has not returned."""
+    """A call without a waiting caller, because of its limit or a cancellation, which has not returned."""
 
     name: str
     since: float  # time.monotonic() when the call started
@@ -74,7 +74,7 @@ class HungCall(msgspec.Struct, eq=False):
         return line_of_thread(self.thread)
 
 
-# By event loop: calls of every kind that hang.
+# By event loop: hanging calls of every kind.
 _hung: WeakKeyDictionary[asyncio.AbstractEventLoop, Latest[tuple[HungCall, ...]]] = WeakKeyDictionary()
 
 
@@ -84,7 +84,7 @@ def hung_calls() -> Latest[tuple[HungCall, ...]]:
 
 
 class _Call(Generic[T]):
-    """A running call and the number of callers that wait for it."""
+    """A running call and the number of waiting callers."""
 
     def __init__(self, facts: HungCall, outcome: "asyncio.Future[T]") -> None:
         self.facts, self.outcome, self.callers = facts, outcome, 0
@@ -110,7 +110,7 @@ class BlockingCalls:
 
     @property
     def refusal(self) -> str:
-        """Why no call is started now; empty if one is."""
+        """Why no call is started now; empty if calls are started."""
         hung = self.hung.value
         if len(hung) < self._most_hung:
             return ""
@@ -126,9 +126,9 @@ class BlockingCalls:
         return await self._result(self._start(self.name, function), to_end=to_end)
 
     async def join(self, function: Callable[[], T], key: str = "") -> T:
-        """Like `run`, but if a call with the same `key` is running, waits for that call instead of starting another.
+        """Like `run`, but waits for a running call with the same `key` instead of starting another.
 
-        Each caller waits up to the limit, also for a call that hangs. The key follows `name` in errors.
+        Each caller waits up to the limit, also for a hanging call. The key follows `name` in errors.
         """
         name = f"{self.name} {key}".strip()
         if key not in self._shared:

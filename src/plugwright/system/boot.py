@@ -1,4 +1,4 @@
-"""The boot id of the machine, which distinguishes stored state from that of an earlier boot."""
+"""The boot id of the machine, to recognise state stored in an earlier boot."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
 """Tools for the event loop: tasks, the first result of several, threads, back-off. Wake-ups are in `latest`.
 
-Threads are daemon threads: a thread that hangs in a driver delays neither a call beyond its limit nor the end of the
-process. Python cannot stop a thread, so a hung thread stays until the process ends. A thread that has finished a call
-waits for the next one, because starting a thread takes longer than most calls.
+Threads are daemon threads: a thread hanging in a driver delays neither a call beyond its limit nor the end of the
+process. Python cannot stop a thread, so a hung thread stays until the process ends. After a call, a thread waits for
+the next call, because starting a thread takes longer than most calls.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _IDLE_THREADS = 1  # that wait for the next call, unless a program keeps more; o
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A task that starts immediately and runs until it has to wait."""
+    """A task, started immediately and run until it has to wait."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
@@ -81,7 +81,7 @@ async def to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def cancel_within(limit: float, *tasks: "asyncio.Task[Any]") -> "set[asyncio.Task[Any]]":
-    """Cancels the tasks and returns those that have not ended after `limit` seconds."""
+    """Cancels the tasks and returns those still running after `limit` seconds."""
     for task in tasks:
         task.cancel()
     if not tasks:
@@ -93,7 +93,7 @@ async def cancel_within(limit: float, *tasks: "asyncio.Task[Any]") -> "set[async
 
 
 def retrieve_exception(task: "asyncio.Task[Any]") -> None:
-    """asyncio logs an exception that is never retrieved."""
+    """asyncio logs exceptions never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -106,7 +106,7 @@ def single_error(error: BaseException) -> BaseException:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """The only error of a group; several errors stay a group, so that none is lost."""
+    """The only error of a group; several errors stay a group, so none is lost."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -118,7 +118,7 @@ async def in_thread(name: str, function: Callable[[], T]) -> T:
 
 
 def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]":
-    """Like `in_thread`, for a caller that waits later or never."""
+    """Like `in_thread`, for a caller waiting later or never."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
     idle = _idle_workers.setdefault(loop, [])
@@ -157,7 +157,7 @@ def keep_threads(count: int) -> None:
 
 
 class _Worker:
-    """A thread that makes one call after the other; it ends when no caller can give it another."""
+    """A thread for one call after the other; it ends when no caller can give it another."""
 
     def __init__(self, name: str) -> None:
         self.calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -180,7 +180,7 @@ _kept_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictio
 
 
 async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
-    """The items of an iterable that blocks, walked through in one thread from its first item to its last.
+    """The items of a blocking iterable, walked through in one thread from its first item to its last.
 
     A slow reader gets the latest item. When the reader leaves, the thread ends at the next item.
     """
@@ -207,7 +207,7 @@ async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> As
 
 
 class _LatestItem(Generic[T]):
-    """A buffer for one item, which a newer one replaces; unlike `Latest` it has an end."""
+    """A buffer for one item, replaced by newer items; unlike `Latest` it has an end."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -262,9 +262,9 @@ def _uniform(lowest: float, highest: float) -> float:
 
 
 class Backoff:
-    """Delays that double from `first` to `longest`, each changed at random by up to the part `jitter`.
+    """Delays doubling from `first` to `longest`, each changed at random by up to the part `jitter`.
 
-    The jitter is for the kubelet: resources that lost it together do not all come back in the same instant.
+    The jitter is for the kubelet: after losing it together, resources do not all come back in the same instant.
     """
 
     __slots__ = ("_next", "_uniform", "first", "jitter", "longest")

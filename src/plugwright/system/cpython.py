@@ -1,7 +1,7 @@
-"""Code that relies on undocumented behaviour of CPython.
+"""Code relying on undocumented behaviour of CPython.
 
-`tests/system/test_cpython.py` tests each function on every supported version. The daemon loads this
-module before asyncio, so that asyncio finds no ssl; therefore this module must not import asyncio.
+`tests/system/test_cpython.py` tests each function on every supported version. The daemon loads this module before
+asyncio, to hide ssl from asyncio; therefore this module must not import asyncio.
 """
 
 import sys
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def start_before_3_12(asyncio: ModuleType, loop: object, make_task: Callable[[], T]) -> T:
     """Runs a new task until it has to wait, as eager tasks do from Python 3.12 on: 15 % of an Allocate call's time.
 
-    A new task schedules its first step for the next turn of the loop. This function runs that step immediately.
+    A new task schedules its first step for the next turn of the loop. This function runs the step immediately.
     """
     steps: list[Callable[[], object]] = []
 
@@ -51,8 +51,8 @@ def start_before_3_12(asyncio: ModuleType, loop: object, make_task: Callable[[],
 def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
     """Starts a daemon thread without waiting for it to run; RuntimeError if the system allows no more threads.
 
-    Thread.start() waits for a signal of the thread. A thread that gets no memory, or that is started while the
-    interpreter exits, never sends it, and the caller, usually the event loop, would wait indefinitely.
+    Thread.start() waits for a signal of the thread. A thread without memory, or started while the interpreter exits,
+    never sends it, and the caller, usually the event loop, would wait indefinitely.
     """
     thread = threading.Thread(target=work, name=name, daemon=True)
     vars(thread)["_started"] = _Unawaited()
@@ -71,7 +71,7 @@ def leave_out_ssl() -> None:
 
 
 def allow_ssl() -> None:
-    """Takes leave_out_ssl() back; to be called before the first module is loaded that needs ssl."""
+    """Takes leave_out_ssl() back; to be called before loading the first module with ssl."""
     if sys.modules.get("ssl", sys) is None:
         for name in ("ssl", "http.client", "urllib.request"):  # the last two can be loaded without it
             sys.modules.pop(name, None)
@@ -92,7 +92,7 @@ def leave_out_typing_extensions() -> None:
 
 
 def sha256(content: bytes) -> str:
-    """The digest that `sha256sum` prints, without hashlib, which loads OpenSSL: 4 MiB."""
+    """The digest printed by `sha256sum`, without hashlib, which loads OpenSSL: 4 MiB."""
     return str(_sha256_module().sha256(content).hexdigest())
 
 

@@ -1,7 +1,7 @@
-"""Temporary directories that live as long as their process, with paths short enough for unix sockets.
+"""Temporary directories with the lifetime of their process, and paths short enough for unix sockets.
 
-A directory's owner holds a lock in it, so the next process can remove the directory of a killed one. They are in memory
-if possible, because temporary files need no disk.
+A directory's owner holds a lock in it, so the next process can remove the directory of a killed process. They are in
+memory if possible, because temporary files need no disk.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ def linked_directory(target: Path, longest_name: int) -> Iterator[Path]:
     if sockets.fits(target, longest_name):
         yield target
         return
-    # The same name each time: programs that were told the path find it again after a restart.
+    # The same name each time: programs can find the path again after a restart.
     name = hashlib.sha256(os.fsencode(target.absolute())).hexdigest()[:_NAME_LENGTH]
     with short_directory(name=name) as directory:
         link = directory / _LINK
@@ -60,7 +60,7 @@ def short_directory(parent: Path | None = None, name: str = "") -> Iterator[Path
 
 
 def _renamed(directory: Path, candidates: list[Path]) -> Path:
-    """Renames it to the first of the names that is free; the last one always is."""
+    """Renames it to the first free name; the last name always is."""
     for path in candidates[:-1]:
         with suppress(OSError):
             return directory.rename(path)

@@ -1,7 +1,7 @@
 """Signals while a program is still starting: from its first instruction until it can act on them.
 
-Python needs a few tenths of a second to load a daemon. Without a handler SIGHUP would end it in that time, and as
-process 1 of a container it would not even see SIGTERM. This module loads nothing that is not loaded already.
+Python needs a few tenths of a second to load a daemon. Without a handler SIGHUP would end it meanwhile, and as process
+1 of a container it would not even see SIGTERM. This module loads nothing new.
 """
 
 import os
@@ -11,7 +11,7 @@ __all__ = ["EarlyHangup", "end_on_interrupt", "handle_early_signals", "raise_on_
 
 
 class EarlyHangup:
-    """The handler of SIGHUP: remembers it for the handler that replaces it."""
+    """The handler of SIGHUP: remembers it for the next handler."""
 
     def __init__(self) -> None:
         self.received = False

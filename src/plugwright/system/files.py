@@ -1,6 +1,6 @@
 """Atomic writes (a reader sees the old content or the new), reads with a size limit, and locks.
 
-A process that is killed during a write leaves its temporary file behind. Each writer locks its temporary file, so the
+If a process is killed during a write, its temporary file is left behind. Each writer locks its temporary file, so the
 next writer can tell abandoned files and removes them.
 """
 
@@ -67,7 +67,7 @@ def locked(path: Path, limit: float = 5.0) -> Iterator[None]:
 
 
 def read(path: Path, limit: int = READ_LIMIT) -> bytes:
-    """The content of a regular file; ValueError if it is not one or has more than `limit` bytes. OSError."""
+    """The content of a regular file; ValueError for other files, and for more than `limit` bytes. OSError."""
     # Not blocking: a pipe in the place of the file must not keep its reader.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -112,7 +112,7 @@ def write_atomically(
 ) -> None:
     """Replaces `path` with a file of exactly this mode, regardless of the umask; creates a missing directory.
 
-    `sync` syncs the content before the rename, so that the name always leads to a complete file. `sync_name` also waits
+    `sync` syncs the content before the rename, so the name always leads to a complete file. `sync_name` also waits
     until the new name is on disk. On an error the old file stays, and the temporary file (`prefix` and a number) is
     removed.
     """
@@ -142,14 +142,14 @@ def remove(path: Path) -> None:
 
 
 def put_aside(path: Path) -> Path:
-    """Renames an unusable file, so that an operator can inspect it; returns the new path. OSError."""
+    """Renames an unusable file, for an operator to inspect; returns the new path. OSError."""
     aside = path.with_name(f"{path.name}.damaged")
     path.replace(aside)
     return aside
 
 
 def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:
-    """Removes temporary files of processes that were killed during a write."""
+    """Removes temporary files of processes killed during a write."""
     temporary = re.compile(re.escape(prefix) + "[0-9]+")
     with suppress(OSError):
         for path in directory.iterdir():

@@ -1,7 +1,7 @@
-"""Garbage collection for a program that keeps hundreds of thousands of objects and must not pause for long.
+"""Garbage collection for a program with hundreds of thousands of objects and without long pauses.
 
-A full collection visits every object. Objects that exist at the end of the start are long-lived, so they are excluded
-from later collections. So are the survivors of a slow full collection: the next one visits only newer objects.
+A full collection visits every object. Objects existing at the end of the start are long-lived, so they are excluded
+from later collections. So are the survivors of a slow full collection: the next collection visits only newer objects.
 Reference counts still free excluded objects, except those in reference cycles.
 """
 

@@ -1,4 +1,4 @@
-"""Whether the event loop still runs, for callers in other threads, and the code that blocks it if it does not.
+"""Whether the event loop still runs, for callers in other threads, and otherwise the blocking code.
 
 Detects all blocking code: plugin code, its tasks, libraries, our own code. Nothing runs between two questions.
 """
@@ -35,7 +35,7 @@ class Heartbeat:
         self._pending: _Beat | None = None
 
     def check(self, limit: float = 2.0) -> str:
-        """Empty if the loop runs a callback within `limit` seconds, otherwise the code that it runs. For any thread."""
+        """Empty if the loop runs a callback within `limit` seconds, otherwise the running code. For any thread."""
         if self._loop.is_closed():
             return "the event loop has ended"
         if threading.get_ident() == self._thread:
@@ -51,7 +51,7 @@ class Heartbeat:
         return "" if beat.ran.is_set() else f"event loop blocked for {seconds:.3g} s at {where}"
 
     def _beat(self) -> _Beat:
-        """The pending callback of the loop, or a new one, so that a blocked loop never has more than one."""
+        """The pending callback of the loop, or a new callback, so a blocked loop never has more than one."""
         with self._lock:
             beat = self._pending
             if beat is None or beat.ran.is_set():
@@ -62,7 +62,7 @@ class Heartbeat:
 
 
 def line_of_thread(thread: int) -> str:
-    """The line that a thread is in, `FILE:LINE in NAME`: the innermost one outside of Python's own library."""
+    """The current line of a thread, `FILE:LINE in NAME`: the innermost line outside of Python's own library."""
     return _innermost((frame.f_code, frame.f_lineno) for frame in _frames(sys._current_frames().get(thread)))
 
 

@@ -6,7 +6,7 @@ __all__ = ["Histogram"]
 
 
 class Histogram:
-    """`counts` has one number per bucket, and one for values beyond the last bucket."""
+    """`counts` has one number per bucket, and another for values beyond the last bucket."""
 
     __slots__ = ("buckets", "counts", "total")
 

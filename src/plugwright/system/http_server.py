@@ -210,7 +210,7 @@ class _HttpThread:
         self._read(connection)  # the request is often there already
 
     def _drop_oldest(self, pool: dict[_HttpConnection, None]) -> bool:
-        """Whether there was one; those that have asked and wait for their answer come last."""
+        """Whether there was a connection; connections waiting for their answer come last."""
         if not pool:
             return False
         self._close(min(pool, key=lambda connection: connection.phase in (_Phase.WAITING, _Phase.WRITING)))
@@ -229,7 +229,7 @@ class _HttpThread:
             self._attempt(connection, partial(step, connection))
 
     def _attempt(self, connection: _HttpConnection, step: Callable[[], None]) -> None:
-        """One step of one connection: an error ends that connection, and no other."""
+        """One step of one connection: an error ends this connection, and no other."""
         try:
             step()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Calls that wait until the event loop is idle: log lines and audits, which must not delay the next answer.
+"""Calls for an idle event loop: log lines and audits, which must not delay the next answer.
 
 Each turn of the loop makes one call, so a new request waits for at most one of them. If the loop is never idle, calls
 run anyway after a tenth of a second.
@@ -19,7 +19,7 @@ _LATEST = 0.1  # seconds after the first one
 
 
 class IdleCalls:
-    """`add` is called on the event loop; `flush` makes all calls that wait."""
+    """`add` is called on the event loop; `flush` makes all waiting calls."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()

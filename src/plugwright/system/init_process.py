@@ -1,8 +1,8 @@
 """The first process of a container: passes signals on to the daemon, and reaps processes whose parent has ended.
 
-The kernel gives orphans to PID 1 of their PID namespace. A daemon that is PID 1 itself cannot reap them: it would also
-take the exit status of children that its libraries wait for. So PID 1 is a process that only reaps, and the
-daemon is its child. It sleeps until a signal arrives, and shares nearly all its memory with the daemon.
+The kernel gives orphans to PID 1 of their PID namespace. A daemon cannot reap them as PID 1 itself: it would also take
+the exit status of its libraries' children. So PID 1 is a process for reaping only, and the daemon is its child. It
+sleeps until a signal arrives, and shares nearly all its memory with the daemon.
 """
 
 import os
@@ -16,7 +16,7 @@ _NOT_FORWARDED = {signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP
 def leave_init(pid: int | None = None) -> None:
     """If this process is PID 1, returns in a child of it; PID 1 ends when the child does, with its exit code.
 
-    Call it before any thread is started. `pid` is that of this process.
+    Call it before any thread is started. `pid` is this process's.
     """
     if (os.getpid() if pid is None else pid) != 1:
         return
@@ -34,7 +34,7 @@ def leave_init(pid: int | None = None) -> None:
 
 
 def _reap(daemon: int) -> int | None:
-    """Reaps every child that has ended; the exit code of the daemon if it is among them."""
+    """Reaps every ended child; the exit code of the daemon if it is among them."""
     code = None
     while True:
         try:

@@ -1,8 +1,8 @@
 """Directories watched through one inotify instance per event loop.
 
 inotify instances are scarce (Linux allows a user 128), and the kubelet, the container runtime and every plugin on the
-node need some. So the first user of an event loop opens one, all others share it, and the last user closes it.
-`Directory` follows one directory that may not exist yet or may be replaced at any time; `WatchedDirectories` is a
+node need some. So the first user of an event loop opens an instance, all others share it, and the last user closes it.
+`Directory` follows one directory, which may not exist yet or may be replaced at any time; `WatchedDirectories` is a
 changing set of them. If the kernel has no instance left, `Directory` polls every second, and both classes try to get an
 instance at each poll.
 """
@@ -99,7 +99,7 @@ class Directory:
             raise
 
     def _follow(self, instance: "_Instance") -> None:
-        """Watches the directory or its nearest parent, until no nearer one has appeared meanwhile."""
+        """Watches the directory or its nearest parent, until no nearer parent has appeared meanwhile."""
         while True:
             path = nearest_directory(self.path)
             with suppress(FileNotFoundError, NotADirectoryError):  # removed since the line above
@@ -122,7 +122,7 @@ class Directory:
             self.changed.notify()
 
     def watch_again(self) -> None:
-        """The directory at the path is another one now."""
+        """The directory at the path has been replaced."""
         if self._instance is None:
             self.changed.notify()
             return
@@ -133,7 +133,9 @@ class Directory:
             self._poll_instead(error)
 
     def _poll_instead(self, error: OSError) -> None:
-        logger.warning("no inotify, looking every second", extra={"directory": str(self.path), "error": str(error)})
+        logger.warning(
+            "inotify unavailable, polling every second", extra={"directory": str(self.path), "error": str(error)}
+        )
         self._look_later()
         self.changed.notify()
 
@@ -170,7 +172,7 @@ class WatchedDirectories:
 
     With `writes` also after a file in them was written. Do not use it for /dev: every write to a device would count.
 
-    `problem` is why one of them is not watched. If the kernel has no instance or no watch left, the owner must poll,
+    `problem` is why a directory is not watched. If the kernel has no instance or no watch left, the owner must poll,
     and `replace` tries again.
     """
 
@@ -222,7 +224,7 @@ class WatchedDirectories:
 async def settled_changes(*directories: Path, settle: float = 0.1) -> AsyncGenerator[None, None]:
     """Yields at first, and `settle` seconds after something in the directories changed: editors write in many steps.
 
-    For one file, watch its own directory and that of the file it links to. Close it with `aclosing`.
+    For one file, watch its own directory and its target's. Close it with `aclosing`.
     """
     changed = Signal()
     async with AsyncExitStack() as stack:
@@ -236,7 +238,7 @@ async def settled_changes(*directories: Path, settle: float = 0.1) -> AsyncGener
 
 
 def nearest_directory(path: Path) -> Path:
-    """The directory at `path`, or the nearest of its parents that exists."""
+    """The directory at `path`, or its nearest existing parent."""
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
@@ -280,7 +282,7 @@ class _Instance:
                 self._remove(subscription.watch)
 
     def leave(self) -> None:
-        """One user less; the last one closes it."""
+        """One user less; the last user closes it."""
         self.users -= 1
         if not self.users:
             del _instances[self._loop]
@@ -293,7 +295,7 @@ class _Instance:
             self._inotify.remove_watch(watch)
 
     def read_pending(self) -> None:
-        """Calls the subscribers for the events that the kernel has queued until now."""
+        """Calls the subscribers for the events queued by the kernel until now."""
         if not self.users:
             return
         count = 0
@@ -321,7 +323,7 @@ class _Instance:
             subscription.callback(event)
 
 
-# By event loop, as file descriptors are: a process that runs several loops has one instance for each.
+# By event loop, as file descriptors are: a process with several loops has one instance for each.
 _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, _Instance] = WeakKeyDictionary()
 
 

@@ -1,6 +1,6 @@
 """The kernel's inotify(7), through the C library: one instance, its watches and its events.
 
-Python has no module for it. `inotify` shares an instance among everything that watches directories.
+Python has no module for it. `inotify` shares an instance among all watchers of directories.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ class Mask(IntFlag):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """`name` is the entry of the directory that it is about; empty for the directory itself."""
+    """`name` is the entry of the directory; empty for the directory itself."""
 
     watch: int
     mask: int
@@ -47,14 +47,14 @@ class Inotify:
         self.fd = self._checked(self._library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
 
     def add_watch(self, path: Path, mask: Mask) -> int:
-        """The watch; the same one for the same directory."""
+        """The watch; the same watch for the same directory."""
         return self._checked(self._library.inotify_add_watch(self.fd, os.fsencode(path), ctypes.c_uint32(mask)), path)
 
     def remove_watch(self, watch: int) -> None:
         self._checked(self._library.inotify_rm_watch(self.fd, watch))
 
     def read(self) -> list[Event]:
-        """Some of the events that wait, none if none do."""
+        """Some of the pending events, if any."""
         try:
             data = os.read(self.fd, _BUFFER)
         except BlockingIOError:

@@ -1,8 +1,8 @@
-"""A bounded file of records, one JSON line each, that only grows at its end: cheap to append to and safe to kill.
+"""A bounded, append-only file of records, one JSON line each: cheap to append to and safe to kill.
 
-At half the limit the file is renamed, replacing the previously renamed one, so the newest half is always kept. Readers
-skip lines that a crash cut off or that another program wrote. The methods
-block: on an event loop, call them through `BlockingCalls`.
+At half the limit the file is renamed, replacing the previously renamed file, so the newest half is always kept. Readers
+skip lines cut off by a crash or written by another program. The methods block: on an event loop, call them through
+`BlockingCalls`.
 """
 
 import os

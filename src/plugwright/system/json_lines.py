@@ -1,6 +1,6 @@
 """Control sockets: one JSON object per line in, `{"ok": …}` or `{"error": "…"}` per line out.
 
-The socket's mode (0600) is the access control: a process that can open it can send every request.
+The socket's mode (0600) is the access control: any process with access to the socket can send every request.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: pid, uid, gid
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """The process that opened the connection, as the kernel reports it; -1 if unknown."""
+    """The process behind the connection, as the kernel reports it; -1 if unknown."""
 
     uid: int = -1
     pid: int = -1  # 0: in a PID namespace that is not visible from here
@@ -48,7 +48,7 @@ class Request(dict[str, object]):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """For a server that must answer while its event loop is blocked: a thread takes the connections then."""
+    """For a server with answers even while its event loop is blocked: a thread takes the connections then."""
 
     reason: Callable[[], str]  # why the loop is blocked, empty if it runs; can wait
     answer: Callable[[Request, str], object]  # to a request, with that reason; PlugwrightError to refuse it
@@ -93,7 +93,7 @@ async def serving(
         assert task is not None
         connections.add(task)
         try:
-            # Cancelled when the server ends: asyncio would log that, as nothing awaits this task.
+            # Cancelled when the server ends: asyncio would log the cancellation, as nothing awaits this task.
             with suppress(ConnectionError, asyncio.CancelledError):
                 await _handle_lines(handle, reader, writer)
         finally:
@@ -126,7 +126,7 @@ async def _accepting(
     blocked: Blocked,
     tasks: "set[asyncio.Task[None]]",
 ) -> AsyncIterator[None]:
-    """Accepts in a thread that sleeps until there is a connection, and passes it to the event loop if the loop runs."""
+    """Accepts connections in a sleeping thread, and passes them to the event loop if the loop runs."""
     loop, ended, stopping = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def hand_over(connection: socket.socket) -> None:

@@ -1,7 +1,7 @@
 """Wake-ups for tasks of one event loop: `Latest` for a value, `Signal` for an event, `InProgress` for running work.
 
-One writer publishes, any number of readers wait. There is no queue: a reader that was busy sees the latest value, or
-that an event has happened, and former readers cost nothing. All of them belong to the event loop: other threads use
+One writer publishes, any number of readers wait. There is no queue: a busy reader later sees the latest value, or the
+occurrence of an event, and former readers cost nothing. All of them belong to the event loop: other threads use
 `concurrency.call_in_loop`. Each emulated node has dozens of them, so they are small.
 """
 
@@ -58,7 +58,7 @@ class _Wakeup:
 
 
 class Latest(_Wakeup, Generic[T]):
-    """A value that readers can wait on."""
+    """A value with waiting readers."""
 
     __slots__ = ("_value",)
 
@@ -88,16 +88,16 @@ class Latest(_Wakeup, Generic[T]):
             yield self._value
 
     async def until(self, accept: Callable[[T], bool]) -> T:
-        """The first value that `accept` is true for, the present one included."""
+        """The first value with a true `accept`, the present value included."""
         while not accept(self._value):
             await self._next()
         return self._value
 
 
 class Signal(_Wakeup):
-    """An event that happens again and again, without a value.
+    """A repeated event, without a value.
 
-    A task that looks at something and then waits for a change takes the count first, and waits for another count: a
+    To look at something and then wait for a change, a task takes the count first, and waits for another count: a
     notification between the two is not lost.
 
         while True:

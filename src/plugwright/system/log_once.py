@@ -1,4 +1,4 @@
-"""Logs a problem when it begins and when its reason changes, not each time that it is found again."""
+"""Logs a problem when it begins and when its reason changes, not each time it is found again."""
 
 import logging
 from collections.abc import Collection, Hashable, Mapping
@@ -7,10 +7,10 @@ __all__ = ["LogOnce"]
 
 
 class LogOnce:
-    """Remembers, for each key, the reason that was logged last; repetitions are logged at DEBUG.
+    """Remembers, for each key, the last logged reason; repetitions are logged at DEBUG.
 
-    Reasons are compared, so pass details that differ each time in `extra`. With more than `keys` keys, the least
-    recently logged one is forgotten.
+    Reasons are compared, so pass changing details in `extra`. With more than `keys` keys, the least recently logged key
+    is forgotten.
     """
 
     __slots__ = ("_keys", "_logger", "_reasons")
@@ -20,7 +20,7 @@ class LogOnce:
         self._reasons: dict[Hashable, str] = {}
 
     def is_news(self, reason: str, key: Hashable = "") -> bool:
-        """Whether the key had no reason, or another one; for callers that write the line themselves."""
+        """Whether the key had no reason, or a different reason; for callers writing the line themselves."""
         before = self._reasons.pop(key, None)
         self._reasons[key] = reason
         if len(self._reasons) > self._keys:
@@ -41,7 +41,7 @@ class LogOnce:
         self._log(logging.ERROR, message, extra, self.is_news(reason, key))
 
     def recovered(self, key: Hashable = "") -> bool:
-        """The problem is over, so that its next occurrence is logged; returns whether there was one."""
+        """The problem is over, and its next occurrence is logged; returns whether there was a problem."""
         return self._reasons.pop(key, None) is not None
 
     def keep_only(self, keys: Collection[Hashable]) -> None:

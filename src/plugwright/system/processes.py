@@ -40,7 +40,7 @@ async def run(
 ) -> tuple[int, str]:
     """The exit status and the end of the output. OSError if the command cannot be started.
 
-    Returns when the process ends, and kills the processes that remain in its session. A cancelled caller, for example
+    Returns when the process ends, and kills the remaining processes of its session. A cancelled caller, for example
     by a time limit, kills the process and its whole session.
     """
     with _collecting() as (tail, reading, writing):

@@ -9,7 +9,7 @@ __all__ = ["program_name"]
 
 
 def program_name() -> str:
-    """`plugwright` if the shell finds this program by that name, otherwise the path that leads to it."""
+    """`plugwright` if the shell finds this program by this name, otherwise its path."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m plugwright"

@@ -21,7 +21,7 @@ def fits(directory: Path, longest_name: int) -> bool:
 
 
 def check_path(path: Path) -> Path:
-    """Raises PathTooLong for a path that `bind` and `connect` would refuse without a reason."""
+    """Raises PathTooLong for an overlong path, which `bind` and `connect` would refuse without a reason."""
     if len(os.fsencode(path)) > PATH_LIMIT:
         raise PathTooLong(str(path), PATH_LIMIT)
     return path
@@ -30,8 +30,8 @@ def check_path(path: Path) -> Path:
 def is_listening(path: Path) -> bool:
     """Whether a process accepts connections on this socket; True in case of doubt.
 
-    A full backlog (EAGAIN) means that a process listens. Only a refused connection or a missing file means that none
-    does: a caller that removes stale sockets must not remove another process's socket.
+    A full backlog (EAGAIN) is proof of a listener. Only a refused connection or a missing file proves the opposite: a
+    caller removing stale sockets must not remove another process's socket.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)

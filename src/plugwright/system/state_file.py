@@ -1,4 +1,4 @@
-"""State files: a program's memory across restarts, shared by processes that run in parallel during an upgrade.
+"""State files: a program's memory across restarts, shared by parallel processes during an upgrade.
 
 A reader sees the old content or the new, even if a writer is killed. Changes read, decide and write under a lock, so
 none is lost. An unreadable file is never overwritten: it is set aside or left in place, and always reported.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class NewerVersion(ValueError):
-    """Raised by a format for content that a later version of plugwright has written."""
+    """Raised by a format for content of a later version of plugwright."""
 
 
 class StateFormat(Protocol[T]):
@@ -39,8 +39,8 @@ class JsonFormat(Generic[T]):
     """JSON of a `msgspec.Struct` or a dataclass, with the format's number in `field` beside its own fields.
 
     Versions from `oldest` to `version` are read as the same type: keep names, and give new fields a default. An older
-    plugwright ignores fields that it does not know; raise the version if it must not read the file. `indent` is the
-    indentation, None for one line.
+    plugwright ignores unknown fields; raise the version if it must not read the file. `indent` is the indentation, None
+    for one line.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class JsonFormat(Generic[T]):
 class StateFileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a state file is kept.
 
-    `set_aside`: an unreadable file is renamed, so that the next one can be written; without it the file stays in place
-    until an operator removes it. `lock` is the file or directory that `change` locks, waiting at most `lock_limit`
+    `set_aside`: an unreadable file is renamed, and the next file can be written; without it the file stays in place
+    until an operator removes it. `lock` is the file or directory locked by `change`, waiting at most `lock_limit`
     seconds; None is the directory of the state file.
     """
 
@@ -105,7 +105,7 @@ class StateFile(Generic[T]):
             return self._read_or_set_aside()  # another process can have replaced it meanwhile
 
     def write(self, value: T | None) -> None:
-        """Replaces the content without reading it, for a file that only one process writes; None removes the file."""
+        """Replaces the content without reading it, for a file with a single writer; None removes the file."""
         if value is None:
             files.remove(self.path)
             return
@@ -125,7 +125,7 @@ class StateFile(Generic[T]):
         """Replaces the content with the result of `decide` and returns it; does not write an equal value.
 
         No other process or thread changes the file meanwhile. If `decide` raises or the content cannot be used, nothing
-        changes; a file that was set aside is None for the next call. StateFileLocked.
+        changes; after a file was set aside, the next call gets None. StateFileLocked.
         """
         with self.locked() as before:
             after = decide(before)
@@ -135,9 +135,9 @@ class StateFile(Generic[T]):
 
     @contextmanager
     def locked(self, recover: Callable[[StateFileDamaged], T | None] | None = None) -> Iterator[T | None]:
-        """The content, locked against other processes and threads while inside; for a change that takes several writes.
+        """The content, locked against other processes and threads while inside; for changes of several writes.
 
-        With `recover`, a file that has been set aside is not an error: `recover` returns the content instead.
+        With `recover`, setting a file aside is not an error: `recover` returns the content instead.
         """
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with self._locked():

@@ -1,4 +1,4 @@
-"""The signals that end a program, as an event."""
+"""The end signals of a program, as an event."""
 
 import asyncio
 import signal
@@ -12,9 +12,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Sets `stop` at a signal that ends the program, while inside."""
+    """Sets `stop` at an end signal, while inside."""
     loop = asyncio.get_running_loop()
-    # nohup has SIGHUP ignored, so that the program outlives its terminal.
+    # nohup ignores SIGHUP, to let the program outlive its terminal.
     handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in handled:
         loop.add_signal_handler(number, stop.set)

@@ -1,6 +1,6 @@
 """Messages to systemd about this service: ready, reloading, stopping, alive. Silent if systemd is not listening.
 
-The protocol is one datagram of `NAME=value` lines to the socket that NOTIFY_SOCKET names; see sd_notify(3).
+The protocol is one datagram of `NAME=value` lines to the socket of NOTIFY_SOCKET; see sd_notify(3).
 """
 
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Systemd:
-    """`environment` is that of the process, as systemd has made it."""
+    """`environment` is the process's, as made by systemd."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -35,7 +35,7 @@ class Systemd:
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """The line that `systemctl status` shows."""
+        """The line shown by `systemctl status`."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")
@@ -50,7 +50,7 @@ class Systemd:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        # A name that begins with @ is in the abstract namespace, where the kernel has a NUL.
+        # A name beginning with @ is in the abstract namespace, where the kernel has a NUL.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

@@ -69,7 +69,7 @@ class Terminal:
 
 
 async def write_all(descriptor: int, data: bytes) -> None:
-    """To a descriptor that does not block; raises OSError if nobody reads it any more."""
+    """To a non-blocking descriptor; raises OSError if it has no reader any more."""
     loop = asyncio.get_running_loop()
     while data:
         try:

@@ -1,4 +1,4 @@
-"""Test tools for plugin authors: an emulated kubelet beside their plugin, and pods that request devices.
+"""Test tools for plugin authors: an emulated kubelet beside their plugin, and pods with devices.
 
 The public names are loaded at their first use, because pytest loads this package in every project where plugwright is
 installed.

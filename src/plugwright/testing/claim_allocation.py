@@ -18,7 +18,7 @@ _Allocate = Callable[[Iterable[Mapping[str, Any]]], AllocationOutcome]
 
 
 def allocate(api: OneNode, key: tuple[str, str], spec: RequestedClaim, drivers: Mapping[str, str]) -> str:
-    """Makes the claim with its devices; returns why that is impossible, or empty. `drivers` are by resource."""
+    """Makes the claim with its devices; returns the reason of a failure, or empty. `drivers` are by resource."""
     if api.stored_claim(*key) is not None:
         return ""
     for resource in spec.requests:
@@ -59,7 +59,7 @@ def _shortage(claim: Mapping[str, Any], requests: Mapping[str, Any], allocate: _
 
 
 def release(api: OneNode, namespace: str, name: str, pod_uid: str) -> None:
-    """Deletes a claim that no pod uses, so that its devices are free."""
+    """Deletes an unused claim, which frees its devices."""
     api.release(namespace, name, pod_uid)
     claim = api.stored_claim(namespace, name)
     if claim is not None and not claim["status"].get("reservedFor"):
@@ -108,7 +108,7 @@ def _named(driver: str, ids: Sequence[str]) -> str:
 
 
 def _ids(api: OneNode, driver: str, wanted: Sequence[str]) -> list[str]:
-    """The ids of devices that a test identifies by id or by name in the slice."""
+    """The ids of devices, named in a test by id or by their name in the slice."""
     ids = dict(_published_ids(api, driver))
     return [ids.get(name, name) for name in wanted]
 

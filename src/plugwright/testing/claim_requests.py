@@ -1,6 +1,6 @@
 """Claims for tests, written as their requests.
 
-A separate module, so that a test that uses only the emulated kubelet loads no SDK.
+A separate module: tests with only the emulated kubelet load no SDK.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def claim_requesting(
 ) -> RequestedClaim:
     """A claim for `{"example.com/tape": 1}`, for `{"example.com/tape": ["st1"]}`, or for a share of one device.
 
-    Pods share a claim that has a `name`. `parameters` are its opaque configuration. `admin_access` is for a monitor,
+    Pods share a claim with a `name`. `parameters` are its opaque configuration. `admin_access` is for a monitor,
     which gets devices held by others.
     """
     if not requests:

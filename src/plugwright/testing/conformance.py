@@ -25,7 +25,7 @@ async def assert_conformance(
     dra: bool = False,
     options: VerifyOptions | None = None,
 ) -> list[Verdict]:
-    """Verifies the program; raises AssertionError with each failure and each crash that is not in `known`.
+    """Verifies the program; raises AssertionError with each failure and crash missing in `known`.
 
     `{dir}` in the command and in `env` is the device-plugins directory, `{root}` its parent, `{socket}` is
     kubelet.sock. `rules` are ids, groups or patterns; without any, all rules are checked. Returns every verdict. A run

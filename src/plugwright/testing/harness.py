@@ -1,7 +1,7 @@
 """The harness of plugin tests: serves plugins of the SDK beside an emulated kubelet, in the test's event loop.
 
 A unix socket's path has at most 107 bytes, and pytest names directories after the test: the kubelet's files stay in the
-test's directory, and if that path is too long, its sockets are reached through a short link.
+test's directory, and if the path is too long, its sockets are reached through a short link.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class PluginKubelet(Kubelet):
     cdi: Path  # directory of the claims' CDI specs
 
     async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
-        """Like `Kubelet.admit`, but first allocates the claims that the pod requests, as the scheduler does.
+        """Like `Kubelet.admit`, but first allocates the pod's claims, as the scheduler does.
 
         Raises `PodRefused` if their devices do not become free within the kubelet's `timeout`: a real pod would wait.
         """
@@ -105,7 +105,7 @@ class PluginKubelet(Kubelet):
             async with asyncio.timeout(limit := self.settings.timeout if drivers else 0):
                 if not await self.api.until(is_allocated, limit):
                     raise TimeoutError
-                # A kubelet that does not know the driver yet would retry after a minute.
+                # Before the driver has registered, a kubelet would retry after a minute.
                 await self.daemon.changed.until(
                     lambda: not any(map(_has_waiting_driver, self.daemon.resources.values()))
                 )
@@ -157,7 +157,7 @@ async def running(
     The kubelet's files are in `tmp_path/kubelet`. `settings` are the kubelet's; `served` are the plugins', to which the
     kubelet's directories are added. `serve` is `device-plugin`, `dra` or `both`, as for run(); the API server for DRA
     is in memory, `kubelet.api`. Raises `PluginError` with the reason if a list does not arrive, and at the end
-    `KubeletFindings` for findings that `settings.allowed` does not contain.
+    `KubeletFindings` for findings missing in `settings.allowed`.
     """
     __tracebackhide__ = True
     plugins = _checked_arguments(plugins, tmp_path)

@@ -1,4 +1,4 @@
-"""A machine that can boot: the directories that a plugin reads and writes, and the effect of a reboot on them.
+"""A machine to reboot: a plugin's directories, and the effect of a reboot on them.
 
 A plugin whose roots are arguments runs on it without hardware and without root. `/run`, `/dev` and `/tmp` are empty
 after a boot, as on a real machine, devices can be enumerated in another order, and the kubelet starts containers from
@@ -61,7 +61,7 @@ class Machine:
         self._populate(self)
 
     def enumerated(self, devices: Sequence[T]) -> list[T]:
-        """The devices in the order of their discovery at this boot, which differs from that at the previous boot."""
+        """The devices in the order of their discovery at this boot, different from the previous boot's."""
         start = (self.boots - 1) % len(devices) if devices else 0
         return [*devices[start:], *devices[:start]]
 

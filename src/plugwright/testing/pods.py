@@ -1,6 +1,6 @@
 """Pods for tests, written as resource requests instead of manifests.
 
-A separate module, so that a test that uses only the emulated kubelet loads no SDK.
+A separate module: tests with only the emulated kubelet load no SDK.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ def pod_requesting(
     """A pod whose container `main` requests `requests`; or with several containers, `{"first": {…}, "second": {…}}`.
 
     Init containers come first, then `sidecars`; all have the devices of all `claims`, for the kubelet of `running`. A
-    name that ends in `-` gets a number when the pod is admitted, so that the same pod can be admitted again.
+    name ending in `-` gets a number when the pod is admitted, so the same pod can be admitted again.
     """
     containers = [
         *_containers(init or {}, ContainerKind.INIT),

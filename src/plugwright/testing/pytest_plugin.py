@@ -1,6 +1,6 @@
-"""The fixtures `kubelet` and `plugin_process`, in every project that has plugwright and pytest-asyncio.
+"""The fixtures `kubelet` and `plugin_process`, in every project with plugwright and pytest-asyncio.
 
-pytest loads this module in every such project, so everything else is loaded by the first test that uses a fixture.
+pytest loads this module in every such project, so everything else is loaded by the first test with a fixture.
 """
 
 import inspect
@@ -70,7 +70,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _fixture(function: Callable[..., AsyncIterator[object]]) -> object:
-    """An async fixture in either mode of pytest-asyncio; without pytest-asyncio, one that fails and names the extra."""
+    """An async fixture in either mode of pytest-asyncio; without pytest-asyncio, it fails and names the extra."""
     try:
         import pytest_asyncio
     except ImportError:

@@ -181,7 +181,7 @@ async def test_a_changed_file_is_applied_to_every_node(runtime: RuntimeDirectory
     async with runtime.up("-c", node.config, "--nodes", 2) as up:
         with up.client as api:
             node.config.write_text("resources: [")
-            await up.process.err.until("new configuration refused")
+            await up.process.err.until("new configuration rejected")
             node.configure(tape={"count": 3}, disk={"count": 1})
             for name in ("node-1", "node-2"):
                 until_node(api, name, lambda changed: allocatable(changed) == {"mock/disk": "1", "mock/tape": "3"})

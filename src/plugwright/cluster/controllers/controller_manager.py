@@ -1,4 +1,4 @@
-"""The controllers that follow the store: garbage, namespaces, taints, claims, workloads.
+"""The controllers following the store: garbage, namespaces, taints, claims, workloads.
 
 All share one reader of the changes. A controller whose write fails reads everything again after a second. The node
 lifecycle controller in `node_lifecycle` runs by the clock.
@@ -35,7 +35,7 @@ _YIELD_AFTER = 64  # changes after which other tasks can run
 
 
 class Controller(Protocol):
-    """`resync` reads everything, `handle` one change; `run_due` does everything that is due."""
+    """`resync` reads everything, `handle` one change; `run_due` does all due work."""
 
     def resync(self) -> None: ...
 

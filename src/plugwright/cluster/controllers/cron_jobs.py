@@ -1,6 +1,6 @@
-"""The CronJob controller: Jobs by a schedule, and the removal of old ones.
+"""The CronJob controller: Jobs by a schedule, and the removal of old Jobs.
 
-If several start times were missed, for example while the cluster was stopped, only the latest one is used.
+If several start times were missed, for example while the cluster was stopped, only the latest is used.
 """
 
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ class CronJobController(WorkloadController):
         return due
 
     def _start(self, owner: Object, moment: datetime, running: list[Object]) -> tuple[list[Object], datetime | None]:
-        """The Jobs to run now, and the start time that they use."""
+        """The Jobs to run now, and their start time."""
         policy = owner["spec"]["concurrencyPolicy"]
         if running and policy == "Forbid":
             text = f"Not starting job because prior execution is running and concurrency policy is {policy}"

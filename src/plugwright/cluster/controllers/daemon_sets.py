@@ -69,7 +69,7 @@ class DaemonSetController(WorkloadController):
         return min([*due, *times], default=None)
 
     def _delete_failed(self, owner: Object) -> None:
-        """Deletes a failed pod, so that its node gets another, with a delay that grows with the failures there."""
+        """Deletes a failed pod to be replaced on its node, with a delay growing with the failures there."""
         for pod in self._pods.of(owner):
             if (pod.get("status") or {}).get("phase") in FINISHED and not pod["metadata"].get("deletionTimestamp"):
                 key = owner["metadata"]["uid"], _target(pod)
@@ -92,7 +92,7 @@ class DaemonSetController(WorkloadController):
     def _update(self, owner: Object, by_node: dict[str, list[Object]], digest: str, wanted: int) -> set[str]:
         """Replaces pods of older templates by the update strategy; returns the nodes whose pods are deleted now.
 
-        With `maxSurge`, a node gets its new pod first, and loses the old one when the new one is ready.
+        With `maxSurge`, a node gets its new pod first, and loses the old pod when the new pod is ready.
         """
         strategy = owner["spec"]["updateStrategy"]
         rolling = strategy.get("rollingUpdate")
@@ -143,7 +143,7 @@ class DaemonSetController(WorkloadController):
 
 
 def _placement(node: Object | None) -> object:
-    """The properties of a node that decide about its pods."""
+    """The properties of a node with an effect on its pods."""
     spec = (node or {}).get("spec") or {}
     return node and ((node["metadata"].get("labels") or {}), spec.get("taints") or [], bool(spec.get("unschedulable")))
 

@@ -1,4 +1,4 @@
-"""The Deployment controller: a ReplicaSet for each template, and the rollout from the old one to the new one.
+"""The Deployment controller: a ReplicaSet for each template, and the rollout from the old to the new ReplicaSet.
 
 Old ReplicaSets keep their revision in an annotation, by which `kubectl rollout history` and `undo` find them.
 """
@@ -67,7 +67,7 @@ class DeploymentController(WorkloadController):
         return self._replica_sets.create(owner, content, f"{metadata['name']}-{digest}")
 
     def _keep_revision(self, owner: Object, new: Object, old: list[Object]) -> None:
-        """Makes a template that returns the newest revision again."""
+        """Makes a returning template the newest revision again."""
         revision = max(_revision(new), max((_revision(one) for one in old), default=0) + bool(old))
         for kind, content in ((REPLICA_SETS, new), (DEPLOYMENTS, owner)):
             if _revision(content) != revision:

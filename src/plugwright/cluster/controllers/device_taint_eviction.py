@@ -144,7 +144,7 @@ class DeviceTaintEvictionController:
         return min(moments, default=None)
 
     def _taints(self, device: DeviceId) -> list[Object]:
-        """The taints of the newest slice that taints the device, and of the rules that select it."""
+        """The taints of the device in its newest slice, and of its rules."""
         found = [tainted for tainted in self._slices.values() if device in tainted.taints]
         published = max(found, key=lambda tainted: tainted.generation).taints[device] if found else []
         return [*published, *(rule["spec"]["taint"] for rule in self._rules.values() if rule_selects(rule, device))]

@@ -1,4 +1,4 @@
-"""The `DisruptionTarget` condition, set by controllers on a pod that they are about to delete."""
+"""The `DisruptionTarget` condition, set by controllers on a pod before they delete it."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
-"""Deletes events an hour after their last write, and the oldest ones if there are too many.
+"""Deletes events an hour after their last write, and the oldest events if there are too many.
 
 A real API server gives each event a lease in etcd, which ends an hour after the last write. Here they are queued in the
-order of their writes, so that no sort or search is necessary. They are deleted a few at a time: a watcher that keeps up
-with the writes of components also keeps up with these deletions, and its resource version never expires.
+order of their writes, without any sort or search. They are deleted a few at a time: watchers keep up with these
+deletions as with the writes of components, and their resource versions never expire.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A finalizer in a deleted owner determines what happens to dependents: `foregroundDeletion` keeps the owner until
 blocking dependents are gone, `orphan` until no dependent refers to it; without either they are deleted after it. Owners
-of kinds that are not served here are assumed to exist.
+of unserved kinds are assumed to exist.
 """
 
 from collections.abc import Iterable
@@ -174,7 +174,7 @@ def _policy(content: Object) -> str:
 
 
 def _owner_key(reference: Object, namespace: str) -> ObjectKey | None:
-    """The key of an owner; None for a kind that is not served."""
+    """The key of an owner; None for an unserved kind."""
     group, _, version = str(reference["apiVersion"]).rpartition("/")
     named = (group, version, reference["kind"])
     kind = next((kind for kind in KINDS if (kind.group, kind.version, kind.name) == named), None)

@@ -217,7 +217,7 @@ def _pod_content(owner: Object, index: int | None) -> Object:
 
 
 def _back_off(failed: list[Object]) -> datetime | None:
-    """When the next pod can start after failures: 10 s after the first one, doubled each time."""
+    """When the next pod can start after failures: 10 s after the first, doubled each time."""
     if not failed:
         return None
     seconds = min(_FIRST_BACK_OFF * 2 ** min(len(failed) - 1, 10), _LONGEST_BACK_OFF)

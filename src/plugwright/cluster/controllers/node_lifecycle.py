@@ -1,4 +1,4 @@
-"""The node lifecycle controller: nodes that stop renewing their lease, and nodes that return.
+"""The node lifecycle controller: nodes without a renewed lease, and returning nodes.
 
 Such a node becomes NotReady and is tainted; `taint_eviction` evicts its pods, which stay until the node returns to end
 them.
@@ -77,7 +77,7 @@ class NodeLifecycleController:
                 self._handle_silent(store.require(key), now, effects)
 
     def node_changed(self, node: Object) -> None:
-        """Immediately adds and removes the taints that follow from a node's conditions and `unschedulable`."""
+        """Immediately adds and removes the taints for a node's conditions and `unschedulable`."""
         with suppress(ClusterError, StatusError, *MALFORMED):
             self._record_registration(node)
             before = list(node["spec"].get("taints") or ())
@@ -137,7 +137,7 @@ class NodeLifecycleController:
             )
 
     def _pods_on(self, name: str) -> Iterable[Object]:
-        """The pods of a node that are not being deleted."""
+        """The pods of a node, without those being deleted."""
         for pod in self._client.store.bound_pods(name):
             if not pod["metadata"].get("deletionTimestamp"):
                 yield pod

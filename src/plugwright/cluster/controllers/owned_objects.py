@@ -1,7 +1,7 @@
 """The objects of a workload controller: found by the uid of their owner, created from a template, deleted.
 
-Each controller maintains an index of its objects from the changes that it handles. New objects are added immediately,
-so that a second change of the owner does not create them twice.
+Each controller maintains an index of its objects from the changes it handles. New objects are added immediately, so a
+second change of the owner does not create them twice.
 """
 
 import hashlib
@@ -158,7 +158,7 @@ def _others(conditions: Iterable[Object], condition_type: str) -> Iterator[Objec
 
 
 def pod_hash(template: Object) -> str:
-    """A name for a template, equal for equal ones."""
+    """A name for a template, equal for equal templates."""
     number = int.from_bytes(hashlib.sha256(_encode(template)).digest()[:8])
     letters = []
     for _ in range(_HASH_LENGTH):

@@ -39,7 +39,7 @@ class PodGarbageCollector:
         return min(self._missing.values(), default=None)
 
     def run_due(self) -> None:
-        """Deletes the pods of nodes that have been missing for too long."""
+        """Deletes the pods of nodes missing for too long."""
         now = self._client.now()
         for name in [name for name, due in self._missing.items() if due <= now]:
             if not self._exists(name):

@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: keeps the required number of pods. Pods that it did not create are not adopted."""
+"""The ReplicaSet controller: keeps the required number of pods. Pods of other origin are not adopted."""
 
 from datetime import datetime, timedelta
 

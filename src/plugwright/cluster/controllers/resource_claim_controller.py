@@ -1,8 +1,8 @@
-"""The resource claim controller: generates claims from templates, and cleans up after pods that have ended.
+"""The resource claim controller: generates claims from templates, and cleans up after ended pods.
 
-As in kube-controller-manager: a pod that has ended, or was never scheduled and is being deleted, loses its
-reservations; a claim without reservations is deallocated, and deleted if it was generated for that pod. A pod bound
-without the scheduler gets its reservations here.
+As in kube-controller-manager: a pod loses its reservations when it has ended, or is deleted before it was scheduled; a
+claim without reservations is deallocated, and deleted if it was generated for the pod. A pod bound without the
+scheduler gets its reservations here.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class ResourceClaimController:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._recorder = EventRecorder(client, EventSource("resource_claim", manager=_MANAGER))
-        # Pods by the claims that they name and the templates for which they wait.
+        # Pods by their claims, and by the templates for which they wait.
         self._users: dict[ObjectKey, set[ObjectKey]] = {}
 
     def resync(self) -> None:
@@ -154,7 +154,7 @@ class ResourceClaimController:
                 )
 
     def _sync_claim(self, key: ObjectKey) -> None:
-        """Removes the reservations of ended pods; without any, deallocates the claim and deletes a generated one."""
+        """Removes the reservations of ended pods; without any, deallocates the claim and deletes a generated claim."""
         claim = self._client.store.get(key)
         if claim is None:
             return
@@ -189,7 +189,7 @@ class ResourceClaimController:
         return pod is not None and pod["metadata"]["uid"] == consumer["uid"] and not _is_done(pod)
 
     def _owner_is_done(self, key: ObjectKey, claim: Object) -> bool:
-        """Whether the claim was generated for a pod that has ended."""
+        """Whether the claim was generated for an ended pod."""
         owners = [owner for owner in claim["metadata"].get("ownerReferences") or () if owner.get("controller")]
         owner = next((owner for owner in owners if (owner["apiVersion"], owner["kind"]) == ("v1", "Pod")), None)
         if owner is None:

@@ -1,4 +1,4 @@
-"""One step of a rolling update: the present size of each ReplicaSet, so that enough pods stay available. Pure."""
+"""One step of a rolling update: the present size of each ReplicaSet, with enough available pods. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ def amount(value: object, total: int, rounds_up: bool) -> int:
 
 
 def step(wanted: int, surge: int, unavailable: int, new: Object, old: Sequence[Object]) -> list[int]:
-    """The sizes of the new ReplicaSet and of the old ones, which together never exceed `wanted + surge` pods.
+    """The sizes of the new and the old ReplicaSets, which together never exceed `wanted + surge` pods.
 
-    Unavailable old pods are removed first; of the available ones as many as leave `wanted - unavailable`.
+    Unavailable old pods are removed first; of the available pods as many as leave `wanted - unavailable`.
     """
     sizes = [_size(one) for one in old]
     room = wanted + surge - _size(new) - sum(sizes)

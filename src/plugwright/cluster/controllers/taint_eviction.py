@@ -113,7 +113,7 @@ def _no_execute(node: Object) -> list[Object]:
 
 
 def _toleration_seconds(tolerations: Iterable[Object], taints: list[Object]) -> float | None:
-    """The shortest time that a pod tolerates the taints: 0 if one is not tolerated, None if unlimited."""
+    """The shortest time a pod tolerates the taints: 0 if a taint is not tolerated, None if unlimited."""
     matching = [[entry for entry in tolerations if affinity.tolerates([entry], taint)] for taint in taints]
     if not all(matching):
         return 0

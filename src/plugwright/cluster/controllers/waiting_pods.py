@@ -1,7 +1,7 @@
-"""Records on each waiting pod why it waits, in the caller's words: kube-scheduler only reports that no node fits.
+"""Records on each waiting pod why it waits, in the caller's words: kube-scheduler does not report the cause.
 
-One pod is explained at a time, in a thread, followed by a pause of three times that duration, so that a large cluster
-with many waiting pods stays responsive. A pod is explained again when its conditions change.
+One pod is explained at a time, in a thread, followed by a pause of three times the duration, so a large cluster with
+many waiting pods stays responsive. A pod is explained again when its conditions change.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class WaitingPods:
 
 
 def _is_waiting(pod: Object) -> bool:
-    """Whether the scheduler has reported that no node fits; false while a pod is gated."""
+    """Whether the scheduler has found no node; false while a pod is gated."""
     if (pod.get("spec") or {}).get("nodeName"):
         return False
     conditions = (pod.get("status") or {}).get("conditions") or ()

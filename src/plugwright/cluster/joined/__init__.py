@@ -1,3 +1,3 @@
-"""Emulated nodes that join another API server: the objects that they read, and their pending writes."""
+"""Emulated nodes of another API server: the objects they read, and their pending writes."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""The smallest patch that changes a server's object into a node's version of it. Pure.
+"""The smallest patch from a server's object to a node's version of it. Pure.
 
-A strategic merge patch: maps are merged, and conditions by their type, so that changes by other components are kept.
+A strategic merge patch: maps are merged, and conditions by their type, which keeps changes by other components.
 Other lists are replaced.
 """
 

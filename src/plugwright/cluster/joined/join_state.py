@@ -86,7 +86,7 @@ class JoinState:
             files.write_atomically(self.path / _INFO, json.dumps(info.document()).encode(), mode=0o600)
 
     def running(self) -> dict[str, Any]:
-        """The process that has joined these nodes."""
+        """The process behind these nodes."""
         assert self.path is not None
         try:
             found: dict[str, Any] = json.loads((self.path / _INFO).read_bytes())
@@ -95,7 +95,7 @@ class JoinState:
         return found
 
     def forget(self) -> None:
-        """Forgets the id after the nodes were removed from the cluster: the next ones are different nodes."""
+        """Forgets the id after the nodes were removed from the cluster: later nodes are different nodes."""
         assert self.path is not None
         (self.path / _ID).unlink(missing_ok=True)
 

@@ -192,7 +192,7 @@ class JoinedNodes:
         label = f"{OWNER_LABEL}={self.options.owner}"
         names = {plan.name for plan in self._plans}
         nodes = WatchedObjects(NODES, lambda node: node["metadata"]["name"] in names, labels=label)
-        # Without pods that wait for a node, which are not a kubelet's concern.
+        # Without unscheduled pods, which are not a kubelet's concern.
         pods = WatchedObjects(PODS, lambda pod: pod["spec"].get("nodeName") in names, fields="spec.nodeName!=")
         watches = (
             ObjectWatch(self._api, self.mirror, nodes, lambda _: None, lambda _: None),

@@ -42,7 +42,7 @@ class KubeletUser:
 
 
 async def client_authority(api: ApiClient) -> str:
-    """The certificates that sign the cluster's clients, as found by every extension of the API server; or empty."""
+    """The authority for the cluster's clients, as found by every extension of the API server; or empty."""
     namespace, name = CLIENT_AUTHORITY
     try:
         found = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")

@@ -33,7 +33,7 @@ NodeHandler = Callable[[Request, EmulatedNode], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class KubeletServer:
-    """`nodes` are by port; for a port without a running node it responds as a kubelet that is starting."""
+    """`nodes` are by port; for a port without a running node it responds as a starting kubelet."""
 
     access: KubeletAccess
     mirror: Mirror

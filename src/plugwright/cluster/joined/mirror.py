@@ -1,8 +1,8 @@
 """The objects of another API server as its joined nodes read them: the server's, overlaid by our own writes.
 
 A node reads and writes as if the store were local. Its writes are visible immediately; the server's version is kept as
-well, so that a write is sent as the difference, and only while there is one. `watches` receives the server's versions,
-`outbox` sends our writes. There can be tens of thousands of objects: parts that no node reads are not kept, and equal
+well: a write is sent as the difference, and only while there is a difference. `watches` receives the server's versions,
+`outbox` sends our writes. There can be tens of thousands of objects: only the parts read by nodes are kept, and equal
 strings are shared.
 """
 
@@ -33,7 +33,7 @@ def _is_newer(content: Object, than: Object | None) -> bool:
 
 @dataclass(slots=True)
 class _Entry:
-    """`server` is None until the server has it; `ours` are the top-level parts that it does not have yet."""
+    """`server` is None until the server has it; `ours` are the top-level parts still missing there."""
 
     server: Object | None = None
     ours: dict[str, object] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Mirror:
         return found
 
     def objects(self, kind: str, namespace: str = "") -> list[Object]:
-        """The objects sorted by namespace and name; of all namespaces unless one is given."""
+        """The objects sorted by namespace and name; of all namespaces by default."""
         entries = self._entries.get(kind, OrderedDict())
         return [entries[key].content for key in sorted(entries) if not namespace or key.namespace == namespace]
 
@@ -99,7 +99,7 @@ class Mirror:
             self.received(key, content)
 
     def created(self, key: ObjectKey, content: Object) -> None:
-        """Adds an object of ours that the server does not have yet."""
+        """Adds an object of ours before it is on the server."""
         entries = self._entries.setdefault(key.kind, OrderedDict())
         entries[key] = _Entry(None, dict(content))
         if key.kind == EVENTS.qualified and len(entries) > _EVENTS:

@@ -55,7 +55,7 @@ class NodeRegistration:
     leave_limit: float = 30.0
 
     async def register(self, identities: Sequence[NodeIdentity]) -> list[Object]:
-        """Registers the Node object of each; raises before anything is created if one of the names is taken."""
+        """Registers the Node object of each; raises before anything is created if a name is taken."""
         found = await self._existing({identity.name for identity in identities})
         for name, node in sorted(found.items()):
             self._check_owner(name, node)
@@ -74,10 +74,10 @@ class NodeRegistration:
         return [*found.values(), *created]
 
     async def leave(self, nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
-        """Deletes Node objects with their leases, and the pods bound to them; returns nodes that remain.
+        """Deletes Node objects with their leases, and the pods bound to them; returns the remaining nodes.
 
-        Nodes are deleted first, so that no DaemonSet puts a new pod on them. The server's garbage collectors remove
-        leases and pods that are not deleted in time, because their node is gone.
+        Nodes are deleted first, to keep DaemonSets from creating new pods on them. The server's garbage collectors
+        remove the remaining leases and pods, because their node is gone.
         """
         nodes, pods = list(nodes), list(pods)
         left = {_name(node) for node in nodes}
@@ -129,7 +129,7 @@ class NodeRegistration:
                 tasks.create_task(self._delete(path, uid, left))
 
     async def _delete(self, path: ResourcePath, uid: str, left: set[str]) -> None:
-        """Deletes exactly this object; a deleted or replaced one is not a failure."""
+        """Deletes exactly this object; it is not a failure if the object was deleted or replaced."""
         try:
             await self.api.delete(url_of(path), uid, grace=0)
         except PeerRefused as error:

@@ -146,7 +146,7 @@ class Outbox:
         return None
 
     async def _send_all(self, key: ObjectKey) -> None:
-        """Sends all writes of one object, including those that arrive meanwhile."""
+        """Sends all writes of one object, including those arriving meanwhile."""
         delay = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         writes = self._waiting[key]
         try:
@@ -207,7 +207,7 @@ class Outbox:
             self._mirror.sent(key, parts)
             return
         path = ResourcePath(writes.path.kind, writes.path.namespace, writes.path.name, subresource)
-        # The uid is a precondition, so that another object of the same name is not changed.
+        # The uid is a precondition, to leave another object of the same name unchanged.
         body = {"metadata": {"uid": before["metadata"]["uid"]}, **patch}
         try:
             after = await self._api.patch(url_of(path), body, "strategic-merge-patch")
@@ -224,7 +224,7 @@ class Outbox:
         self._mirror.sent(key, parts)
 
     async def _is_same(self, key: ObjectKey, writes: _Writes) -> bool:
-        """After a conflict: reads the object again, and returns whether it is still the same one."""
+        """After a conflict: reads the object again, and returns whether it is still the same."""
         writes.conflicts += 1
         before = self._mirror.on_server(key)
         found = await self._api.get(url_of(writes.path))
@@ -237,7 +237,7 @@ class Outbox:
         return True
 
     def _refused(self, key: ObjectKey, writes: _Writes, error: PeerRefused | MalformedMessage) -> None:
-        """Drops the write; if the object was deleted or replaced, drops everything that waits for it."""
+        """Drops the write; if the object was deleted or replaced, drops everything waiting for it."""
         code = error.code if isinstance(error, PeerRefused) else ""
         is_known = self._mirror.on_server(key) is not None
         if not is_known or code == "NotFound":

@@ -1,7 +1,7 @@
-"""Emits an event for pod fields that joined nodes do not emulate.
+"""Emits an event for pod fields not emulated by joined nodes.
 
-The pod runs anyway: such nodes are for rehearsals of scheduling and devices, which would be impossible for a pod that
-waits indefinitely for a volume. Only with processes an unavailable volume blocks its containers.
+The pod runs anyway: such nodes are for rehearsals of scheduling and devices, which an indefinite wait for a volume
+would prevent. Only with processes an unavailable volume blocks its containers.
 """
 
 from plugwright.apiserver.pod_fields import POD_FIELDS, Treatment
@@ -12,7 +12,7 @@ __all__ = ["PodLimits", "not_emulated_here"]
 
 # Done here not by the kubelet, but by the cluster's own scheduler and controllers.
 _OF_THE_CLUSTER = ("evictionResponders", "schedulingGroup")
-# Objects that a pod can name exist only on a real API server, not on the embedded one.
+# A pod can refer to objects which exist only on a real API server.
 _OF_REAL_CLUSTERS = (
     "containers.volumeDevices",
     "ephemeralContainers",
@@ -28,7 +28,7 @@ _FIELDS = tuple(
 
 
 def not_emulated_here(spec: Object) -> list[str]:
-    """The fields of a pod's spec that a joined node ignores."""
+    """The ignored fields of a pod's spec."""
     return [field.path for field in _FIELDS if field.is_asked_for(spec)]
 
 

@@ -1,8 +1,8 @@
-"""Records on pods that wait for joined nodes why they wait, in the caller's words, besides the scheduler's event.
+"""Records on pods waiting for joined nodes why they wait, in the caller's words, besides the scheduler's event.
 
-It explains only pods that the scheduler has found no node for and that tolerate the taints of a joined node, and leaves
-the cluster's other pods alone. The server is polled every few seconds; a pod is explained again when the scheduler's
-message changes, and gets at most one event per minute.
+It explains only unschedulable pods with tolerations for the taints of a joined node, and leaves the cluster's other
+pods alone. The server is polled every few seconds; a pod is explained again when the scheduler's message changes, and
+gets at most one event per minute.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ __all__ = ["PodsExplainer", "RemoteWaitingPods"]
 
 logger = logging.getLogger(__name__)
 
-# Returns why pods wait, by uid; reads the cluster, so it is called in a thread. Omits pods that it cannot evaluate.
+# Returns why pods wait, by uid; reads the cluster, so it is called in a thread. Omits pods it cannot evaluate.
 PodsExplainer = Callable[[Sequence[Object]], Mapping[str, str]]
 
 _PAUSE = 5.0  # seconds between two polls
@@ -47,7 +47,7 @@ class _Explained(Struct):
 
 
 class RemoteWaitingPods:
-    """`taints` are those of each joined node: a pod that tolerates none of these sets is left alone."""
+    """`taints` are those of each joined node: a pod without a toleration for any of these sets is left alone."""
 
     def __init__(
         self, api: ApiClient, client: NodeClient, taints: Sequence[Sequence[Mapping[str, str]]],
@@ -100,7 +100,7 @@ class RemoteWaitingPods:
 
 
 def _message(pod: Object) -> str:
-    """The scheduler's message that no node fits; empty for a pod without one, and for a gated pod."""
+    """The scheduler's message about a missing node; empty without a message, and for a gated pod."""
     for entry in (pod.get("status") or {}).get("conditions") or ():
         if entry.get("type") == "PodScheduled" and entry.get("reason") in ("Unschedulable", "SchedulerError"):
             return str(entry.get("message") or entry["reason"])

@@ -1,6 +1,6 @@
 """The program behind `plugwright join`: joins the nodes, serves their kubelet API, and runs until it is stopped.
 
-It loads the whole cluster, so a command that only parses flags does not import it. The requests of the control socket
+It loads the whole cluster, so commands do not import it for parsing flags. The requests of the control socket
 are `stop-node`, `start-node` and `end`; `system.json_lines` implements their format and access control (mode 0600).
 """
 
@@ -87,7 +87,7 @@ def leave(flags: JoinFlags) -> list[str]:
 
 
 def rbac(nodes: NodePlans, subject: Object, *, processes: bool) -> list[Object]:
-    """The manifests that allow the subject to join these nodes."""
+    """The manifests with the subject's permissions to join these nodes."""
     names = [plan.name for plan in nodes.plans]
     return rights.manifests(rights.needed(names, drivers=nodes.serves_claims, processes=processes), subject)
 

@@ -1,4 +1,4 @@
-"""The API server's objects that a joined node reads on demand: claims and slices, ConfigMaps and Secrets of pods."""
+"""The API server's objects read on demand by a joined node: claims and slices, ConfigMaps and Secrets of pods."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""The rights that joined nodes need on another API server: printed as rules, and checked before any write."""
+"""The rights of joined nodes on another API server: printed as rules, and checked before any write."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ CLIENT_AUTHORITY = ("kube-system", "extension-apiserver-authentication")  # the 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Verbs on a resource: in every namespace unless one is given, for every object unless some are named."""
+    """Verbs on a resource: by default in every namespace and for every object."""
 
     verbs: tuple[str, ...]
     resource: str  # including its subresource: nodes/status

@@ -87,7 +87,7 @@ class SliceWatches:
         await self._tasks.__aexit__(None, None, None)
 
     def of_driver(self, driver: str, path: str, version: str) -> _DriverSlices:
-        """The running watch, or a new one; raises `PeerGone` if it started after the version."""
+        """The running watch, or a new watch; raises `PeerGone` if it started after the version."""
         slices = self._drivers.get(driver)
         if slices is None or slices.error:
             slices = self._drivers[driver] = _DriverSlices(version)

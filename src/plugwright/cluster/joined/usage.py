@@ -1,8 +1,8 @@
 """The CPU and memory use reported by a joined node, enough for `kubectl top`: derived from requests.
 
 An emulated container uses nothing, and the use of its process concerns only this machine. For autoscalers and `kubectl
-top`, a running container reports the CPU and memory that it requests, but at least a little, because metrics-server
-drops pods that report nothing, and nodes whose counter has decreased.
+top`, a running container reports its requested CPU and memory, but at least a little, because metrics-server drops pods
+without values, and nodes with a decreased counter.
 """
 
 import time
@@ -32,7 +32,7 @@ class NodeSeconds:
         self._read, self._seconds = begin, 0.0
 
     def counted(self, pods: list[Object], moment: float) -> float:
-        """The seconds until now, assuming that the running containers have run since the last call."""
+        """The seconds until now, if the running containers have run since the last call."""
         self._seconds += max(0.0, moment - self._read) * _node_use(pods)["cpu"]
         self._read = max(moment, self._read)
         return self._seconds

@@ -1,7 +1,7 @@
 """An API server's objects of the joined nodes: one watch of their Node objects, one of the pods bound to them.
 
 Pods are watched for all nodes together and selected here, because separate watches would cost a connection per node.
-After the end of a watch, the objects are listed again and compared with the mirror, so that no change is missed.
+After the end of a watch, the objects are listed again and compared with the mirror, so no change is missed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds until objects are listed agai
 
 @dataclass(frozen=True, slots=True)
 class WatchedObjects:
-    """The objects of a kind that match the selectors and are `wanted`."""
+    """The `wanted` objects of a kind, matching the selectors."""
 
     kind: Kind
     wanted: Callable[[Object], bool]
@@ -100,7 +100,7 @@ class ObjectWatch:
             self._take("MODIFIED", content)
 
     def _replace_other(self, key: ObjectKey, content: Object) -> None:
-        """Removes a known object that was replaced by another one of the same name without a deletion event."""
+        """Removes a known object, replaced by another of the same name without a deletion event."""
         known = self._mirror.on_server(key)
         if known is not None and known["metadata"]["uid"] != content["metadata"]["uid"]:
             self._remove(key, known)

@@ -1,4 +1,4 @@
-"""Commands in the containers of a node that runs them as processes, and clients of the containers' own processes.
+"""Commands in containers run as processes, and clients of the containers' own processes.
 
 A command of `kubectl exec` has the environment, mounts, device nodes and working directory with which its container was
 started. It is a separate process beside the container's, and ends with its client.

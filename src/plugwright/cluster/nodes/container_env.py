@@ -1,7 +1,7 @@
 """A container's environment as declared by its pod: values with references, fields of the pod, ConfigMaps, Secrets.
 
 `ConfigSource` provides ConfigMaps and Secrets: from the store of an embedded cluster, or from another API server. The
-kubelet adds the variables of devices, which the declared ones override.
+kubelet adds the variables of devices, overridden by the declared variables.
 """
 
 import base64
@@ -85,7 +85,7 @@ class PodFacts:
 
 
 def decoded_data(data: Mapping[str, str]) -> dict[str, bytes]:
-    """The decoded values; a value that is not base64, which the API server rejects, becomes empty."""
+    """The decoded values; invalid base64, which the API server rejects, becomes empty."""
     return {key: _decoded(text or "") for key, text in data.items()}
 
 

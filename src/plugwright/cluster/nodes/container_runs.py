@@ -1,4 +1,4 @@
-"""The runs of a container as a process: number, start, and how this run and the previous one ended. Values.
+"""The runs of a container as a process: number, start, and the ends of this run and the previous. Values.
 
 They are read from a pod's status when its node restarts, and written there by `pod_status`.
 """
@@ -16,7 +16,7 @@ _LOST = "The container could not be located when the pod was deleted.  The conta
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """Times have the format of the API; `attempt` is the run that ended."""
+    """Times have the format of the API; `attempt` is the ended run."""
 
     exit_code: int
     started_at: str
@@ -70,7 +70,7 @@ def exit_reason(exit_code: int) -> str:
 
 
 def lost_runs(runs: Mapping[str, ContainerRun], now: str) -> dict[str, ContainerRun]:
-    """The runs after the node was down: running ones have ended, with unknown results."""
+    """The runs after the node was down: running containers have ended, with unknown results."""
     return {name: _lost(run, now) if run.is_running else run for name, run in runs.items()}
 
 

@@ -111,7 +111,7 @@ class EmulatedNode:
             self._begin()
 
     def _write_config(self) -> None:
-        """Writes the part of the kubelet's configuration that daemons report, at the path of a real kubelet's file."""
+        """Writes the part of the kubelet's configuration reported by daemons, at the path of a real kubelet's file."""
         settings = self.settings.kubelet
         if settings.policy is not TopologyPolicy.NONE:
             text = f"topologyManagerPolicy: {settings.policy}\ntopologyManagerScope: {settings.scope}\n"
@@ -151,7 +151,7 @@ class EmulatedNode:
         return await asyncio.open_connection("localhost", port)
 
     def log(self, stored: Object, container: str) -> str:
-        """The output of a container's process; for a container that is not run, the options that it would have got."""
+        """The output of a container's process; for an unstarted container, its options."""
         attempt = container_logs.attempt_to_read(stored, container, previous=False)
         uid = stored["metadata"]["uid"]
         if self.settings.runtime.processes:
@@ -215,7 +215,7 @@ class EmulatedNode:
                     self._pods.refresh(event.about)
 
     async def _send_heartbeats(self) -> None:
-        # Spread over the interval, so that requests do not wait for simultaneous status rounds of all nodes.
+        # Spread over the interval, so requests do not wait for simultaneous status rounds of all nodes.
         rounds = clock.Rounds(self.settings.heartbeat, self.settings.heartbeat * (self.identity.index % 64) / 64)
         while True:
             await rounds.next()

@@ -1,4 +1,4 @@
-"""The pods of one emulated node: a worker for every bound pod, and the requests that a new pod must fit beside.
+"""The pods of one emulated node: a worker for every bound pod, and their requests, for the fit of new pods.
 
 `node` decides which pods are bound to the node; `pod_worker` implements one pod's life.
 """
@@ -92,7 +92,7 @@ class NodePods:
         await self._supervised(worker, worker.start(partial(self._rejection, worker)))
 
     async def _supervised(self, worker: PodWorker, life: Coroutine[object, object, None]) -> None:
-        """Runs a pod in isolation: a pod that cannot be run does not end the others."""
+        """Runs a pod in isolation: its failure does not end the others."""
         extra = {"pod": "/".join(worker.name)}
         try:
             await life

@@ -80,7 +80,7 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """The addresses of a node that joins another cluster; `port` is that of its kubelet's API."""
+    """The addresses of a node in another cluster; `port` is its kubelet API's."""
 
     address: str
     pods: ipaddress.IPv4Network
@@ -114,7 +114,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PluginResources:
-    """The devices that plugins serve on a node, and the resources whose plugin was removed since the last round."""
+    """The devices of the node's plugins, and the resources whose plugin was removed since the last round."""
 
     served: Mapping[str, DeviceCount]
     removed: Collection[str] = ()

@@ -45,7 +45,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTiming:
-    """Seconds until a failed start is retried, and of the first and the longest back-off of a container that ends."""
+    """Seconds until a failed start is retried, and of the first and the longest back-off of an ended container."""
 
     retry: float = 10.0
     back_off: float = 10.0
@@ -121,7 +121,7 @@ class PodProcesses:
                 self._host.record(EventRecord("Killing", f"Stopping container {name}"), name)
 
     async def _until_started(self, name: str) -> None:
-        """Waits for a container to start; a sidecar that does not start blocks the following containers."""
+        """Waits for a container to start; an unstarted sidecar blocks the following containers."""
         stopped = self.stop.subscribe(self._changed.notify)
         try:
             await self._changed.until(lambda: self.runs[name].has_started or self.stop.value is not None)

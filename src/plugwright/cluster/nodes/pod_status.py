@@ -1,7 +1,7 @@
 """A pod's status as written by its node: phase, conditions, containers, devices. Pure.
 
-It is composed from the kubelet's state of the pod and from the previous status, so that the times of unchanged parts
-stay.
+It is composed from the kubelet's state of the pod and from the previous status, which keeps the times of unchanged
+parts.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersR
 
 @dataclass(frozen=True, slots=True)
 class PodStatusInputs:
-    """Facts for the status besides the kubelet's pod. `runs` are those of containers that run as processes."""
+    """Facts for the status besides the kubelet's pod. `runs` are those of containers run as processes."""
 
     now: str
     host_address: str
@@ -39,7 +39,7 @@ class PodStatusInputs:
 
 
 def rejected_status(stored: Object, reason: str, message: str, now: str) -> Object:
-    """The status of a pod that was not admitted: Failed, without containers (3.64 to 3.67)."""
+    """The status of a rejected pod: Failed, without containers (3.64 to 3.67)."""
     before = stored.get("status") or {}
     return {
         **{key: before[key] for key in ("conditions", *_OTHERS) if key in before},
@@ -141,7 +141,7 @@ class _ContainerStatuses:
         return state | ({"message": end.message} if end.message else {})
 
     def _state(self, container: Container, before: Object) -> Object:
-        """The state of a container that is not run: it is running from its start to the end of its pod."""
+        """The state of an unstarted container: it counts as running from its start to the end of its pod."""
         is_same = before.get("containerID") == self._id(container.spec.name, container.starts - 1)
         previous = before.get("state") or {}
         if container.reason:
@@ -169,7 +169,7 @@ class _ContainerStatuses:
 
     @property
     def _has_init(self) -> bool:
-        """PodInitializing is for containers that wait for init containers; without those it is ContainerCreating."""
+        """PodInitializing is for containers waiting for init containers; without those it is ContainerCreating."""
         return any(container.spec.kind is not ContainerKind.MAIN for container in self.pod.containers.values())
 
     def _spec(self, name: str) -> Object:

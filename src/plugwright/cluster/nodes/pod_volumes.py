@@ -1,4 +1,4 @@
-"""The volumes of a node's pods: directories and files that container processes see at their mount paths.
+"""The volumes of a node's pods: directories and files for container processes at their mount paths.
 
 Supported are emptyDir, hostPath, configMap, secret, downwardAPI and projected. Contents are written once, when the pod
 starts; later changes of a ConfigMap are not written. Other volumes keep the pod's containers from being created.
@@ -113,7 +113,7 @@ class PodVolumes:
         return path
 
     def directory(self, stored: Object, name: str) -> Path:
-        """The directory of a volume that the pod does not name itself."""
+        """The directory of a volume without a name in the pod."""
         return self._pod_directory(stored) / "volumes" / name
 
     def _pod_directory(self, stored: Object) -> Path:
@@ -152,7 +152,7 @@ async def _projected(facts: PodFacts, source: Object) -> dict[str, bytes]:
         kind = next((name for name in part if part[name] is not None), "")
         if kind not in _PROJECTED:
             raise ContainerConfigError(f"plugwright does not emulate projected volumes with {kind}")
-        # Every pod of a real cluster has a service account's token: that file is omitted, the others exist.
+        # Every pod of a real cluster has a service account's token: its file is omitted, the others exist.
         files |= await _contents(facts, kind, part[kind])
     return files
 

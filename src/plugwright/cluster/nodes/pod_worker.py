@@ -1,7 +1,7 @@
-"""One pod on an emulated node, from its admission to its end: a worker that starts, watches and stops its containers.
+"""One pod on an emulated node, from its admission to its end: a worker to start, watch and stop its containers.
 
 The kubelet decides whether it is admitted and with which devices; `pod_processes` runs its containers if the node runs
-any, and `pod_status` composes the status that is written.
+any, and `pod_status` composes the written status.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class PodWorker:
     def settle(self) -> None:
         """Drops state once the containers have started or never will, because a node can have thousands of pods.
 
-        Containers that are processes need the object until they have ended, even if it is deleted.
+        Container processes need the object until they have ended, even if it is deleted.
         """
         if self._processes is None:
             self._task = self._stored = None
@@ -115,7 +115,7 @@ class PodWorker:
         await self._live(self.pod)
 
     def take_over(self, pod: Pod) -> None:
-        """Takes over a pod that had started before the node's restart, from its status."""
+        """Takes over a pod started before the node's restart, from its status."""
         self.pod = pod
         if self._processes is not None:
             statuses = pod_status.container_statuses(self.stored)
@@ -123,7 +123,7 @@ class PodWorker:
             self._processes.runs |= lost_runs(runs, self.now())
 
     async def resume(self) -> None:
-        """Like `start`, for a pod that was taken over."""
+        """Like `start`, for a pod taken over."""
         assert self.pod is not None
         self._task = asyncio.current_task()
         if self.pod.phase is Phase.FAILED:
@@ -155,7 +155,7 @@ class PodWorker:
         self.refresh()
 
     async def _start_containers(self, pod: Pod) -> None:
-        """Starts containers on a node that runs none: they count as started once all their references exist."""
+        """Starts containers on a node without processes: they count as started once all their references exist."""
         while True:
             before = {name for name, container in pod.containers.items() if container.starts}
             if not self._context.runtime.references or await self._set_up_volumes():
@@ -206,7 +206,7 @@ class PodWorker:
         return await self._config.launch(self.pod, entry, self._processes.runs[container].attempt, is_start=False)
 
     def container_input(self, container: str) -> ContainerInput | None:
-        """The input of a container that is a process and has `stdin` or `tty`."""
+        """The input of a container process with `stdin` or `tty`."""
         return self._processes.inputs.get(container) if self._processes is not None else None
 
     @property
@@ -235,7 +235,7 @@ class PodWorker:
         self.refresh()
 
     async def _stop(self, pod: Pod, life: "asyncio.Task[None] | None", grace: float) -> None:
-        """Ends its containers, and with them the task that runs them."""
+        """Ends its containers, and with them their task."""
         running = [name for name, container in pod.containers.items() if self._is_running(name, container.running)]
         mains = [name for name in running if not self._is_sidecar(pod, name) or self._processes is None]
         for name in mains:
@@ -286,7 +286,7 @@ class PodWorker:
         self._context.volumes.remove(self.uid)
 
     def refresh(self) -> None:
-        """Writes the status if it differs from the stored one."""
+        """Writes the status if it differs from the stored status."""
         if self.pod is None or self.is_terminating:
             return
         if self._processes is not None and self.pod.phase not in _FINISHED and not self._is_past_deadline:

@@ -41,7 +41,7 @@ def _matches(rule: Object, exit_code: int) -> bool:
 
 @dataclass(slots=True)
 class CrashLoopBackoff:
-    """Seconds that one container waits between its end and its next start: none at first, then doubling."""
+    """Seconds between the end and the next start of one container: none at first, then doubling."""
 
     first: float
     longest: float
@@ -49,7 +49,7 @@ class CrashLoopBackoff:
     _since: float = float("-inf")
 
     def delay(self, ended_at: float) -> float:
-        """Seconds to wait after an end at that time."""
+        """Seconds to wait after an end at this time."""
         if ended_at - self._since > _RESET * self.longest:
             self._delay = 0.0
         return self._delay
@@ -60,7 +60,7 @@ class CrashLoopBackoff:
 
 
 def phase(spec: Object, runs: Mapping[str, ContainerRun]) -> Phase:
-    """The phase that follows from the states of all containers."""
+    """The phase resulting from the states of all containers."""
     inits = [container for container in spec.get("initContainers") or () if not is_sidecar(spec, container)]
     mains = [runs[container["name"]] for container in spec["containers"]]
     if any(_has_failed_for_good(spec, container, runs[container["name"]]) for container in inits):

@@ -1,4 +1,4 @@
-"""Emulated nodes that run together with their plugins in this process.
+"""Emulated nodes running together with their plugins in this process.
 
 Several start in parallel, because a start mostly waits for sockets and files.
 """

@@ -21,7 +21,7 @@ class LabelSelector:
 
     @classmethod
     def of(cls, selector: Object | None, also: Mapping[str, str] | None = None) -> "LabelSelector":
-        """`also` are additional labels that must be equal."""
+        """`also` are additional labels, which must be equal."""
         if selector is None:
             return cls()
         equal = {**(selector.get("matchLabels") or {}), **(also or {})}
@@ -47,8 +47,8 @@ class PreferredTerm:
 class NodeAffinity:
     """A pod's node selector and node affinity.
 
-    One of the `terms` must match; None if the pod has no required terms. `node_names` are the only nodes that can
-    match, if every term names nodes.
+    One of the `terms` must match; None if the pod has no required terms. `node_names` are the only possible matches, if
+    every term names nodes.
     """
 
     selector: Mapping[str, str]

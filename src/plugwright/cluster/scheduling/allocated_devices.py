@@ -65,7 +65,7 @@ class AllocatedDevices:
             self.resources = classes_of_resources(self.allocator.classes)
 
     def _set_rule(self, name: str, rule: Object | None) -> None:
-        """Changes a rule; all slices are read again, because that is rare."""
+        """Changes a rule; all slices are read again, because such changes are rare."""
         self._rules.pop(name, None)
         if rule is not None:
             self._rules[name] = rule

@@ -35,7 +35,7 @@ def explanation(claim: str, reasons: Iterable[tuple[str, Sequence[Reason]]], nod
 
 
 def _on_node(claim: str, reasons: Sequence[Reason]) -> str:
-    """Requests with too few devices, then invalid pools, then the number of devices that each rule excludes."""
+    """Requests with too few devices, then invalid pools, then the number of devices excluded by each rule."""
     relevant = [reason for reason in reasons if reason.claim in ("", claim)]
     parts = [
         f"request {reason.request}: {reason.message}" for reason in relevant if reason.request and not reason.device

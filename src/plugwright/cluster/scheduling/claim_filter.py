@@ -2,7 +2,7 @@
 
 For each pod `pre_filter` reads the claims, `filter` searches devices on one node, `bind` writes the allocation of the
 chosen node and the reservation, and `post_filter` frees an unused claim allocated on the wrong node. A pod with
-extended resources served by a DeviceClass has one more claim, which `bind` creates. Rules and messages are those of
+extended resources served by a DeviceClass has one more claim, created by `bind`. Rules and messages are those of
 kube-scheduler's plugin DynamicResources.
 """
 
@@ -62,7 +62,7 @@ class ClaimsOfPod:
         return any(request.get("firstAvailable") for claim in self.unallocated for request in _requests(claim))
 
     def score(self, node: str) -> int:
-        """A score that is higher for earlier alternatives of `firstAvailable`."""
+        """A score, higher for earlier alternatives of `firstAvailable`."""
         score = 0
         for claim, allocation in zip(self.unallocated, self.results.get(node, ()), strict=False):
             chosen = {result["request"] for result in allocation["devices"].get("results") or ()}
@@ -78,14 +78,14 @@ class ClaimsOfPod:
 
 
 class ExtendedClaims:
-    """The claim for a pod's extended resources, which depends on those that a node offers itself."""
+    """The claim for a pod's extended resources, which depends on the node's own offers."""
 
     def __init__(self, pod: Object, classes: Mapping[str, str], resources: frozenset[str]) -> None:
         self._pod, self._classes, self._resources = pod, classes, resources
         self._requests: dict[frozenset[str], ExtendedRequests] = {}
 
     def missing(self, node: NodeInfo) -> frozenset[str]:
-        """The resources that the node does not offer."""
+        """The resources not offered by the node."""
         return frozenset(resource for resource in self._resources if not node.allocatable.get(resource))
 
     def requests(self, resources: frozenset[str]) -> ExtendedRequests:
@@ -154,7 +154,7 @@ class DynamicResources:
         return _NOT_AVAILABLE if unavailable else None
 
     def post_filter(self, claims: ClaimsOfPod, pod: Object) -> str:
-        """Deallocates a claim that only this pod could use, for the next attempt; returns the message for the event."""
+        """Deallocates a claim of this pod alone, for the next attempt; returns the message for the event."""
         for claim in claims.unavailable.values():
             consumers = (claim.get("status") or {}).get("reservedFor") or ()
             if all(consumer["uid"] == pod["metadata"]["uid"] for consumer in consumers):
@@ -237,7 +237,7 @@ class DynamicResources:
                     raise ClaimsRejected(f"request {name}: device class {entry['deviceClassName']} does not exist")
 
     def _pending(self, claims: ClaimsOfPod, extended: frozenset[str]) -> PendingClaims:
-        """The claims to allocate on a node that does not offer these resources itself."""
+        """The claims to allocate on a node without its own offer of these resources."""
         if extended not in claims.pending:
             of_pod = [claims.extended.claim(extended)] if claims.extended and extended else []
             with _as_rejection():

@@ -1,9 +1,8 @@
-"""Extended resources served by a DeviceClass: the claim that the scheduler creates for a pod's requests. Pure.
+"""Extended resources served by a DeviceClass: the scheduler's claim for a pod's requests. Pure.
 
 A class serves the resource of its `extendedResourceName`, and `deviceclass.resource.kubernetes.io/` with its name. A
-node that offers the resource through a device plugin continues to serve it; on all other nodes the scheduler allocates
-one claim per pod, with one request for each container and resource. Init containers use the devices of later
-containers.
+node with a device plugin for the resource continues to serve it; on all other nodes the scheduler allocates one claim
+per pod, with one request for each container and resource. Init containers use the devices of later containers.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +22,7 @@ _IN_MEMORY = "<extended-resources>"  # kube-scheduler's name for a claim that do
 
 
 class ExtendedRequests(Struct, frozen=True):
-    """The requests of the claim, and the containers that use each of them, as in the pod's status."""
+    """The requests of the claim, and the containers of each request, as in the pod's status."""
 
     requests: tuple[Object, ...]
     mappings: tuple[Object, ...]
@@ -55,7 +54,7 @@ def new_claim(pod: Object) -> Object:
 
 
 def requests_of(pod: Object, classes: Mapping[str, str], resources: Collection[str]) -> ExtendedRequests:
-    """The requests of a claim for the `resources` that a node does not offer itself."""
+    """The requests of a claim for the `resources` missing on a node."""
     containers = [*(pod["spec"].get("initContainers") or ()), *(pod["spec"].get("containers") or ())]
     last_init = len(pod["spec"].get("initContainers") or ())
     short_lived = {
@@ -78,7 +77,7 @@ class _ResourceRequests:
         self._containers, self._resource, self._class = containers, resource, device_class
 
     def all(self, short_lived: Collection[int]) -> ExtendedRequests:
-        """Long-lived containers have their own devices; short-lived ones share those and one further request."""
+        """Long-lived containers have their own devices; short-lived containers share those and one further request."""
         own: dict[int, Object] = {}
         mappings: list[Object] = []
         for place in range(len(self._containers)):
@@ -99,7 +98,7 @@ class _ResourceRequests:
         return ExtendedRequests((*([largest] if largest else ()), *own.values()), tuple(mappings))
 
     def _reused(self, place: int, own: Mapping[int, Object]) -> tuple[list[Object], int]:
-        """The requests of later containers that an init container uses, and how many further devices it needs."""
+        """The requests of later containers used by an init container, and how many further devices it needs."""
         missing, reused = self._count(place), []
         for later, request in sorted(own.items()):
             if later > place and missing > 0:

@@ -187,8 +187,8 @@ def failed_scheduling_message(failures: Collection[FilterFailure], claims: str =
 def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[str]) -> Rejection | None:
     """The kubelet's own check of a bound pod, the first check for a pod with its own nodeName.
 
-    The kubelet's device manager counts `plugin_resources` instead. The kubelet ignores requests for resources that are
-    missing in the node's allocatable (3.63), and for those served by a claim of the pod.
+    The kubelet's device manager counts `plugin_resources` instead. The kubelet ignores requests for resources missing
+    in the node's allocatable (3.63), and for those served by a claim of the pod.
     """
     if request.system not in ("", _SYSTEM):
         return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
@@ -276,7 +276,7 @@ def has_preferences(request: PodRequest, node: NodeInfo) -> bool:
 
 
 def free_share(request: PodRequest, node: NodeInfo) -> float:
-    """The percentage of CPU and memory that would be left."""
+    """The remaining percentage of CPU and memory."""
     share = 0.0
     for index, resource in enumerate((CPU, MEMORY)):
         offered = node.allocatable.get(resource, 0)
@@ -290,7 +290,7 @@ def _histogram(counts: Mapping[str, int]) -> str:
 
 
 def _taints(spec: Object, status: Object) -> tuple[Object, ...]:
-    """The node's taints, and one for a node that is not ready, whose own taint a controller sets a little later."""
+    """The node's taints, and a taint for an unready node, whose own taint a controller sets a little later."""
     taints = [{**taint, "key": str(taint["key"]), "effect": taint["effect"]} for taint in spec.get("taints") or ()]
     keys = {taint["key"] for taint in taints}
     conditions = status.get("conditions") or ()

@@ -1,7 +1,7 @@
 """The nodes for pods of one shape, best first: the same result as `fit.select_node`, which tests every node.
 
-Pods often come in large numbers of equal ones, as those of a Deployment, and binding a pod changes one node. So the
-nodes are tested once for a shape, and later only those that have changed since.
+Pods often come in large equal groups, as those of a Deployment, and binding a pod changes one node. So the nodes are
+tested once for a shape, and later only changed nodes.
 """
 
 import heapq

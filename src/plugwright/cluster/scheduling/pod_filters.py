@@ -1,4 +1,4 @@
-"""The scheduler's filters that involve the pods of all nodes: topology spread, then affinity between pods. Pure.
+"""The scheduler's filters involving the pods of all nodes: topology spread, then affinity between pods. Pure.
 
 As in the real scheduler, the pods are counted once for each pod to schedule, and every node is compared with the
 counts. Reasons are the real scheduler's; a node without the topology's label, or without a pod to be near to, is
@@ -96,7 +96,7 @@ class _Spread:
 
 
 class _PodAffinityCounts:
-    """The (label, value) pairs of topologies with a pod to be near to, and with one to be apart from."""
+    """The (label, value) pairs of topologies with a pod to be near to, and with a pod to be apart from."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _PodAffinityCounts:
             self._apart |= _topologies([term for term in pod.anti if term.matches(others, namespace_labels)], labels)
             hostile = [term for term in others.anti if term.matches(pod, namespace_labels)]
             self._existing |= _topologies(hostile, labels)
-        # The first pod of a group with mutual affinity can run anywhere that has the topology.
+        # The first pod of a group with mutual affinity can run anywhere within the topology.
         self._is_first = not self._near and all(term.matches(pod, namespace_labels) for term in pod.required)
 
     def failure(self, node: NodeInfo) -> FilterFailure | None:

@@ -25,7 +25,7 @@ Amounts = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port of the node that a container needs exclusively."""
+    """A port of the node, needed exclusively by a container."""
 
     address: str
     protocol: str
@@ -96,7 +96,7 @@ def _amount(resource: str, text: str) -> int:
 
 
 def _served_by_claim(pod: Object) -> frozenset[str]:
-    """The resources of the claim that the scheduler has created for the pod."""
+    """The resources of the scheduler's claim for the pod."""
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     return frozenset(str(mapping["resourceName"]) for mapping in status.get("requestMappings") or ())
 
@@ -147,7 +147,7 @@ def _scored_requests(spec: Object) -> tuple[int, int]:
 
 
 def _host_ports(spec: Object) -> Iterator[HostPort]:
-    """Ports of containers that run as long as the pod does."""
+    """Ports of containers with the pod's lifetime."""
     sidecars = [container for container in spec.get("initContainers") or () if is_sidecar(container)]
     for container in (*sidecars, *(spec.get("containers") or ())):
         for port in container.get("ports") or ():

@@ -1,8 +1,8 @@
 """The scheduler: follows the store, counts the requests of every node's pods, and binds pods one by one.
 
-`fit` and `pod_filters` decide which node can run a pod; `scheduling_queue` returns the next pod. A pod that fits
-nowhere waits until a change of a node or a pod could make it fit. The counts are updated with every change, never
-recomputed from all pods.
+`fit` and `pod_filters` decide which node can run a pod; `scheduling_queue` returns the next pod. An unschedulable pod
+waits until a change of a node or a pod could make it fit. The counts are updated with every change, never recomputed
+from all pods.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class Scheduler:
             self._update_claims(change)
 
     def _update_claims(self, change: Change) -> None:
-        """Retries the pods that use a changed claim; after a deallocation or another change, all pods with claims."""
+        """Retries the pods of a changed claim; after a deallocation or another change, all pods with claims."""
         try:
             self._claims.apply(change)
         except MALFORMED as error:
@@ -126,7 +126,7 @@ class Scheduler:
             )
 
     def _users_of(self, change: Change) -> Iterator[ObjectKey]:
-        """The unschedulable pods that use a claim: its owner, or those that name it."""
+        """The unschedulable pods of a claim: its owner, or those naming it."""
         waiting, namespace = self._queue.unschedulable, change.key.namespace
         owners = change.object["metadata"].get("ownerReferences") or ()
         pods = [ObjectKey(PODS.qualified, namespace, owner["name"]) for owner in owners if owner["kind"] == "Pod"]
@@ -213,7 +213,7 @@ class Scheduler:
         self._queue.retry(list(self._queue.dependent))
 
     def _fitting(self, node: NodeInfo) -> list[ObjectKey]:
-        """The unschedulable pods that would now fit this node."""
+        """The unschedulable pods now fitting this node."""
         unschedulable = self._queue.unschedulable
         return [key for key, request in unschedulable.items() if fit.filter_failure(request, node) is None]
 

@@ -1,4 +1,4 @@
-"""The scheduler's queue: pods to try by priority and age, pods that fit nowhere, and pods in back-off.
+"""The scheduler's queue: pods to try by priority and age, unschedulable pods, and pods in back-off.
 
 A pod whose write failed is retried after a back-off, as in the real scheduler: from one second to ten.
 """
@@ -29,12 +29,12 @@ class SchedulingQueue:
 
     @property
     def unschedulable(self) -> Mapping[ObjectKey, PodRequest]:
-        """The pods that currently fit no node."""
+        """The currently unschedulable pods."""
         return self._unschedulable
 
     @property
     def dependent(self) -> Mapping[ObjectKey, PodRequest]:
-        """Those of them that depend on the placement of other pods."""
+        """Those of them depending on the placement of other pods."""
         return self._dependent
 
     def __contains__(self, key: ObjectKey) -> bool:

@@ -1,8 +1,8 @@
 """A plugin under development beside an emulated kubelet, restarted after every save of its file.
 
-The plugin is a separate process, as in production. A save that cannot be loaded is reported and changes nothing: the
-running plugin continues. The kubelet and the pods survive every reload; pods that were refused or have ended are
-submitted again, and so is the pod that `dev` creates for each resource if none was given.
+The plugin is a separate process, as in production. If a save cannot be loaded, this is reported and changes nothing:
+the running plugin continues. The kubelet and the pods survive every reload; refused and ended pods are submitted again,
+and so is the pod created by `dev` for each resource if none was given.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class Development:
         return isinstance(event, Output) and event.about == "plugin" and bool(_RELOAD_OUTPUT.match(event.text))
 
     async def _submit_pods(self, lists: asyncio.Queue[str]) -> None:
-        """Submits pods that could not succeed with the previous plugin, once the plugin has listed its devices."""
+        """Submits pods without success under the previous plugin, once the plugin has listed its devices."""
         while True:
             resource = await lists.get()
             assert self._runner is not None
@@ -123,7 +123,7 @@ class Development:
                 await self._runner.resubmit(handle)
 
     async def _follow_saves(self, ready: asyncio.Event) -> None:
-        """Starts the plugin, and restarts it after each save that can be loaded; until cancelled."""
+        """Starts the plugin, and restarts it after each loadable save; until cancelled."""
         await ready.wait()
         async with asyncio.TaskGroup() as tasks:
             try:
@@ -197,7 +197,7 @@ class Development:
 
 
 def _pod(resource: str, count: int) -> PodSpec:
-    """A pod that requests devices of the resource, so that its plugin's allocate() is called."""
+    """A pod with devices of the resource, for a call of its plugin's allocate()."""
     name = re.sub(r"[^a-z0-9]+", "-", resource.rpartition("/")[2].lower()).strip("-")
     container = ContainerSpec("main", limits={resource: str(count)}, command=("sleep", "infinity"))
     return PodSpec(f"dev-{name}", (container,))

@@ -14,9 +14,9 @@ __all__ = ["PodClaims"]
 
 
 class PodClaims:
-    """Acts as the scheduler for claims, except that it does not allocate: the files contain the allocations.
+    """Acts as the scheduler for claims, but does not allocate: the files contain the allocations.
 
-    `api` is None without --api: the kubelet then reports that it cannot read a claim.
+    `api` is None without --api: the kubelet then reports claims as unreadable.
     """
 
     def __init__(self, node: str, *, served: bool) -> None:
@@ -63,7 +63,7 @@ class PodClaims:
         return self.api is None or await self.api.until(lambda: not self.unallocated(pod), timeout)
 
     def reserve(self, pod: PodSpec) -> None:
-        """Reserves the claims, as the scheduler does for a pod that it binds."""
+        """Reserves the claims, as the scheduler does for a bound pod."""
         if self.api is None:
             return
         for claim in pod.claims:

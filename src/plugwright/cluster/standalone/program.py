@@ -67,7 +67,7 @@ def run(options: KubeletOptions, show: Show, begin: Begin) -> bool:
 async def emulate(
     options: KubeletOptions, show: Show, begin: Begin, attach: Callable[["PodRunner"], None] | None = None
 ) -> bool:
-    """Like `run`, in the caller's event loop; `attach` gets the runner of the pods before the first one is added."""
+    """Like `run`, in the caller's event loop; `attach` gets the runner of the pods before the first pod is added."""
     claims = PodClaims(options.node_name, served=options.api)
     for claim in options.claims:
         claims.put(claim)
@@ -167,7 +167,7 @@ class PodRunner:
 
     def add(self, handle: str, pod: PodSpec) -> None:
         name = f"{pod.name}{next(self._numbers)}" if pod.name.endswith("-") else pod.name
-        # A new uid for each submission: the old one would get the devices recorded for the earlier pod.
+        # A new uid for each submission: the old uid would get the devices recorded for the earlier pod.
         spec = replace(pod, name=name, uid=str(uuid.uuid4()))
         self._keys[spec.uid] = spec.key
         self._pods[handle] = _PodTask(spec, self._tasks.create_task(self._run_pod(spec)))
@@ -184,7 +184,7 @@ class PodRunner:
 
     @property
     def ended(self) -> tuple[str, ...]:
-        """Handles of pods that were refused, or whose containers have all ended."""
+        """Handles of refused pods, and of pods without a running container."""
         return tuple(handle for handle, pod_task in self._pods.items() if self._has_ended(pod_task))
 
     def _has_ended(self, pod_task: _PodTask) -> bool:
@@ -218,7 +218,7 @@ class PodRunner:
             self.add(key, pod)
 
     async def restart(self) -> None:
-        """Restarts the kubelet beside running containers; ends those of pods that it then refuses."""
+        """Restarts the kubelet beside running containers; ends those of pods refused by it."""
         async with self._restart_lock:
             self.show(StateChange("restarting", f"kubelet {self._options.settings.version}"))
             await self._kubelet.restart()
@@ -233,7 +233,7 @@ class PodRunner:
             await asyncio.wait([pod_task.task for pod_task in self._pods.values()])
 
     async def end(self) -> None:
-        """Ends the pods; removes those with claims, so that their drivers have nothing prepared."""
+        """Ends the pods; removes those with claims, to leave nothing prepared by their drivers."""
         for pod_task in self._pods.values():
             pod_task.task.cancel()
         await self.wait()
@@ -337,7 +337,7 @@ class PodRunner:
         return next((pod for pod in self._kubelet.pods if pod.uid == spec.uid), None)
 
     def _granted(self, event: Shown) -> RunContainerOptions | None:
-        """The options of a container that has just started, without the variables of its own spec."""
+        """The options of a newly started container, without the variables of its own spec."""
         if not isinstance(event, StateChange) or event.kind != "started":
             return None
         key, _, name = event.about.rpartition("/")
@@ -352,7 +352,7 @@ class PodRunner:
 
 
 def _missing(counts: Mapping[str, DeviceCount], requests: Mapping[str, int]) -> str:
-    """The resources that a node lacks, as text; empty if it has all of them."""
+    """The missing resources of a node, as text; empty if it has all of them."""
     lacks = []
     for resource, requested in sorted(requests.items()):
         count = counts.get(resource)

@@ -18,7 +18,7 @@ Ready = Callable[[object], None]
 
 
 def daemonize(work: Callable[[Ready], None], log: Path) -> object:
-    """Runs `work` in a process that writes to `log`; returns the JSON value that `work` passes to `ready`."""
+    """Runs `work` in a process with its output in `log`; returns the JSON value passed to `ready` by `work`."""
     read_end, write_end = os.pipe()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     sys.stdout.flush()

@@ -1,6 +1,6 @@
 """The program behind `plugwright up`: runs an embedded cluster in its state directory until it is stopped.
 
-It loads the whole cluster, so a command that only parses flags does not import it. The requests of the control socket
+It loads the whole cluster, so commands do not import it for parsing flags. The requests of the control socket
 are `status`, `stop-node`, `start-node` and `end`; `system.json_lines` implements their format and access control (mode
 0600).
 """

@@ -34,7 +34,7 @@ _POLL = 0.02  # seconds between two checks of the lock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """Times are seconds. Without `timeout` it runs until it is stopped; without `port` the last one is reused."""
+    """Times are seconds. Without `timeout` it runs until it is stopped; without `port` the last port is reused."""
 
     nodes: int = 1
     config: Path | None = None
@@ -91,7 +91,7 @@ class StateDirectory:
 
     @property
     def flag(self) -> str:
-        """The flag that chooses this directory on the command line."""
+        """The flag for this directory on the command line."""
         return f" --state {shlex.quote(str(self.path))}" if self.kept else ""
 
     @contextmanager
@@ -112,7 +112,7 @@ class StateDirectory:
                     shutil.rmtree(self.path, ignore_errors=True)
 
     def create(self) -> None:
-        """Creates the directory; rejects another user's, and one with files that do not belong to a cluster."""
+        """Creates the directory; rejects another user's, and a directory with foreign files."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.kept:
             _check_private(self.path)
@@ -130,7 +130,7 @@ class StateDirectory:
 
     @contextmanager
     def sockets(self) -> Iterator[Path]:
-        """The directory for sockets: this one, or a short link to it if their paths would be too long."""
+        """The directory for sockets: this directory, or a short link to it if their paths would be too long."""
         for abandoned in self.path.glob("*.sock"):
             abandoned.unlink()
         with directories.linked_directory(self.path, _LONGEST_SOCKET) as directory:
@@ -140,7 +140,7 @@ class StateDirectory:
         files.write_atomically(self.path / _INFO, json.dumps(info.document()), mode=0o600, sync=False)
 
     def running_cluster(self) -> Mapping[str, Any]:
-        """The document of the cluster that runs here; raises `PeerGone` if none does."""
+        """The document of the running cluster; raises `PeerGone` if none runs."""
         if self.is_free():
             where = f"in {self.path}" if self.kept else "here"
             raise PeerGone(f"no cluster runs {where}: `plugwright up{self.flag}` starts one")
@@ -155,7 +155,7 @@ class StateDirectory:
         return True
 
     def wait_until_free(self, timeout: float) -> None:
-        """Returns when the cluster that runs here has ended."""
+        """Returns when the running cluster has ended."""
         deadline = time.monotonic() + timeout
         while not self.is_free():
             if time.monotonic() > deadline:
@@ -193,7 +193,7 @@ class StateDirectory:
                 path.unlink()
 
     def _is_current(self, lock: int) -> bool:
-        """Whether the lock still belongs to the directory: a cluster that ended can have removed both."""
+        """Whether the lock still belongs to the directory: an ended cluster can have removed both."""
         with suppress(FileNotFoundError):
             return (self.path / _LOCK).stat().st_ino == os.fstat(lock).st_ino
         return False
@@ -208,7 +208,7 @@ class StateDirectory:
 
 
 def state_directory(state: Path | None, environment: Mapping[str, str]) -> StateDirectory:
-    """The directory of --state, or the user's temporary one."""
+    """The directory of --state, or the user's temporary directory."""
     if state is not None:
         return StateDirectory(state.absolute(), kept=True)
     runtime = environment.get("XDG_RUNTIME_DIR", "")
@@ -218,7 +218,7 @@ def state_directory(state: Path | None, environment: Mapping[str, str]) -> State
 
 
 def _check_private(directory: Path) -> None:
-    """Checks that the temporary directory, whose parent can be writable by others, is this user's with mode 0700."""
+    """Checks the temporary directory, whose parent can be writable by others: owned by this user, mode 0700."""
     private = False
     with suppress(FileNotFoundError):  # a cluster that has just ended can have removed it
         status = directory.lstat()
@@ -231,7 +231,7 @@ def _check_private(directory: Path) -> None:
 
 
 def _lock_with_retries(lock: int) -> bool:
-    """Takes the lock with retries, because commands that check for a running cluster also hold it for a moment."""
+    """Takes the lock with retries, because commands checking for a running cluster also hold it for a moment."""
     for _ in range(5):
         if _try_lock(lock):
             return True

@@ -1,9 +1,9 @@
 """Device allocation for one container: which devices it gets, and the Allocate call for them (3.8 to 3.46).
 
-`select_devices` is pure: a generator that yields a query when the kubelet calls GetPreferredAllocation, is sent the
-plugin's preference, and returns the devices. If the kubelet takes devices in random order, this takes natural order,
-so that equal requests get equal devices. `Allocator` is the shell around it that calls the plugin and records the
-result. The order of containers is `admission`.
+`select_devices` is pure: a generator which yields a query when the kubelet calls GetPreferredAllocation, is sent the
+plugin's preference, and returns the devices. If the kubelet takes devices in random order, this takes natural order, so
+equal requests get equal devices. `Allocator` is the shell around it, which calls the plugin and records the result. The
+order of containers is `admission`.
 """
 
 import time
@@ -96,7 +96,7 @@ class Allocator:
         )
 
     def _was_running_at_start(self, key: AllocationKey) -> bool:
-        """A container that runs while the kubelet restarts keeps its devices without any call (3.14)."""
+        """A running container keeps its devices over a restart of the kubelet without any call (3.14)."""
         if self._table.sources_ready or not self._context.profile.skips_running:
             return False
         running = (key.pod_uid, key.container) in self._table.running_at_start
@@ -193,7 +193,7 @@ class Allocator:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRequest:
-    """The number of devices of a resource that a container requires, and the devices it can get them from."""
+    """The required number of devices of a resource, and the devices to choose from."""
 
     resource: str
     required: int
@@ -292,7 +292,7 @@ def _select_available(
         selected.take_preferred(preference, alignment.aligned)
         selected.take(alignment.aligned)
         return
-    # Else all aligned ones, then the preference among all, then unaligned ones, then those without affinity (3.24).
+    # Else all aligned devices, then the preference among all, then unaligned ones, then those without affinity (3.24).
     selected.take(alignment.aligned)
     if not selected.missing:
         return

@@ -1,7 +1,7 @@
 """The device manager's checkpoint file: how it is read at a start, and how a write survives a crash.
 
-The file's format is `protocol.checkpoint`; its content, and when it is written, is `manager`. A file that cannot be
-used is never lost: it is moved aside.
+The file's format is `protocol.checkpoint`; its content, and when it is written, is `manager`. An unusable file is never
+lost: it is moved aside.
 """
 
 import os

@@ -34,7 +34,7 @@ class ContainerStarter:
         self._claim_devices = claim_devices
 
     async def start_pod(self, pod: Pod) -> None:
-        """Starts the containers that do not run, in order; the others wait for an init container that cannot start."""
+        """Starts the stopped containers, in order; the others wait for an unstartable init container."""
         waiting = False
         for container in pod.containers.values():
             if container.running or container.is_done:
@@ -82,7 +82,7 @@ class ContainerStarter:
                     f"container {key.container}, resource {resource}"
                 )
             await self._pre_start(endpoint, device_ids)
-        # Records that were lost between admission and start are allocated now (3.49).
+        # Records lost between admission and start are allocated now (3.49).
         if not device_ids:
             await self._allocator.allocate(pod.spec, container.spec, None)
 
@@ -113,7 +113,7 @@ class ContainerStarter:
         return replace(options, cdi=(*options.cdi, *self._claim_devices(pod.spec, container.spec)))
 
     def _missing_paths(self, options: RunContainerOptions) -> Iterator[str]:
-        """The device nodes and mounts that are missing on the host, if the settings name a host."""
+        """The device nodes and mounts missing on the host, if the settings name a host."""
         root = self._manager.context.settings.host_root
         if root is None:
             return

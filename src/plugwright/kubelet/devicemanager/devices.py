@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    """A resource in the node status: capacity counts every device, allocatable the healthy ones."""
+    """A resource in the node status: capacity counts every device, allocatable the healthy devices."""
 
     capacity: int
     allocatable: int
@@ -41,7 +41,7 @@ class ResourceDevices:
 
     @property
     def count(self) -> DeviceCount:
-        # An id that is listed healthy and unhealthy counts twice in capacity (2.8).
+        # An id listed as healthy and unhealthy counts twice in capacity (2.8).
         return DeviceCount(len(self.healthy) + len(self.unhealthy), len(self.healthy))
 
     def nodes(self, device_id: str) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ class ResourceDevices:
 
 
 class DeviceStore:
-    """Every resource that a plugin listed or that is registered in the checkpoint."""
+    """Every resource listed by a plugin or registered in the checkpoint."""
 
     def __init__(self) -> None:
         self._resources: dict[str, ResourceDevices] = {}
@@ -83,7 +83,7 @@ class DeviceStore:
         return iter(sorted(self._resources))
 
     def of(self, resource: str) -> ResourceDevices:
-        """The devices of a resource; none for one that is not here."""
+        """The devices of a resource; none for an unknown resource."""
         return self._resources.get(resource) or ResourceDevices(known=self._known_of_removed.get(resource, {}))
 
     def restore(self, resources: Sequence[str]) -> None:
@@ -92,7 +92,7 @@ class DeviceStore:
             self._resources[resource] = ResourceDevices()
 
     def update(self, resource: str, devices: Sequence[ListedDevice]) -> list[str]:
-        """Replaces the list of a resource; returns the ids that are no longer in it."""
+        """Replaces the list of a resource; returns the removed ids."""
         # Only the exact string `Healthy` is healthy (2.6); of a repeated id the last occurrence counts (2.8).
         healthy = frozenset(device.id for device in devices if device.health == Health.HEALTHY)
         unhealthy = frozenset(device.id for device in devices if device.health != Health.HEALTHY)
@@ -104,7 +104,7 @@ class DeviceStore:
         return sorted(before.known.keys() - known.keys())
 
     def mark_unhealthy(self, resource: str) -> None:
-        """Moves every healthy device to the unhealthy ones, because its plugin's stream has ended (2.15)."""
+        """Moves every healthy device to the unhealthy devices, because its plugin's stream has ended (2.15)."""
         devices = self.of(resource)
         self._resources[resource] = ResourceDevices(frozenset(), devices.unhealthy | devices.healthy, devices.known)
 
@@ -137,7 +137,7 @@ def list_problems(devices: Sequence[ListedDevice]) -> Iterator[ListProblem]:
 def dropped_device_problems(
     dropped: Collection[str], before: ResourceDevices, in_use: Collection[str], allocating: Collection[str]
 ) -> Iterator[ListProblem]:
-    """The problems of ids that a list no longer has, for kubelets from 1.34 on."""
+    """The problems of ids missing in a new list, for kubelets from 1.34 on."""
     mid_call = set(dropped) & set(allocating)
     if mid_call:
         yield (

@@ -1,9 +1,9 @@
 """The endpoints: the plugins a kubelet is connected to, dialled, watched and called.
 
 As upstream, an endpoint belongs to a resource and keeps its stop time after the plugin is gone. From 1.37 on a resource
-may have several, one for each socket, and one of them is called. What a device list or the end of the last stream means
-for the node is `manager`'s decision, behind `EndpointHandler`. Errors are the real kubelet's
-texts, because users and plugins match on them; gRPC errors read as Go prints them.
+may have several endpoints, one for each socket, of which one is called. What a device list or the end of the last
+stream means for the node is `manager`'s decision, behind `EndpointHandler`. Errors are the real kubelet's texts,
+because users and plugins match on them; gRPC errors read as Go prints them.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _MALFORMED = "grpc: failed to unmarshal the received message: proto: cannot pars
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """`client` is None for a resource that only the checkpoint names. `stopped_at` is when the stream ended."""
+    """`client` is None for a resource known only from the checkpoint. `stopped_at` is when the stream ended."""
 
     resource: str
     socket: Path | None
@@ -86,7 +86,7 @@ class EndpointHandler(Protocol):
 
 
 class Endpoints:
-    """The endpoint of each resource that is called, the newest; an older one's stream is read until it ends (2.22)."""
+    """The called endpoint of each resource, the newest; an older endpoint's stream is read until it ends (2.22)."""
 
     def __init__(self, context: KubeletContext, tasks: asyncio.TaskGroup, handler: EndpointHandler) -> None:
         self._context = context
@@ -142,7 +142,7 @@ class Endpoints:
         )
 
     def hang_up(self, resource: str) -> None:
-        """Ends the stream and the connection of the plugin that is called."""
+        """Ends the stream and the connection of the called plugin."""
         endpoint = self._newest.get(resource)
         if endpoint is not None and endpoint.task is not None and endpoint.stopped_at is None:
             self._stop(endpoint, "the kubelet ended the connection")
@@ -272,7 +272,7 @@ async def _is_reachable(client: DevicePluginClient) -> bool:
 
 
 async def plugin_options(client: DevicePluginClient, *, may_be_missing: bool) -> Options | None:
-    """The plugin's options; None for one of the first plugins, which lack GetDevicePluginOptions (1.33)."""
+    """The plugin's options; None for the first plugins, which lack GetDevicePluginOptions (1.33)."""
     try:
         return await client.options()
     except PlugwrightError as error:

@@ -116,7 +116,7 @@ class DeviceManager:
             self.context.record("freed", uid)
 
     def _try_write_checkpoint(self) -> None:
-        # A write that fails after a device list is only logged; the next change tries again (4.34).
+        # A failed write after a device list is only logged; the next change tries again (4.34).
         try:
             self.write_checkpoint()
         except OSError as error:
@@ -168,13 +168,13 @@ def pod_device_health(
 
 
 def reported_health(devices: ResourceDevices, device_id: str) -> Health:
-    """The health in the pod status; a device that is not listed is reported healthy (7.4)."""
+    """The health in the pod status; an unlisted device is reported healthy (7.4)."""
     device = devices.known.get(device_id)
     return Health.HEALTHY if device is None or device.health == Health.HEALTHY else Health.UNHEALTHY
 
 
 def devices_with_changed_health(before: ResourceDevices, after: ResourceDevices) -> list[str]:
-    """The devices that trigger a status update: new in the list, or with another health than before (7.7)."""
+    """The devices with a status update: new in the list, or with another health than before (7.7)."""
     return sorted(
         device_id
         for device_id, device in after.known.items()

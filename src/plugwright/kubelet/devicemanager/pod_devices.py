@@ -1,7 +1,7 @@
 """The pod devices: which container holds which devices, and the plugin's response for them.
 
-Pure: the entries are what the checkpoint keeps. Which devices a container gets is decided in `allocation`. Devices that
-a pod's later containers may take over from its init containers are kept here as well, while that pod is admitted.
+Pure: the entries are what the checkpoint keeps. Which devices a container gets is decided in `allocation`. Devices for
+takeover by a pod's later containers from its init containers are kept here as well, while the pod is admitted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -75,7 +75,7 @@ class PodDevices:
         self._entries[key] = PodDevicesEntry(key.pod_uid, key.container, key.resource, devices, response)
 
     def remove_inactive(self, active: Set[str]) -> list[str]:
-        """Removes the entries of pods that are not active and frees their devices; returns their uids (3.57)."""
+        """Removes the entries of inactive pods and frees their devices; returns their uids (3.57)."""
         removed = sorted(self._pods.keys() - active)
         for uid in removed:
             for key in self._pods.pop(uid):
@@ -85,7 +85,7 @@ class PodDevices:
         return removed
 
     def rebuild_in_use(self) -> None:
-        """Drops every mark that no entry accounts for."""
+        """Drops every mark without an entry."""
         self._in_use = {}
         for key, entry in self._entries.items():
             self._in_use.setdefault(key.resource, set()).update(_device_ids(entry))
@@ -114,7 +114,7 @@ def by_numa_node(device_ids: Iterable[str], nodes: Mapping[str, tuple[int, ...]]
 
 
 class ReusableDevices:
-    """The devices of init containers that later containers of the same pod can take over (3.32 to 3.34)."""
+    """The devices of init containers for takeover by later containers of the same pod (3.32 to 3.34)."""
 
     def __init__(self, *, keeps_sidecars: bool) -> None:
         self._keeps_sidecars = keeps_sidecars  # before 1.29 later containers took over a sidecar's devices too
@@ -126,7 +126,7 @@ class ReusableDevices:
         return frozenset(self._devices.get(resource, ()))
 
     def update(self, pod_uid: str, kind: ContainerKind, held: dict[str, Collection[str]]) -> None:
-        """Adds the devices of an init container; removes those of a container that keeps running."""
+        """Adds the devices of an init container; removes those of a long-running container."""
         self._select_pod(pod_uid)
         keeps_running = kind is ContainerKind.MAIN or (kind is ContainerKind.SIDECAR and self._keeps_sidecars)
         for resource, device_ids in held.items():
@@ -137,6 +137,6 @@ class ReusableDevices:
                 devices.update(device_ids)
 
     def _select_pod(self, pod_uid: str) -> None:
-        # The set is kept for the pod that is being admitted; another pod discards it (3.32).
+        # The set is kept for the pod in admission; another pod discards it (3.32).
         if self._pod_uid != pod_uid:
             self._pod_uid, self._devices = pod_uid, {}

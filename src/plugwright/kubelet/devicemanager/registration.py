@@ -73,7 +73,7 @@ def is_resource_name(name: str) -> bool:
 
 
 class DevicePluginHandler:
-    """Device plugins that the plugin watcher has found."""
+    """Device plugins found by the plugin watcher."""
 
     def __init__(self, manager: DeviceManager) -> None:
         self._endpoints = manager.endpoints

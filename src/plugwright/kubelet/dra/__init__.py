@@ -1,5 +1,5 @@
-"""The emulated kubelet's DRA manager: drivers that register, and the ResourceClaims of pods that they prepare.
+"""The emulated kubelet's DRA manager: registered drivers, and the pods' ResourceClaims prepared by them.
 
-It never allocates: that is the scheduler's work, and here the harness's. When the real kubelet asks its API server, it
+It never allocates, which is the scheduler's work, and here the harness's. When the real kubelet asks its API server, it
 asks a `KubeClient`.
 """

@@ -1,6 +1,6 @@
-"""The claims that pods of this node use, and the file that outlives the kubelet: `dra_manager_state`.
+"""The claims of this node's pods, and their file, which outlives the kubelet: `dra_manager_state`.
 
-A claim that was read from the file counts as not prepared: the first pod that needs it has it prepared again (11.17).
+A claim from the file counts as not prepared: it is prepared again for its first pod (11.17).
 """
 
 import json
@@ -24,7 +24,7 @@ _TYPE = {"kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v
 
 @dataclass(slots=True)
 class ClaimInfo:
-    """A claim with the pods that use it, and the devices that each driver has prepared for it."""
+    """A claim with its pods, and the devices prepared for it by each driver."""
 
     claim: Claim
     drivers: dict[str, tuple[PreparedDevice, ...]]
@@ -79,7 +79,7 @@ class ClaimInfos:
         return [info for info in self if pod_uid in info.pods]
 
     def load(self) -> None:
-        """Reads the file of an earlier kubelet; a damaged one ends the start, as that of a real kubelet (11.18)."""
+        """Reads the file of an earlier kubelet; a damaged file ends the start, as in a real kubelet (11.18)."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:

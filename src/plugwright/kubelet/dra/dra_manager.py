@@ -40,7 +40,7 @@ class DRAManager:
             raise ClaimNotPrepared(f"prepare dynamic resources: {error}") from error
 
     async def unprepare(self, pod: PodSpec) -> None:
-        """Has the claims unprepared that no other pod uses; raises `ClaimNotPrepared` if a driver fails (11.19)."""
+        """Unprepares the claims without other pods; raises `ClaimNotPrepared` if a driver fails (11.19)."""
         names = {name for name, _ in _claim_names(pod)} | {info.claim.name for info in self.claims.used_by(pod.uid)}
         await self._end_claims([info for name in sorted(names) if (info := self._unused_without(pod, name))])
 
@@ -57,7 +57,7 @@ class DRAManager:
                         self._context.record("reconciling", uid, str(error))
 
     async def _end_claims(self, ending: Sequence[ClaimInfo]) -> None:
-        """A claim that a driver fails to unprepare stays marked as `unpreparing` until another try succeeds."""
+        """If a driver fails to unprepare a claim, it stays marked as `unpreparing` until another try succeeds."""
         try:
             for driver, claims in _by_driver(ending).items():
                 await self._unprepare(self.drivers.get(driver), claims)
@@ -69,7 +69,7 @@ class DRAManager:
         self.claims.save()
 
     async def end(self, pod: PodSpec, done: Callable[[], None]) -> None:
-        """`unprepare` for a pod that has ended, then `done`; failures are retried in the background (11.19)."""
+        """`unprepare` for an ended pod, then `done`; failures are retried in the background (11.19)."""
         try:
             await self.unprepare(pod)
         except ClaimNotPrepared as error:
@@ -86,7 +86,7 @@ class DRAManager:
         self._tasks.create_task(end())
 
     def cdi_devices(self, pod: PodSpec, container: ContainerSpec) -> list[str]:
-        """The CDI names for a container, of the requests that it names or of whole claims (11.20)."""
+        """The CDI names for a container, of its named requests or of whole claims (11.20)."""
         names = {claim.name: claim.claim_name for claim in pod.claims}
         return [
             cdi_device
@@ -97,7 +97,7 @@ class DRAManager:
         ]
 
     def dynamic_resources(self, pod: PodSpec, container: ContainerSpec) -> list[DynamicResource]:
-        """The claims of a container in the pod-resources API: none while one of them is unknown here (11.27)."""
+        """The claims of a container in the pod-resources API: none while any of them is unknown here (11.27)."""
         used = {claim.name for claim in container.claims}
         infos = [self.claims.get(pod.namespace, claim.claim_name) for claim in pod.claims if claim.name in used]
         known = [info for info in infos if info is not None]
@@ -129,7 +129,7 @@ class DRAManager:
                 yield ClaimDeviceHealth(resource, named, health.name.capitalize(), message)
 
     def _health_changed(self, driver: str, changed: set[tuple[str, str]]) -> None:
-        """The statuses of pods that use one of these devices are written again."""
+        """The statuses of pods with any of these devices are written again."""
         users = {
             pod
             for info in self.claims
@@ -149,7 +149,7 @@ class DRAManager:
         return claim
 
     def _recorded(self, pod: PodSpec, claims: Iterable[ResourceClaim]) -> list[ClaimInfo]:
-        """Records the pod as a user of its claims, on disk; those that are still to be prepared."""
+        """Records the pod as a user of its claims, on disk; returns the unprepared claims."""
         unprepared = []
         for claim in claims:
             info = self.claims.get(claim.namespace, claim.name)
@@ -201,7 +201,7 @@ class DRAManager:
         _check_complete("NodeUnprepareResources", claims, answer)
 
     def _unused_without(self, pod: PodSpec, name: str) -> ClaimInfo | None:
-        """The claim, if this pod is the last that uses it."""
+        """The claim, if this pod is its last."""
         info = self.claims.get(pod.namespace, name)
         if info is None:
             return None
@@ -219,7 +219,7 @@ class DRAManager:
         return info
 
     def _is_last(self, info: ClaimInfo, pod_uid: str) -> bool:
-        """Takes the pod off a claim that others use; marks one that it was the last to use."""
+        """Removes the pod from a claim of others; marks a claim without further pods."""
         if len(info.pods) > 1:
             info.pods.discard(pod_uid)
             return False

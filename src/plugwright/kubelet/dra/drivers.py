@@ -1,7 +1,7 @@
-"""The DRA drivers that have registered, and the connections to them.
+"""The registered DRA drivers, and the connections to them.
 
-A driver may have several plugins, as during a rolling update: the newest that is connected is called (11.7). Slices of
-a driver that is gone for half a minute are deleted, because pods would wait for it (11.9).
+A driver may have several plugins, as during a rolling update: the newest connected plugin is called (11.7). Slices of a
+driver are deleted half a minute after its end, because pods would wait for it (11.9).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _OLD_HEALTH = "v1alpha1.DRAResourceHealth"
 
 @dataclass(slots=True, eq=False)
 class DRAPlugin:
-    """One plugin of a driver: its service socket, and the version of the service that is called."""
+    """One plugin of a driver: its service socket, and the called version of the service."""
 
     driver: str
     endpoint: Path
@@ -92,7 +92,7 @@ class Drivers:
         return f"invalid supported gRPC versions of DRA driver plugin {info.name} at endpoint {endpoint}: {problem}"
 
     async def register(self, info: PluginInfo, endpoint: Path) -> None:
-        """The first version in the plugin's own list that the kubelet knows is called, not the newest (11.4)."""
+        """The kubelet calls the first version it knows in the plugin's own list, not the newest (11.4)."""
         plugins = self._plugins.setdefault(info.name, [])
         if any(plugin.endpoint == endpoint for plugin in plugins):
             raise KubeletError(f"endpoint {endpoint} already registered for DRA driver plugin {info.name}")
@@ -128,7 +128,7 @@ class Drivers:
             return
 
     def _health_version(self, plugin: DRAPlugin) -> str:
-        """Until 1.36 every driver is asked in the one version there is, announced or not (11.23)."""
+        """Until 1.36 every driver is asked in the single version, announced or not (11.23)."""
         profile = self._context.profile
         if not profile.reports_device_health:
             return ""
@@ -137,7 +137,7 @@ class Drivers:
         return next((version for version in dra_health.VERSIONS if version in plugin.services), "")
 
     async def _dial_at_once(self, plugin: DRAPlugin) -> None:
-        """The newest plugin that is connected is called (11.7): so that it is, once it knows that it has registered."""
+        """The newest connected plugin is called (11.7): also this plugin, once it knows of its registration."""
         with suppress(PlugwrightError, TimeoutError):
             async with asyncio.timeout(self._context.settings.timing.get_info):
                 await plugin.connection.dial()

@@ -1,6 +1,6 @@
-"""The health that drivers report for their devices, until the report is too old (11.24 to 11.26).
+"""The health of devices as reported by drivers, until the report is too old (11.24 to 11.26).
 
-It outlives the kubelet in a file, `dra_health_state` (11.26c), which a kubelet that cannot read it starts without.
+It outlives the kubelet in a file, `dra_health_state` (11.26c); a kubelet starts without an unreadable file.
 
 Which pods use a device is the DRA manager's knowledge: it gets the devices whose health has changed.
 """
@@ -45,8 +45,8 @@ class _Said:
 class ClaimHealth:
     """The newest health of each device, by the kubelet's own clock: a driver's time stamps are not read.
 
-    `changed` is called with the driver and the pools and names of its devices that have another health than before.
-    With a `limit`, a driver's further devices are ignored, and those that it no longer names are forgotten (11.26d).
+    `changed` is called with the driver and the pools and names of its devices with a changed health.
+    With a `limit`, a driver's further devices are ignored, and those no longer named are forgotten (11.26d).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ClaimHealth:
         self._said: dict[str, dict[tuple[str, str], _Said]] = {}  # by driver, pool and name
 
     def load(self) -> None:
-        """Reads the file of an earlier kubelet; with a damaged one, or none, nothing is known."""
+        """Reads the file of an earlier kubelet; with a damaged file, or none, nothing is known."""
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             drivers = json.loads(self._path.read_bytes())
             now = time.time() - self._clock()
@@ -76,7 +76,7 @@ class ClaimHealth:
             files.write_atomically(self._path, text, mode=0o600, sync_name=False)
 
     def health_received(self, driver: str, devices: Iterable[ReportedHealth]) -> None:
-        """Devices that a message leaves out keep their health until it is too old, which the next message finds."""
+        """Devices missing in a message keep their health until it is too old, which the next message finds."""
         known, now = self._said.setdefault(driver, {}), self._clock()
         said, new = dict[tuple[str, str], _Said](), 0
         for device in devices:

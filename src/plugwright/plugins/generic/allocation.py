@@ -1,4 +1,4 @@
-"""The allocation of a container that gets ordinary devices: nodes, mounts, variables and annotations.
+"""The allocation of ordinary devices to a container: nodes, mounts, variables and annotations.
 
 `HandoutOptions` contains the keys of such a resource in the operator's file. Its texts can contain templates such as
 `{pci}`, which are checked when the file is read and filled in for each device. For PCI functions there is also the
@@ -50,11 +50,11 @@ MountOrNode = TypeVar("MountOrNode", Mount, DeviceNode)
 class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How devices are allocated to containers.
 
-    `count`: number of containers that can share each device. `together`: all found devices are one device. `exclusive`:
-    resources further down in the file do not get these devices. `ids`: `stable`, or the ids of another plugin, so that
-    running pods keep their devices. `remap`: host path (a pattern) to path in the container. `topology`: report NUMA
-    nodes to the kubelet. `cdi`: allocate by CDI names. `info`: additional entries of PCIDEVICE_…_INFO, by address or
-    for all (`"*"`). `dangerous`: also allow devices that could control the node.
+    `count`: number of containers per device. `together`: all found devices are one device. `exclusive`: resources
+    further down in the file do not get these devices. `ids`: `stable`, or the ids of another plugin, with which running
+    pods keep their devices. `remap`: host path (a pattern) to path in the container. `topology`: report NUMA nodes to
+    the kubelet. `cdi`: allocate by CDI names. `info`: additional entries of PCIDEVICE_…_INFO, by address or for all
+    (`"*"`). `dangerous`: also allow devices with control of the node.
     """
 
     count: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
@@ -189,7 +189,7 @@ def _container_facts(resource: str, options: HandoutOptions, unit: Unit, index: 
 
 
 def _filled(texts: Mapping[str, str], facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The filled-in texts; a name that is the same for several devices has all their values, separated by commas."""
+    """The filled-in texts; a name common to several devices has all their values, separated by commas."""
     values: dict[str, list[str]] = {}
     for device_facts in facts:
         for name, text in texts.items():

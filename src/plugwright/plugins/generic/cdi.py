@@ -1,4 +1,4 @@
-"""The CDI spec of a resource: each unit's nodes, mounts and interfaces under a name that runtimes can resolve.
+"""The CDI spec of a resource: each unit's nodes, mounts and interfaces under a resolvable name.
 
 Loaded only for resources with `cdi: true`.
 """
@@ -19,7 +19,7 @@ __all__ = ["GenericSpec"]
 
 
 class GenericSpec(msgspec.Struct, frozen=True):
-    """The spec file of one resource, in a directory that runtimes read."""
+    """The spec file of one resource, in a directory of the container runtimes."""
 
     directory: cdi.SpecDirectory
     resource: str
@@ -30,9 +30,9 @@ class GenericSpec(msgspec.Struct, frozen=True):
     def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits:
         """Writes the units. Names of other units stay, unless a unit has their node or interface now.
 
-        The kubelet reuses stored answers when a container restarts: a missing name would make that fail, and a name of
-        another device, such as the one plugged in next as /dev/ttyUSB0, would be worse. That device can belong to
-        another resource, so names are removed from the files of other resources too.
+        The kubelet reuses stored answers when a container restarts: a missing name would make the restart fail, and a
+        name of another device, such as the next /dev/ttyUSB0, would be worse. That device can belong to another
+        resource, so names are removed from the files of other resources too.
         """
         devices, faults = dict[str, cdi.Device](), dict[str, str]()
         for unit in units:
@@ -61,7 +61,7 @@ class GenericSpec(msgspec.Struct, frozen=True):
 
 
 def _targets(device: cdi.Device) -> set[str]:
-    """The nodes and interfaces of the host that this device gives to a container."""
+    """The host's nodes and interfaces in a container with this device."""
     nodes = {node.host_path or node.path for node in device.edits.device_nodes}
     return nodes | {interface.host_interface_name for interface in device.edits.net_devices}
 

@@ -1,7 +1,7 @@
 """The probes of health checks: a link, a driver, a file, an HTTP address, a command.
 
-Code that reads files runs in a thread: a hanging driver blocks readers of its files, for a minute if the firmware of a
-network adapter has failed. Loaded only for resources with health checks. A new kind of check needs a key in
+Files are read in a thread: a hanging driver blocks readers of its files, for a minute if the firmware of a network
+adapter has failed. Loaded only for resources with health checks. A new kind of check needs a key in
 `health.HealthCheck`, a probe, and a line in `_PROBES`.
 """
 
@@ -238,7 +238,7 @@ def _link_states(directory: Path) -> dict[str, bool]:
 
 
 def _is_up(interface: Path) -> bool:
-    """Whether an interface is active. For drivers that report `unknown` the carrier decides, unless unknown too."""
+    """Whether an interface is active. If a driver reports `unknown`, the carrier decides, unless unknown too."""
     state = sysfs.attribute(interface, "operstate")
     return state == "up" or (state == "unknown" and sysfs.attribute(interface, "carrier") != "0")
 

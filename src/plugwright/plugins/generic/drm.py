@@ -3,7 +3,7 @@
 Identified by PCI address: the numbers of cards and render nodes change between boots.
 
 An AMD GPU in a partition mode is one PCI function, which is its first partition, plus a platform device `amdgpu_xcp_…`
-for each further one. The kernel's compute driver (KFD) knows the GPU and the number of each partition.
+for each further partition. The kernel's compute driver (KFD) knows the GPU and the number of each partition.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ def _devices(host: Host) -> list[Path]:
 
 
 def _has_virtual_functions(function: PciFunction | None) -> bool:
-    """Whether a physical function has virtual ones, which are allocated in its place."""
+    """Whether a physical function has virtual functions, which are allocated in its place."""
     return function is not None and sysfs.attribute(function.directory, "sriov_numvfs") not in ("", "0")
 
 
@@ -113,7 +113,7 @@ def _parent(device: Path, partitions: Mapping[str, tuple[PciFunction, str]]) -> 
 
 
 def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFilter, number: str = "") -> Unit:
-    """The unit of a device; `number` is that of a partition in its GPU."""
+    """The unit of a device; `number` is the partition's number in its GPU."""
     nodes = [node.path for name in _CLASSES for node in sysfs.nodes_below(device / name)]
     paths = sorted(
         (path for path in nodes if _kind(path) in wanted.nodes), key=lambda path: (_kind(path) == "card", path)

@@ -42,8 +42,8 @@ class SelectorFamily(DeviceFamily[Any]):
     """`select` makes a selector from the filters in a file.
 
     `named_paths`: the literal paths in filters, which are rejected if dangerous when the file is read; dangerous
-    matches of wildcards are rejected when they are found. `mounts`: the directories of the node that the daemon needs
-    besides /dev and /sys. `takes_info`: whether the option `info` is allowed.
+    matches of wildcards are rejected when they are found. `mounts`: the node's directories for the daemon besides /dev
+    and /sys. `takes_info`: whether the option `info` is allowed.
     """
 
     options = HandoutOptions

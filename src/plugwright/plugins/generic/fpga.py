@@ -86,7 +86,7 @@ def _below(region: Path, kind: str) -> list[Path]:
 
 
 def _intel(region: Path, managers: list[Path], ports: list[Path], nodes: Sequence[str]) -> Iterator[Unit]:
-    """With the management node, a region and all its ports are one device; otherwise each port is one."""
+    """With the management node, a region and all its ports are one device; otherwise each port is a device."""
     if not managers and not ports:
         return
     name = hardware.stable_id("fpga", sysfs.pci_address_of(region) or region.name)

@@ -25,11 +25,11 @@ GroupedBy = Literal["order", "parent", "all"]
 
 
 class DeviceGroup(DeviceFilter, frozen=True):
-    """Several nodes that are one device.
+    """Several nodes as one device.
 
     `by` defines which nodes belong together: `order` (the first of every path, the second of every path, …), `parent`
-    (those of one piece of hardware, such as the camera and the microphone of one USB device), or `all`. `count` is by
-    default that of the resource.
+    (those of one piece of hardware, such as the camera and the microphone of one USB device), or `all`. `count`
+    defaults to the resource's.
     """
 
     paths: list[AbsolutePath | PathPattern] = msgspec.field(default_factory=list)
@@ -122,7 +122,7 @@ def _rows_by_parent(columns: Sequence[Sequence[Unit]]) -> list[list[Unit]]:
 
 
 def _parent_device(unit: Unit) -> str:
-    """The nearest USB or PCI device that contains a node."""
+    """The nearest USB or PCI device above a node."""
     directory = unit.directory
     while directory is not None and directory != directory.parent:
         if directory.joinpath("devnum").exists() or directory.name == sysfs.pci_address_of(directory):

@@ -92,10 +92,10 @@ class HostPath(msgspec.Struct, frozen=True):
 class Unit(msgspec.Struct, frozen=True):
     """One piece of hardware. Its id is the same after a reboot and after a replug.
 
-    `facts` are used by templates. `fault` is why the hardware cannot be used, and `code` the kind of that reason;
+    `facts` are used by templates. `fault` is why the hardware cannot be used, and `code` the kind of this reason;
     `danger` is why it must not be used unless the operator allows it. `directory` is its directory in /sys. `anchor`
     stays in /sys while a pod has the unit in its own network namespace, where the daemon cannot see it. `count` is the
-    number of containers that can share it; None means the resource's. `parts` are the parts of a composed unit.
+    number of containers sharing it; None means the resource's. `parts` are the parts of a composed unit.
     """
 
     id: str
@@ -114,7 +114,7 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Selector(Protocol):
-    """Finds units on a host; knows the directories and uevents that announce further ones."""
+    """Finds units on a host; knows the directories and uevents of further units."""
 
     def find(self, host: Host) -> Sequence[Unit]: ...
 
@@ -124,7 +124,7 @@ class Selector(Protocol):
 
 
 class Excluding(msgspec.Struct, frozen=True):
-    """The units of a selector except those that other selectors find."""
+    """The units of a selector except those found by other selectors."""
 
     selector: Selector
     others: Sequence[Selector]
@@ -267,7 +267,7 @@ def join_units(units: Sequence[Unit]) -> Unit:
 
 
 def stable_id(*parts: str) -> str:
-    """One id from the identifying parts of a device; one that is too long ends in a checksum of all parts."""
+    """One id from the identifying parts of a device; an overlong id ends in a checksum of all parts."""
     whole = "-".join(part for part in parts if part)
     name = _NOT_IN_IDS.sub("_", whole).strip("_.:-") or "device"
     if name == whole and len(name) <= _LONGEST:
@@ -294,7 +294,7 @@ def keep_ids(before: Iterable[Unit], units: Sequence[Unit]) -> list[Unit]:
 
 
 def copies(scheme: IdScheme, units: Sequence[Unit], count: int) -> Iterator[tuple[str, Unit]]:
-    """The ids of the devices of each unit, one for each container that can share it.
+    """The ids of the devices of each unit, one for each container sharing it.
 
     `gdp` makes the ids of generic-device-plugin, `index` those of the shared RDMA plugin: running pods keep theirs.
     """
@@ -348,19 +348,19 @@ def _gdp_id(unit: Unit, copy: int) -> str:
 
 
 def _checksum(text: str) -> str:
-    """Checksum of any text: a file name that is not UTF-8 contains halves of surrogate pairs."""
+    """Checksum of any text: an invalid UTF-8 file name contains halves of surrogate pairs."""
     return f"{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
 
 
 def _id_with_port(unit: Unit) -> str:
     port = unit.facts.get("port") or unit.facts.get("pci") or "".join(host_path.path for host_path in unit.paths)
-    # Texts that lose characters in an id could become equal: /dev/t! and /dev/t*.
+    # Different texts could become equal by lost characters: /dev/t! and /dev/t*.
     plain = len(port) < 20 and not _NOT_IN_IDS.search(port)
     return stable_id(unit.id, port if plain else f"{_checksum(port)}")
 
 
 def _identity(unit: Unit) -> set[str]:
-    """The unit's nodes; also its PCI address if the unit is that function, and not only behind it."""
+    """The unit's nodes; also its PCI address if the unit is the function itself, and not only behind it."""
     paths = {host_path.host_path for host_path in unit.paths} - _SHARED
     addresses = {address for address in unit.facts.get("pci", "").split(",") if address}
     is_function = unit.details.get("generic", {}).get("deviceID") in addresses

@@ -1,11 +1,11 @@
 """Health checks of ordinary devices: their configuration, their schedule, and when a device counts as broken.
 
-A single failure does not make a device Unhealthy, and a single success does not make it Healthy again. The probes that
-do the checking are in `checks`, which is loaded only for resources with health checks.
+A single failure does not make a device Unhealthy, and a single success does not make it Healthy again. The probes are
+in `checks`, which is loaded only for resources with health checks.
 
-Health does not fail open: a probe that raises, hangs or cannot be started is a fault. A hanging probe is not started
+Health does not fail open: it is a fault if a probe raises, hangs or cannot be started. A hanging probe is not started
 again until it has ended, and nothing waits for it: neither the next check nor the end of the plugin. If its file is
-replaced meanwhile, it is abandoned and the new file is probed, because no driver responds for the old one any more.
+replaced meanwhile, it is abandoned and the new file is probed, because no driver responds for the old file any more.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class HealthCheck(FamilySettings, frozen=True):
     """One check of every device, in both directions: `failures` in a row make it Unhealthy, `successes` Healthy again.
 
     Exactly one of: `link: up` (network, RDMA) · `driver` (bound to this driver, or to any: `"*"`) · `file` with one of
-    `equals`, `not`, `below`, `above` (a path, or one relative to the device's directory in /sys) · `http` (any status
+    `equals`, `not`, `below`, `above` (a path, also relative to the device's directory in /sys) · `http` (any status
     below 400 succeeds) · `command` (exit status 0 succeeds). Templates are filled in.
     """
 
@@ -84,7 +84,7 @@ class HealthCheck(FamilySettings, frozen=True):
 
 
 class Probe(Protocol):
-    """One kind of check. `stoppable`: cancelling ends it, unlike a thread that waits for a driver."""
+    """One kind of check. `stoppable`: cancelling ends it, unlike a thread waiting for a driver."""
 
     @property
     def kind(self) -> str: ...
@@ -93,13 +93,13 @@ class Probe(Protocol):
     def stoppable(self) -> bool: ...
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        """The fault of a unit; empty if it has none, None if that is unknown. It can hang, and raise anything."""
+        """The fault of a unit; empty without a fault, None if unknown. It can hang, and raise anything."""
         ...
 
 
 @runtime_checkable
 class FileBasedProbe(Protocol):
-    """A probe that reads a file, or files in a directory."""
+    """A probe of a file, or of files in a directory."""
 
     def watched(self, host: Host, unit: Unit) -> Path | None:
         """The file or directory whose replacement makes a hanging probe pointless. Blocks; can raise OSError."""
@@ -138,7 +138,7 @@ class HealthMonitor:
             await _stop([*self._stuck.values(), *self._abandoned])
 
     async def follow(self, units: Sequence[Unit]) -> None:
-        """Checks these units from now on; returns when new ones have been checked once, or after a short time."""
+        """Checks these units from now on; returns when new units have been checked once, or after a short time."""
         self._units = {unit.id: unit for unit in units}
         self._states = {key: state for key, state in self._states.items() if key[0] in self._units}
         self._identities = {key: seen for key, seen in self._identities.items() if key[0] in self._units}
@@ -257,7 +257,7 @@ def _identity(probe: FileBasedProbe, host: Host, unit: Unit) -> _Identity:
 
 
 async def _stop(probes: "Sequence[asyncio.Task[str | None]]") -> None:
-    """Waits a moment for killed commands; a command that cannot be killed is left to end on its own."""
+    """Waits a moment for killed commands; an unkillable command is left alone."""
     for times in range(2):
         for probe in probes:
             if probe.cancelling() <= times:

@@ -1,4 +1,5 @@
-"""Network interfaces. A container gets the name of its interface; with CDI, runtimes that support it move it there.
+"""Network interfaces. A container gets the name of its interface; with CDI, supporting runtimes move the interface
+there.
 
 Identified by PCI address and port, otherwise by name. An interface is invisible while a pod has it: its PCI function is
 its anchor.

@@ -68,7 +68,7 @@ class PathPattern(DeviceFilter, frozen=True):
 
 
 class PathMatches(msgspec.Struct, frozen=True):
-    """The files that a pattern matches, and the directories in which more can appear."""
+    """The files matching a pattern, and the directories in which more can appear."""
 
     paths: Sequence[str]
     directories: Sequence[Path]
@@ -124,8 +124,8 @@ def unit(host: Host, wanted: PathPattern, path: str) -> Unit:
     directory = host.directory_of(path)
     host_path = HostPath(
         path=path,
-        # A link that only root can change is allocated unchanged: its target can change, and runtimes follow it each
-        # time that a container starts.
+        # If only root can change a link, it is allocated unchanged: its target can change, and runtimes follow it at
+        # each start of a container.
         host_path=path if _is_trusted(host, path) else host.resolve(path),
         container_path=wanted.to,
         permissions=wanted.permissions or "",
@@ -160,17 +160,17 @@ def _names(directory: Path, part: str) -> list[str]:
         return [name] if os.path.lexists(directory / name) else []
     matching = pattern(part)
     try:
-        # Names that are not printable, or not UTF-8, cannot be sent to a kubelet either.
+        # Unprintable names, and names that are not UTF-8, cannot be sent to a kubelet either.
         return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
     except OSError:
         return []
 
 
 def _escape(host: Host, wanted: PathPattern, path: str) -> str:
-    """Why a link leaves the paths that the operator named; empty if it does not."""
+    """Why a link leaves the operator's paths; empty if it does not."""
     real, home = PurePosixPath(host.resolve(path)), directory_before_wildcard(wanted.path)
     explicit = not has_wildcard(wanted.path) and _is_trusted(host, path)
-    # A link in its path counts as its directory only if no other user can change that link.
+    # A link in its path counts as its directory only if no other user can change the link.
     home = host.resolve(home) if _is_trusted(host, home) else home
     if not explicit and not real.is_relative_to(home):
         return f"{path} is a link to {real}, out of {home}"

@@ -35,11 +35,11 @@ _LINK_CLASSES = {"0200": "ethernet", "0207": "infiniband"}
 class PciFunctionFilter(PciDriverFilter, frozen=True):
     """PCI functions. `class` is one to six hexadecimal digits, a prefix as in `lspci -n`: `02` is any network device.
 
-    `pf`: only virtual functions of these physical ones, by interface name or address, optionally limited to some:
+    `pf`: only virtual functions of these physical functions, by interface name or address, optionally limited to some:
     `ens1f0`, `ens1f0#0-3,7`, `0000:3b:00.0#0`. `vf`: only virtual functions, or only others. `mdev`: instead of the
     function its mediated devices of these types. `rdma`: only with RDMA, whose nodes the container gets; `vhost`: also
     /dev/vhost-net and /dev/net/tun. `nodes`: `vfio`, `iommufd`, `uio`, or `all` nodes below the function; by default
-    those that its driver requires. `pkey` is like 0x8001.
+    those required by its driver. `pkey` is like 0x8001.
     """
 
     class_: Texts | None = msgspec.field(name="class", default=None)
@@ -125,13 +125,13 @@ def parse_physical_function(text: str) -> PhysicalFunction:
 
 
 def _is_infrastructure(function: PciFunction) -> bool:
-    """Whether it is a bridge, or a physical function with virtual ones, which are allocated in its place."""
+    """Whether it is a bridge, or a physical function with virtual functions, which are allocated in its place."""
     has_virtual_functions = sysfs.attribute(function.directory, "sriov_numvfs") not in ("", "0")
     return function.class_code.startswith("06") or has_virtual_functions
 
 
 def _is_named(parents: Sequence[PhysicalFunction], function: PciFunction) -> bool:
-    """Whether the function belongs to one of the parents; the first one that names its physical function decides."""
+    """Whether the function belongs to one of the parents; the first parent with its physical function decides."""
     physical = sysfs.real(function.directory.joinpath("physfn")) if function.is_virtual else function.directory
     names = [physical.name, *_interfaces(physical)]
     for parent in parents:
@@ -262,7 +262,7 @@ class _FunctionNodes(msgspec.Struct, frozen=True):
 
 
 def _nodes_for_driver(function: PciFunction) -> Sequence[FunctionNode]:
-    """The nodes that a driver requires; a network card's own nodes are only for containers that need RDMA."""
+    """The nodes required by a driver; a network card's own nodes are only for containers with RDMA."""
     if "vfio" in function.driver:
         return ("vfio",)
     if "uio" in function.driver:
@@ -280,7 +280,7 @@ def _rdma_nodes(host: Host, function: PciFunction) -> _FunctionNodes:
 
 
 def _group_addresses(host: Host, function: PciFunction) -> list[str]:
-    """The functions of the IOMMU group with the same driver, including this one."""
+    """The functions of the IOMMU group with the same driver, including this function."""
     group = host.sys / "kernel" / "iommu_groups" / function.iommu_group / "devices"
     entries = [entry for entry in sysfs.entries(group) if sysfs.link_name(entry, "driver") == function.driver]
     return sorted(entry.name for entry in entries) or [function.address]

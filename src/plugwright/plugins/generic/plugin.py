@@ -4,7 +4,7 @@ The selector decides what to search for, `allocation` what a container gets, `he
 `safety` which must not be allocated.
 
 All access to the host's files runs in a thread with a time limit, because a driver, a network file system or a disk can
-hang. A unit that cannot be examined or listed does not affect others.
+hang. A failure to examine or list a unit does not affect others.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ _SHARED = "several containers"  # the kind of sharing: only the number of contai
 class HostAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The host's files, the source of its hot-plug events, and the directories for files of other programs.
 
-    Resources of one process share their `hotplug`. `device_info` is the directory that Multus reads, `cdi` the one that
-    container runtimes read. `scan_timeout` and `allocate_timeout` limit the access to the host's files, in seconds.
+    Resources of one process share their `hotplug`. `device_info` is Multus's directory, `cdi` that of the container
+    runtimes. `scan_timeout` and `allocate_timeout` limit the access to the host's files, in seconds.
     """
 
     host: Host = msgspec.field(default_factory=Host)
@@ -77,7 +77,7 @@ class _Scan(msgspec.Struct, frozen=True):
 
 
 class _SpecWriter(Protocol):
-    """Gives units names that container runtimes can resolve."""
+    """Gives units names for container runtimes."""
 
     def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits: ...
 
@@ -152,7 +152,7 @@ class Generic(Plugin):
             return self._devices(self._offered, reasons)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        # A plugin that has just replaced another one can receive allocations before its first list.
+        # After replacing another plugin, a plugin can receive allocations before its first list.
         await self._listed.wait()
         offered = {device.id: self._offered_unit(device.id) for device in devices}
         await self._allocating.run(partial(self._prepare, offered))
@@ -207,7 +207,7 @@ class Generic(Plugin):
         return _Scan(found, stamps, physical, attributes, nodes, directories, reason)
 
     def _nodes_in_memory(self, units: Sequence[Unit]) -> dict[str, NodeStamps]:
-        """The stamps of nodes in memory, except for units that need a file for each allocation."""
+        """The stamps of nodes in memory, except for units with a file for each allocation."""
         in_memory, host = memory_file_systems(), self._access.host
         if self._access.device_info is not None:
             units = [unit for unit in units if not unit.details]
@@ -297,7 +297,7 @@ class Generic(Plugin):
         return self._offered[device_id]
 
     def _devices(self, offered: Mapping[str, Unit], reasons: Mapping[str, str]) -> list[Device]:
-        """The devices, without those that no list can contain, which do not affect the others."""
+        """The devices, without unlistable ones, which do not affect the others."""
         devices = []
         for device_id, unit in offered.items():
             try:

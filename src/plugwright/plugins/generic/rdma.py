@@ -38,7 +38,7 @@ _SHARED = "rdma_cm"  # one for the whole node
 class RdmaFilter(PciDriverFilter, frozen=True):
     """RDMA adapters (HCAs), by their names in /sys/class/infiniband, the names of their interfaces, or their PCI ids.
 
-    `nodes`: nodes that a container gets; `required`: an adapter without these is not offered.
+    `nodes`: nodes for a container; `required`: an adapter without these is not offered.
     """
 
     name: Texts | None = None
@@ -118,7 +118,7 @@ def _unit(host: Host, adapter: Path, wanted: RdmaFilter) -> Unit:
 
 
 def _guid(adapter: Path) -> list[str]:
-    """The GUID of an adapter that is one of several behind one function."""
+    """The GUID of an adapter, if several are behind one function."""
     siblings = sysfs.entries(sysfs.real(adapter).parent)
     return [sysfs.attribute(adapter, "node_guid") or adapter.name] if len(siblings) > 1 else []
 

@@ -1,4 +1,4 @@
-"""Devices that expose the node itself: its memory, a disk in use, the container runtime, its default route.
+"""Devices exposing the node itself: its memory, a disk in use, the container runtime, its default route.
 
 Such a device is listed as Unhealthy with the reason, unless the file has `dangerous: true`. Checked in every scan and
 again for every allocation, because a disk can have been mounted in between.
@@ -83,7 +83,7 @@ def has_disk(host: Host, path: HostPath) -> bool:
 
 
 def danger_of_pattern(pattern: str) -> str:
-    """A dangerous path that a pattern with wildcards could match, with the reason; empty if there is none."""
+    """A dangerous path within a pattern with wildcards, with the reason; empty if there is none."""
     paths = (*_NODES, *_EXAMPLES)
     return next((f"may match {path}, {_node(path)}" for path in paths if PurePosixPath(path).match(pattern)), "")
 
@@ -121,12 +121,12 @@ def danger(host: Host, path: HostPath) -> str:
 
 
 def _is_own_input(path: HostPath, named: str) -> bool:
-    """Whether it is a USB scanner that acts as a keyboard and was selected by its properties."""
+    """Whether it is a USB scanner acting as a keyboard, selected by its properties."""
     return path.selected and named.endswith(_INPUT)
 
 
 def _kernel_name(host: Host, path: str, number: tuple[int, int]) -> str:
-    """The kernel's name for a node, whatever the node's own name is; at least for dangerous ones."""
+    """The kernel's name for a node, whatever the node's own name is; at least for dangerous nodes."""
     major, minor = number
     if number in _NUMBERS:
         return _NUMBERS[number]

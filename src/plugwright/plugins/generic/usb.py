@@ -35,7 +35,7 @@ _SUBSYSTEMS: dict[UsbNode, tuple[str, ...]] = {
 class UsbFilter(DeviceFilter, frozen=True):
     """USB devices. `class` is two hexadecimal digits, of the device or one of its interfaces; `port` is like `1-4.2`.
 
-    `nodes`: the nodes that a device must have and a container gets: `usb` (/dev/bus/usb/…), `tty`, `video`, `hidraw`,
+    `nodes`: the required nodes of a device, all for its container: `usb` (/dev/bus/usb/…), `tty`, `video`, `hidraw`,
     `input`, `sound`, `storage`; by default all nodes.
     """
 
@@ -106,7 +106,7 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
     missing = [kind for kind in wanted.nodes or () if kind not in {_kind(node) for node in nodes}]
     return Unit(
         id=hardware.stable_id("usb", vendor, product, serial or device.name),
-        # The bus node is last: `{node}` is the node that programs open.
+        # The bus node is last: `{node}` is the node opened by programs.
         paths=tuple(
             HostPath(node.path, selected=True)
             for node in sorted(nodes, key=lambda node: (node.subsystem == "usb", node.path))

@@ -1,4 +1,4 @@
-"""The allocation of a container that gets GPUs, by the configured device list strategies.
+"""The allocation of GPUs to a container, by the configured device list strategies.
 
 It is computed from values; `driver_files` finds the files on the host, and `cdi` writes the CDI specs.
 """
@@ -52,7 +52,7 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
         return parts.allocation()
 
     def fault(self, unit: GpuUnit) -> str:
-        """Why no container can get this device now; empty if one can."""
+        """Why no container can get this device now; empty if it is available."""
         try:
             if self._hands_out_files:
                 self.files.nodes([unit])
@@ -64,7 +64,7 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
         return ""
 
     def loader_cache(self) -> str:
-        """What refreshes the loader's cache in containers, for `plugwright status`; empty if that is not our task."""
+        """What refreshes the loader's cache in containers, for `plugwright status`; empty if this is not our task."""
         if not self._brings_libraries or self.files.simulated:
             return ""
         program = self.specs.hook_program() if self._writes_specs else None
@@ -127,7 +127,7 @@ class AllocationBuilder(msgspec.Struct, frozen=True):
 
 
 class _AllocationParts:
-    """The parts of one allocation; of two mounts or nodes at the same container path the later one wins."""
+    """The parts of one allocation; of two mounts or nodes at the same container path the later wins."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self.env, self.annotations, self.cdi = env, dict[str, str](), list[str]()

@@ -53,7 +53,7 @@ class GpuSpecs:
     def write(self, gpus: Sequence[Gpu]) -> None:
         """Updates the files for the machine's devices; does not touch an unchanged file.
 
-        PluginError if a file that every container needs is missing: the files then stay unchanged.
+        PluginError if a file for every container is missing: the files then stay unchanged.
         """
         self._programs = [program := hooks.find(self._config)]
         self._limits = {}
@@ -70,7 +70,7 @@ class GpuSpecs:
     def write_limits(self, env: Mapping[str, str], libraries: Mapping[str, str]) -> list[str]:
         """The qualified name of a CDI device with these limits, if any; limits named after a GPU override it.
 
-        `libraries` are files of the host that replace the driver's, by soname.
+        `libraries` are the host's replacements for the driver's files, by soname.
         """
         if not env and not libraries:
             return []  # as for nearly every allocation: making empty edits takes as long as the rest
@@ -85,16 +85,16 @@ class GpuSpecs:
         return [cdi.qualified_name(kind, name)]
 
     def keep_limits(self, stored: Iterable[str], current: Iterable[str]) -> None:
-        """Recreates limits under the names that a container has."""
+        """Recreates limits under the names given to a container."""
         recreation.keep_names(self._directory, self._kind("limits"), stored, current)
 
     def unresolved(self, stored: Iterable[str]) -> list[str]:
-        """The names of a container that our files should contain but do not."""
+        """The names of a container missing from our files."""
         own = [name for name in stored if name.startswith(self._kind(""))]
         return recreation.unresolved(self._directory, own) if self._config.cdi.write else []
 
     def names(self, ids: Iterable[str]) -> list[str]:
-        """The qualified names of these GPUs, and of the configured features that exist.
+        """The qualified names of these GPUs, and of the existing configured features.
 
         A name without a device would make the container fail.
         """
@@ -141,7 +141,7 @@ class GpuSpecs:
             self._write(cdi.Spec(self._kind("imex-channel"), devices))
 
     def _write(self, spec: cdi.Spec) -> None:
-        """Also removes the file that NVIDIA's plugin leaves behind, because a name in two files is unusable."""
+        """Also removes the file left behind by NVIDIA's plugin, because a name in two files is unusable."""
         self._directory.write(spec)
         leftover = self._path / f"{spec.kind.replace('/', '-')}.json"
         if self._config.cdi.vendor == NVIDIA_PLUGIN_VENDOR and leftover.exists():

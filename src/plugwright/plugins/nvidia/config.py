@@ -60,7 +60,7 @@ class SharingStrategy(StrEnum):
 
 
 class VgpuLibrary(StrEnum):
-    """The library that limits vgpu shares in the container."""
+    """The limiter library of vgpu shares in the container."""
 
     BUILTIN = "builtin"  # ours, which replaces the driver's: `native/vgpu`
     HAMI = "hami"  # HAMi's, which the operator provides
@@ -165,7 +165,7 @@ class NvidiaShare(FamilySettings, frozen=True):
 
 
 class NvidiaHealth(FamilySettings, frozen=True):
-    """The conditions that make a GPU Unhealthy, and how long they last."""
+    """The conditions for an Unhealthy GPU, and how long they last."""
 
     xids: dict[str, XidAction] = msgspec.field(default_factory=dict)
     other: XidAction = XidAction.QUIET  # for codes missing in NVIDIA's catalogue
@@ -239,7 +239,7 @@ class NvidiaConfig(FamilySettings, frozen=True):
     def packed(self) -> bool:
         """Whether the units of one container come from as few GPUs as possible.
 
-        That is the default if several units of one GPU make one larger share.
+        The default if several units of one GPU make one larger share.
         """
         if self.prefer or self.share is None:
             return self.prefer == "packed"
@@ -248,7 +248,7 @@ class NvidiaConfig(FamilySettings, frozen=True):
 
 
 def check(config: NvidiaConfig) -> None:
-    """ConfigError for combinations that types cannot exclude, as far as they are known without a GPU."""
+    """ConfigError for combinations not excluded by types, as far as they are known without a GPU."""
     if not config.strategies:
         raise ConfigError("strategy must name at least one way to hand out GPUs, got an empty list")
     _check_paths(config)

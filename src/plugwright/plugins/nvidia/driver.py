@@ -1,4 +1,4 @@
-"""The facts about a machine's GPUs, and the interface of the driver that reports them.
+"""The facts about a machine's GPUs, and the interface of their driver.
 
 Frozen values only. `nvml` reads a real machine and `simulation` a simulated one; users of a `GpuDriver` cannot
 distinguish them. `sharing` decides what containers are offered of a GPU, and `health` which GPUs are healthy.
@@ -61,7 +61,7 @@ class PcieLevel(IntEnum):
 
 
 class ComputeMode(StrEnum):
-    """The processes that can use a GPU at the same time, with the names of `nvidia-smi`."""
+    """How processes can share a GPU, with the names of `nvidia-smi`."""
 
     DEFAULT = "Default"
     EXCLUSIVE_PROCESS = "Exclusive_Process"
@@ -70,7 +70,7 @@ class ComputeMode(StrEnum):
 
 
 class RecoveryAction(StrEnum):
-    """The action that the driver recommends before a GPU is used again; reported from driver 570 on."""
+    """The driver's recommended action before a GPU is used again; reported from driver 570 on."""
 
     UNKNOWN = ""
     NONE = "none"
@@ -87,13 +87,13 @@ class DriverLoad(msgspec.Struct, frozen=True):
     driver: str = ""
 
     def may_be(self, other: "DriverLoad") -> bool:
-        """Whether there is no evidence that they are different loads."""
+        """Whether there is no evidence of different loads."""
         pairs = ((self.boot, other.boot), (self.driver, other.driver))
         return all(one == two or not one or not two for one, two in pairs)
 
 
 class GpuLink(msgspec.Struct, frozen=True):
-    """The links between two GPUs. `nvlinks` counts direct ones and those through an NVSwitch."""
+    """The links between two GPUs. `nvlinks` counts direct links and links through an NVSwitch."""
 
     level: PcieLevel = PcieLevel.UNKNOWN
     nvlinks: int = 0
@@ -177,16 +177,16 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process that uses a GPU, and its bytes there; None if the driver does not report them."""
+    """A process on a GPU, and its bytes there; None if the driver does not report them."""
 
     pid: int
     memory: int | None
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """The used memory of one GPU or MIG device, in bytes, and the processes that use it.
+    """The used memory of one GPU or MIG device, in bytes, and its processes.
 
-    Memory that several processes have open counts for each of them, but once in `used`.
+    Memory opened by several processes counts for each of them, but once in `used`.
     """
 
     used: int
@@ -230,7 +230,7 @@ class GpuEvent(msgspec.Struct, frozen=True):
 class EventSet(Protocol):
     """The events of some GPUs. Only one thread uses and closes it.
 
-    A GPU that is neither watched nor unwatched does not support events.
+    A GPU neither watched nor unwatched does not support events.
     """
 
     @property
@@ -238,7 +238,7 @@ class EventSet(Protocol):
 
     @property
     def unwatched(self) -> Mapping[str, str]:
-        """The GPUs that support events but could not be registered, with the reasons."""
+        """The GPUs with support for events but without a registration, with the reasons."""
         ...
 
     def wait(self, seconds: float) -> GpuEvent | None:
@@ -287,7 +287,7 @@ class GpuDriver(Protocol):
         ...
 
     def cards_on_bus(self) -> str:
-        """The machine's cards that need the driver, as text; empty if there are none."""
+        """The machine's cards for the driver, as text; empty if there are none."""
         ...
 
     def close(self) -> None:

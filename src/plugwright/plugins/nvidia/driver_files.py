@@ -1,6 +1,6 @@
-"""The device nodes of GPUs and related ones on the host, and the driver's files.
+"""The device nodes of GPUs and related nodes on the host, and the driver's files.
 
-A missing node or file that a container needs is a PluginError, which makes the device Unhealthy. A simulated machine
+A missing node or file for a container is a PluginError, which makes the device Unhealthy. A simulated machine
 has no files; its containers get /dev/null in place of every node.
 """
 
@@ -34,7 +34,7 @@ _MODPROBE_AGAIN = 60.0  # seconds
 
 
 class _Feature(msgspec.Struct, frozen=True):
-    """A feature of NVIDIA's toolkit: its nodes, and paths of the driver's root that are mounted if a node exists."""
+    """A feature of NVIDIA's toolkit: its nodes, and paths of the driver's root, mounted if a node exists."""
 
     nodes: tuple[str, ...]
     mounts: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class DriverFiles:
         self.libraries = DriverLibraries(config.driver)
 
     def nodes(self, units: Sequence[GpuUnit]) -> list[DeviceNode]:
-        """The nodes of these devices, and those that every CUDA program opens."""
+        """The nodes of these devices, and those opened by every CUDA program."""
         return [*self.control_nodes(), *self.device_nodes(units)]
 
     def control_nodes(self) -> list[DeviceNode]:
@@ -92,7 +92,7 @@ class DriverFiles:
         ]
 
     def configured_features(self) -> Allocation:
-        """The configured features among GPUDirect, GDRCopy, MOFED and IMEX that exist."""
+        """The configured and existing features among GPUDirect, GDRCopy, MOFED and IMEX."""
         parts = [self.feature(name) for name in FEATURES if getattr(self._config, name)]
         required = self._config.imex.required
         imex = [node for channel in self._config.imex_channels for node in self.imex_nodes(channel, required)]
@@ -122,11 +122,11 @@ class DriverFiles:
         return () if self.simulated else self.libraries.mounts(linked)
 
     def loader_env(self, linked: bool) -> dict[str, str]:
-        """For programs that query the loader's cache if no hook refreshes it: Triton calls `ldconfig -p`."""
+        """For programs querying the loader's cache if no hook refreshes it: Triton calls `ldconfig -p`."""
         return {} if linked or self.simulated else {"TRITON_LIBCUDA_PATH": self.libraries.directories(linked)[0]}
 
     def replacements(self, sources: Mapping[str, str], linked: bool = False) -> list[Mount]:
-        """Files of the host that replace libraries of the driver, by soname."""
+        """The host's replacements for libraries of the driver, by soname."""
         return self.libraries.replacements(sources, linked) if sources and not self.simulated else []
 
     def firmware(self) -> Sequence[Mount]:

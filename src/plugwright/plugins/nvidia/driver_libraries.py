@@ -38,7 +38,7 @@ _MAIN_LIBRARY = "libcuda.so.1"
 
 _NAME = re.compile(r"(?P<stem>.+)\.so(?:\.(?P<number>[0-9][0-9.]*))?")
 _DRIVER_NUMBER = re.compile(r"[0-9]{3,}(?:\.[0-9]+)+")
-# Not the libraries of NVIDIA's container toolkit. Names that contain the driver's version need no pattern.
+# Not the libraries of NVIDIA's container toolkit. Names with the driver's version need no pattern.
 _DRIVER_STEM = re.compile(r"libcuda|libcudadebugger|libnvcuvid|libnvidia-(?!container).+")
 # Names that programs use and a host can lack: dlopen of libcuda.so is common, GLVND needs the second one.
 _MORE_NAMES = {
@@ -117,7 +117,7 @@ class DriverLibraries:
         return [self._cached[0], self._programs] if self._cached is not None else []
 
     def directories(self, linked: bool) -> Sequence[str]:
-        """The libraries' directories in a container. One is sufficient if a hook adds it to the loader's cache."""
+        """The libraries' directories in a container. A single name suffices if a hook adds it to the loader's cache."""
         return self._container_directories[:1] if linked else self._container_directories
 
     def mounts(self, linked: bool = False) -> tuple[Mount, ...]:
@@ -181,7 +181,7 @@ class DriverLibraries:
         return DriverTree(version, tuple(libraries), files, tuple(self._firmware(version)))
 
     def _libraries(self, directory: Path, version: str, prefix: str = "") -> list[DriverLibrary]:
-        """Every library of this driver, with the names that lead to it."""
+        """Every library of this driver, with its names."""
         entries = {name: match for name in _names_in(directory) if (match := _NAME.fullmatch(name))}
         stems = {
             match["stem"]
@@ -198,7 +198,7 @@ class DriverLibraries:
     def _library(self, directory: Path, names: Iterable[str], version: str, prefix: str) -> DriverLibrary:
         """The soname is the name with a number; for a few libraries the number is the driver's version.
 
-        The source of these is the name without a number, if the host has it, because that name survives an update.
+        Their source is the name without a number, if the host has it, because it survives an update.
         """
 
         def has_version(name: str) -> bool:
@@ -240,7 +240,7 @@ class DriverLibraries:
         return path
 
     def _on_host(self, path: Path) -> str:
-        """The path on the host, as a link if the host can follow it, unlike an absolute one of another root."""
+        """The path on the host, as a link if the host can follow it, unlike an absolute link of another root."""
         hop = path
         while self._host_root != Path("/") and hop.is_symlink():
             if hop.readlink().is_absolute():

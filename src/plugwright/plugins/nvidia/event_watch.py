@@ -1,8 +1,8 @@
 """Receives the events of GPUs: keeps a thread for them, replaces it when it ends, and knows why there is none.
 
-Without events, health is not watched. A thread that ended because its driver was unloaded is no fault, because the next
-read of the driver reports that. Threads that end one after another although the driver can be read are a fault until a
-thread has waited for a while: a successful registration alone proves nothing.
+Without events, health is not watched. It is no fault if a thread ended because its driver was unloaded: the next read
+of the driver reports this. If the driver can be read but one thread ends after another, this is a fault until a thread
+has waited for a while: a successful registration alone proves nothing.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class EventUser(Protocol):
 
 
 class EventWatch:
-    """An `EventListener` with one thread for all present GPUs, and another one for those added later."""
+    """An `EventListener` with one thread for all present GPUs, and another for those added later."""
 
     def __init__(self, user: EventUser) -> None:
         self._user = user
@@ -149,7 +149,7 @@ class EventWatch:
         self._user.read_now()
 
     def _on_steady(self, thread: EventThread) -> None:
-        """Notes that a thread has waited long enough, after others that had ended."""
+        """Records a thread as steady, after others had ended."""
         uuids = self._threads.get(thread, frozenset())
         if uuids and not thread.stopped:
             self._lost_in_a_row = 0

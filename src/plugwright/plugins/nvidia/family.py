@@ -1,6 +1,6 @@
 """The device family of NVIDIA GPUs: makes a plugin from the key `nvidia` of a resource.
 
-Plugins of one machine share one monitor, so that it is read once and devices selected by two resources are found. A
+Plugins of one machine share one monitor, which reads it once and finds devices selected by two resources. A
 resource name can be a template, such as `nvidia.com/mig-{profile}`: the machine decides which resources result. The
 simulation is imported only if a resource has `simulate`.
 """
@@ -105,7 +105,7 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
     def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
         """Rejects devices selected by two resources, as far as they are known without the machine.
 
-        Also rejects CDI specs that two resources would write with different content: the last one would win.
+        Also rejects CDI specs with different content from two resources: the last writer would win.
         """
         for other in earlier:
             _check_specs(entry, other)
@@ -123,7 +123,7 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
             self._check_machine(entry, {**selections, entry.name: own})
 
     def join(self, plugins: Sequence[Plugin], serving: Collection[Plugin]) -> None:
-        """Gives plugins of one machine one monitor, that of a serving plugin if there is one."""
+        """Gives plugins of one machine one monitor, if possible that of a serving plugin."""
         _share_monitors(plugins, [plugin.monitor for plugin in serving if isinstance(plugin, Nvidia)])
 
     def redirected(self, entry: ResourceEntry[NvidiaConfig], directory: Path) -> ResourceEntry[NvidiaConfig]:
@@ -257,7 +257,7 @@ def _check_specs(entry: ResourceEntry[NvidiaConfig], other: ResourceEntry[Nvidia
 
 
 def _shared_specs(settings: NvidiaConfig) -> tuple[tuple[str, str] | None, Mapping[str, object]]:
-    """The directory and vendor of the CDI specs that a resource writes, and the keys that decide their content."""
+    """The directory and vendor of a resource's CDI specs, and the keys for their content."""
     writes = settings.cdi.write and any(strategy.is_cdi for strategy in settings.strategies)
     content = {
         "simulate": settings.simulate,
@@ -277,7 +277,7 @@ def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:
 
 
 def _members(template: str, settings: NvidiaConfig, gpus: Iterable[Gpu]) -> dict[str, NvidiaConfig]:
-    """The resources of a template. The caller checks their names, because that of a failing GPU can be empty."""
+    """The resources of a template. The caller checks their names, because a failing GPU's can be empty."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for unit in selection.select_devices(gpus, selection.from_config(settings)):
         kind = (unit.gpu.model, unit.mig.profile if unit.mig else "")

@@ -1,6 +1,6 @@
 """The attributes by which claims select GPUs and MIG devices: our own, and those of NVIDIA's DRA driver.
 
-NVIDIA's names are qualified with the name of its driver, so that its users' selectors find them unchanged. Unknown
+NVIDIA's names are qualified with the name of its driver, so its users' selectors find them unchanged. Unknown
 values are omitted, because an empty value would match another device's empty value. Texts are cut off at the limit of
 claims.
 """
@@ -30,7 +30,7 @@ def of_share(unit: GpuUnit) -> dict[str, object]:
 
 
 def whole_capacity(unit: GpuUnit) -> dict[str, int]:
-    """The capacity of a device that one claim gets exclusively."""
+    """The capacity of an exclusive device of a claim."""
     mig = unit.mig
     processors = mig.multiprocessors if mig else unit.gpu.multiprocessors
     own = {"memory": unit.memory, "multiprocessors": processors}

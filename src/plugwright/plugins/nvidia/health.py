@@ -38,7 +38,7 @@ class XidRecord(msgspec.Struct, frozen=True):
 
 
 class HealthAssessment(msgspec.Struct, frozen=True):
-    """Why a GPU is unhealthy, empty if it is healthy; after `recheck_after` seconds, time alone can change that."""
+    """Why a GPU is unhealthy, empty if it is healthy; time alone can change this after `recheck_after` seconds."""
 
     reason: str = ""
     recheck_after: float | None = None
@@ -65,7 +65,7 @@ def is_impaired(health: GpuHealth) -> bool:
     """Whether the GPU is lost, or the driver recommends a reset.
 
     A driver before 570, which recommends nothing, counts uncorrected errors since the last reset: the count is 0 again
-    after the next one.
+    after the next reset.
     """
     if health.recovery is RecoveryAction.UNKNOWN:
         return health.away or bool(health.ecc_uncorrected)
@@ -73,7 +73,7 @@ def is_impaired(health: GpuHealth) -> bool:
 
 
 def _is_reset(record: XidRecord, health: GpuHealth, impaired: bool) -> bool:
-    """Whether the GPU was reset. A GPU that merely does not respond was neither lost nor reset by that."""
+    """Whether the GPU was reset. A merely unresponsive GPU was neither lost nor reset."""
     return record.reset if health.fault and not impaired else record.impaired and not impaired
 
 

@@ -1,4 +1,4 @@
-"""CDI hooks that complete the mounts of a container: links, the loader's cache, CUDA's forward compatibility.
+"""CDI hooks to complete the mounts of a container: links, the loader's cache, CUDA's forward compatibility.
 
 They call a program of the host: NVIDIA's if it is installed, otherwise that of native/cdi-hook, which implements two of
 its commands and which the daemon copies to the host. The command lines are those of `nvidia-cdi-hook`; `nvidia-ctk
@@ -33,7 +33,7 @@ _INTERPRETER = struct.pack("<I", 3)  # PT_INTERP
 
 
 class HookProgram(msgspec.Struct, frozen=True):
-    """A program of the host, and the newer commands that it certainly supports: others would fail the container."""
+    """A program of the host, and the newer commands it certainly supports: others would fail the container."""
 
     path: str
     commands: frozenset[str] = frozenset()

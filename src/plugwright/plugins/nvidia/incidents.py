@@ -1,8 +1,8 @@
-"""Stores the Xids that GPUs have reported in the daemon's state directory, so that they survive restarts.
+"""Stores the Xids reported by GPUs in the daemon's state directory, where they survive restarts.
 
-An Xid that needs a reset ends with the reset of the GPU, not with a restart of the daemon, and drivers before 570 do
-not recommend resets. A boot and a new load of the driver reset every GPU, so the file contains the ids of both, and its
-content is discarded when either has changed.
+A reset of the GPU clears such an Xid, a restart of the daemon does not, and drivers before 570 do not recommend resets.
+A boot and a new load of the driver reset every GPU, so the file contains the ids of both, and its content is discarded
+when either has changed.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Answers to Allocate that are made in advance with the device list, so that they need no thread later.
+"""Answers to Allocate, made in advance with the device list, so they need no thread later.
 
 An answer is kept for each single unit until the next list. Its nodes are compared when it is used; the driver's files
 in it are watched, and a change makes a new list. Answers for several units at a time are made on request.
@@ -27,7 +27,7 @@ _SETTLED = 1.0  # seconds after the first change of the driver's files; a packag
 
 
 class KeptAnswers:
-    """`make` is called in the thread that makes a list, all other methods on the event loop."""
+    """`make` is called in the thread of a new list, all other methods on the event loop."""
 
     def __init__(self, builder: AllocationBuilder, backend: SharingBackend, republish: Callable[[], object]) -> None:
         self._builder, self._backend, self._republish = builder, backend, republish
@@ -40,7 +40,7 @@ class KeptAnswers:
         return self._kept.get(device_ids) if self._backend.is_lasting else None
 
     def renewed(self, units: Sequence[GpuUnit]) -> Allocation | None:
-        """The answer for a backend that is not lasting; in a thread."""
+        """The answer for a backend without lasting answers; in a thread."""
         kept = None if self._backend.is_lasting else self._kept.get([unit.id for unit in units])
         return kept if kept is not None and self._backend.renew(units) else None
 
@@ -100,7 +100,7 @@ class KeptAnswers:
         self._kept = KeptAllocations()
 
     def _checked_nodes(self, allocation: Allocation) -> tuple[str, ...]:
-        """The nodes to compare; a simulated GPU has none that could be removed."""
+        """The nodes to compare; those of a simulated GPU cannot be removed."""
         return () if self._builder.files.simulated else tuple(node.host_path for node in allocation.nodes)
 
     def _files_changed(self) -> None:

@@ -1,4 +1,4 @@
-"""The monitor of one machine's GPUs, shared by all resources that offer parts of the machine.
+"""The monitor of one machine's GPUs, shared by all of its resources.
 
 It reads the driver in a thread, receives events from another, and publishes the newest `View`. Without events, a
 machine is read once a minute. Other modules interpret a view: `selection` decides which devices a resource offers, and
@@ -52,8 +52,8 @@ _MOST_COUNTS = 1024  # of errors by GPU and code
 class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
     """Settings in seconds.
 
-    `event_wait`: how long a thread that is no longer needed can still wait for an event; a thread that has waited this
-    long receives events.
+    `event_wait`: how long a superfluous thread can still wait for an event; after this wait, a thread counts as
+    receiving events.
 
     `list_timeout` and `allocate_timeout`: limits for a plugin, which reads and writes the host's files.
     """
@@ -138,7 +138,7 @@ class GpuMonitor:
 
     @contextmanager
     def selecting(self, resource: str, selection: Selection) -> Iterator[None]:
-        """Publishes a resource's selection, so that other resources find overlaps."""
+        """Publishes a resource's selection, in which other resources find overlaps."""
         self._change(selections={**self.views.value.selections, resource: selection})
         try:
             yield
@@ -157,7 +157,7 @@ class GpuMonitor:
             self.read_now()
 
     def check_running(self) -> None:
-        """PluginError if the GPUs are no longer read; the next caller of `running` starts that again."""
+        """PluginError if the GPUs are no longer read; the next caller of `running` starts reading again."""
         if self._task is None:
             raise PluginError(self.views.value.problem or "GPUs are not being read")
 
@@ -191,8 +191,8 @@ class GpuMonitor:
         if event.kind in (EventKind.XID, EventKind.SXID) and event.gpu:  # the next read finds a GPU without a name
             self._count(event)
             xids = self.views.value.xids
-            # NVML's events have no timestamp. An event before a read that found the GPU impaired belongs to that fault:
-            # the reset that ended the fault has ended the Xid too, even if it is handled only now.
+            # NVML's events have no timestamp. An event from before the GPU was found impaired belongs to that fault:
+            # its reset has ended the Xid too, even if the event is handled only now.
             impaired = at < self._impaired_at.get(event.gpu, at)
             records = health.record_xid(xids.get(event.gpu, ()), event.xid, at, impaired)
             self._change(xids={**xids, event.gpu: records})

@@ -1,7 +1,7 @@
 """Checks claims' opaque parameters written for NVIDIA's DRA driver; loaded by the first such claim.
 
-`GpuConfig` and `MigDeviceConfig` choose how the containers of a claim share its device. Here the operator makes that
-choice for the resource, so a choice is accepted if it is the operator's, and every other field is rejected by its path.
+`GpuConfig` and `MigDeviceConfig` choose how the containers of a claim share its device. Here the operator chooses for
+the resource, so the operator's choice is accepted, and every other field is rejected by its path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _BY_CAPACITY = "is set by the resource: ask for a part of the device in the requ
 
 
 def check(resource: str, share: NvidiaShare | None, parameters: Mapping[str, object]) -> None:
-    """PluginError with every field that cannot be applied."""
+    """PluginError with every inapplicable field."""
     problems = list(_problems(share, parameters))
     if problems:
         raise PluginError(f"{resource}: {'; '.join(problems)}")

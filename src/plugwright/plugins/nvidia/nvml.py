@@ -1,6 +1,6 @@
 """The driver of a real machine, read through NVIDIA's management library.
 
-`read` does not fail because of one GPU. A GPU that the library counts but cannot read is looked up in the kernel
+`read` does not fail because of one GPU. If the library counts but cannot read a GPU, it is looked up in the kernel
 module's files in /proc. `nvml_library` loads the library, `nvml_events` receives events, and `health` interprets the
 values.
 """
@@ -146,7 +146,7 @@ class Nvml:
             graphics = calls.lookup("nvmlDeviceGetGraphicsRunningProcesses", handle) or ()
         finally:
             self._library.release()
-        # A process that computes and draws is in both lists, each time with all of its memory.
+        # A computing and drawing process is in both lists, each time with all of its memory.
         found = {process.pid: process.usedGpuMemory for process in (*graphics, *compute)}
         return GpuUse(memory, tuple(GpuProcess(pid, found[pid]) for pid in sorted(found)))
 
@@ -180,7 +180,7 @@ class Nvml:
         self._last_read.clear()  # the next driver can count its GPUs in another order
 
     def _remembered(self, read: Iterable[Gpu], faults: Mapping[int, str]) -> Iterator[Gpu]:
-        """The GPUs that do not respond, with their last values, unless one responds under another index."""
+        """The unresponsive GPUs, with their last values, unless they respond under another index."""
         uuids = {gpu.uuid for gpu in read}
         for index, fault in faults.items():
             before = self._last_read.get(index)
@@ -237,7 +237,7 @@ class Nvml:
         return gpu
 
     def _model(self, calls: NvmlCalls, handle: object, uuid: str) -> str:
-        """The model; the last known one while the GPU does not respond, because it decides the GPU's resource."""
+        """The model; the last known model while the GPU does not respond, because it decides the GPU's resource."""
         name = calls.optional("nvmlDeviceGetName", handle)
         if name:
             self._models[uuid] = clean(name)
@@ -279,14 +279,14 @@ class Nvml:
 
 
 def read_links(calls: NvmlCalls, gpus: Sequence[Gpu]) -> GpuLinks:
-    """The PCIe level of each pair of GPUs and the NVLinks between them; a GPU that does not respond has no links."""
+    """The PCIe level of each pair of GPUs and the NVLinks between them; an unresponsive GPU has no links."""
     handles = {gpu.uuid: calls.optional("nvmlDeviceGetHandleByUUID", gpu.uuid) for gpu in gpus}
     remotes = {gpu.uuid: _remote_devices(calls, handles[gpu.uuid]) for gpu in gpus if handles[gpu.uuid] is not None}
     pairs = {}
     for one, other in combinations(sorted(gpus, key=lambda gpu: gpu.uuid), 2):
         if one.uuid in remotes and other.uuid in remotes:
             level = calls.lookup("nvmlDeviceGetTopologyCommonAncestor", handles[one.uuid], handles[other.uuid])
-            # Links that end at the other GPU, and links of both GPUs to switches.
+            # Links to the other GPU, and links of both GPUs to switches.
             direct, switched = remotes[one.uuid][other.pci], min(remotes[one.uuid][""], remotes[other.uuid][""])
             pairs[one.uuid, other.uuid] = GpuLink(_LEVELS.get(level, PcieLevel.UNKNOWN), direct + switched)
     calls.faults.clear()

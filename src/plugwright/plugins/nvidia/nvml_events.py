@@ -1,4 +1,4 @@
-"""The events of GPUs: NVML's event set, and the thread that waits for events on behalf of the event loop.
+"""The events of GPUs: NVML's event set, and its waiting thread on behalf of the event loop.
 
 The thread works with every `GpuDriver`; `monitor` interprets the events.
 """
@@ -40,14 +40,14 @@ class EventListener(Protocol):
         ...
 
     def on_lost(self, thread: "EventThread", error: Exception) -> None:
-        """Reports that no further event comes from this thread."""
+        """Reports the end of this thread's events."""
         ...
 
 
 class EventThread:
     """Waits for the events of some GPUs.
 
-    NVML's wait cannot be interrupted: a thread that is `stopped` ends within `wait_limit` seconds. Until then it delays
+    NVML's wait cannot be interrupted: after `stopped`, a thread ends within `wait_limit` seconds. Until then it delays
     nothing, not even the end of the process.
     """
 
@@ -60,7 +60,7 @@ class EventThread:
         start_thread("nvidia events", self._run)
 
     def _run(self) -> None:
-        """Reports whatever ends the thread, because events without a receiver are health that is not watched."""
+        """Reports whatever ends the thread, because without a receiver of events, health is not watched."""
         try:
             events = self._driver.events(self._uuids)
             try:
@@ -83,7 +83,7 @@ class EventThread:
             self._loop.call_soon_threadsafe(self._handle, function)
 
     def _handle(self, function: Callable[[], None]) -> None:
-        """Handles an event. A failure ends the thread, so that another one registers and the GPUs are read again."""
+        """Handles an event. A failure ends the thread: another thread registers and the GPUs are read again."""
         try:
             function()
         except Exception as error:  # noqa: BLE001  one event

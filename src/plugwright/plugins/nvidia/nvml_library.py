@@ -38,7 +38,7 @@ _TIMEOUT = 10
 
 
 class NvmlLibrary:
-    """The single reader opens and closes it; each thread that waits for events acquires and releases it.
+    """The single reader opens and closes it; each thread waiting for events acquires and releases it.
 
     `binding` returns the module to use as pynvml.
     """
@@ -92,7 +92,7 @@ class NvmlLibrary:
         self._unload(nvml)
 
     def _load(self, nvml: Any) -> None:
-        """Loads the library from the driver's root if it has one, otherwise by the loader."""
+        """Loads the library from the driver's root if it is there, otherwise by the loader."""
         if self._root == Path("/"):
             return
         paths = [self._root / directory / _NAME for directory in _DIRECTORIES]
@@ -143,17 +143,17 @@ class NvmlCalls:
         return self._call(name, arguments, _UNSUPPORTED)
 
     def lookup(self, name: str, *arguments: object) -> Any:
-        """Like `optional`, but None without a fault if NVML reports that there is no such device."""
+        """Like `optional`, but None without a fault if NVML reports no such device."""
         return self._call(name, arguments, _UNSUPPORTED + _NOT_FOUND)
 
     def reserved_memory(self, handle: object) -> int:
-        """Bytes of a GPU that the driver reserves; 0 if the driver or pynvml does not report them."""
+        """Bytes of a GPU reserved by the driver; 0 if the driver or pynvml does not report them."""
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
         return int(info.reserved) if info else 0
 
     def used_memory(self, handle: object) -> int | None:
-        """Bytes in use, without those that the driver reserves, if it distinguishes them."""
+        """Bytes in use, without those reserved by the driver, if it distinguishes them."""
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         info = self.lookup("nvmlDeviceGetMemoryInfo", handle, version) if version else None
         info = info or self.lookup("nvmlDeviceGetMemoryInfo", handle)

@@ -1,6 +1,6 @@
 """Constant properties of GPUs, and the MIG devices of a GPU, read through NVIDIA's management library.
 
-They are only used for selection by claims, so a property that cannot be read is not a fault of the GPU.
+They are only used for selection by claims, so an unreadable property is not a fault of the GPU.
 """
 
 import msgspec

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Nvidia(Plugin):
-    """`monitor` can be shared: the resources of one machine have a common one."""
+    """`monitor` can be shared: the resources of one machine have a common monitor."""
 
     def __init__(
         self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, backend: SharingBackend | None = None
@@ -150,7 +150,7 @@ class Nvidia(Plugin):
         return self._sharing.usage([sharing.unit_key(device_id, share_id) for device_id, share_id in held])
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        """`recover` clears a GPU's recorded faults; a simulated machine has commands that inject faults."""
+        """`recover` clears a GPU's recorded faults; a simulated machine has commands for faults."""
         if name == "recover":
             unit = self._find_unit(arguments.get("id", ""))
             if self.monitor.clear_xids(unit.gpu.uuid):
@@ -229,7 +229,7 @@ class Nvidia(Plugin):
         return list(self._devices(units, assessments, overlaps))
 
     def _look_for_files(self, units: Iterable[GpuUnit]) -> None:
-        """Finds devices that cannot be allocated: they are Unhealthy, so that no pod is refused because of them."""
+        """Finds devices that cannot be allocated: they are Unhealthy, instead of causing refused pods."""
         devices = {unit.uuid: unit for unit in units}
         self._missing = {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
         self._loader_note = self._allocations.loader_cache()
@@ -240,7 +240,7 @@ class Nvidia(Plugin):
         assessments: Mapping[str, HealthAssessment],
         overlaps: Mapping[str, Sequence[str]],
     ) -> Iterator[Device]:
-        """The devices, without those that no list can contain, such as one with an invalid UUID."""
+        """The devices, without unlistable ones, such as a device with an invalid UUID."""
         physical: dict[str, tuple[str, ...]] = {}  # by device, each of which can have thousands of shares
         for unit in units:
             names = physical.get(unit.uuid) or physical.setdefault(unit.uuid, selection.physical_names(unit))
@@ -260,7 +260,7 @@ class Nvidia(Plugin):
         return units
 
     def _unit(self, device_id: str) -> GpuUnit:
-        """The unit; also for a plugin that has just replaced another one and has not listed its devices yet."""
+        """The unit; also for a plugin which has just replaced another and has not listed its devices yet."""
         view = self.monitor.views.value
         if device_id not in self._units and not view.is_pending:
             whole = selection.select_devices(view.snapshot.gpus, self._selection)
@@ -340,7 +340,7 @@ class Nvidia(Plugin):
         return unit.mig is None and unit.gpu.mig_enabled and not (by_runtime and unit.gpu.mig)
 
     def _restore_files(self, units: Mapping[str, GpuUnit]) -> None:
-        """Restores files of stored answers after a reboot: limits that are CDI devices, directories of shares."""
+        """Restores files of stored answers after a reboot: limits in CDI devices, directories of shares."""
         if self._restored is self._stored:
             return
         faults = {allocation: self._restored_fault(allocation, units) for allocation in self._stored}
@@ -364,7 +364,7 @@ class Nvidia(Plugin):
                 self._specs.keep_limits(names, recreation.names_in(current.cdi, current.annotations))
             except (PluginError, InvalidValue, OSError) as error:
                 return clean(error)
-            # CUDA programs that find no MPS daemon run without limits.
+            # Without an MPS daemon, CUDA programs run without limits.
             if unused := stored.lost_mps_directories(self.config, allocation, current):
                 return f"no MPS daemon is planned for {some(unused)}"
         unresolved = self._specs.unresolved(names)

@@ -103,7 +103,7 @@ class CachedPreference:
 
 
 class UnitCounts(msgspec.Struct, frozen=True):
-    """The number of units of each holder: all, the free ones, and the free ones that the container must get."""
+    """The number of units of each holder: all, the free ones, and those required for the container."""
 
     total: Mapping[int, int]
     free: Mapping[int, int]
@@ -116,7 +116,7 @@ class UnitCounts(msgspec.Struct, frozen=True):
 
 
 def spread(counts: UnitCounts, size: int, choose: ChooseHolders) -> dict[int, int]:
-    """One unit of each holder before a second one of any, from holders with the fewest units in use first."""
+    """One unit of each holder before a second unit of any, from holders with the fewest units in use first."""
     taken = {holder: count for holder, count in counts.required.items() if count}
     while (missing := size - sum(taken.values())) > 0 and (candidates := counts.remaining(taken)):
         in_use = {
@@ -154,7 +154,7 @@ def _choose_equal(equal: Sequence[int], taken: Collection[int], missing: int, ch
 def _fewest(
     candidates: Mapping[int, int], required: Sequence[int], missing: int, choose: ChooseHolders
 ) -> Iterable[int]:
-    """The smallest number of holders that have the missing units."""
+    """The smallest number of holders with the missing units."""
     fullest = sorted(candidates, key=lambda holder: (-candidates[holder], holder))
     count = next(
         (few for few in range(1, len(fullest)) if sum(candidates[holder] for holder in fullest[:few]) >= missing),
@@ -172,7 +172,7 @@ def _fewest(
 
 
 def _fill(taken: dict[int, int], counts: UnitCounts, holders: Iterable[int], size: int) -> None:
-    """Takes the missing units from these holders: all from the fullest GPU that has enough, otherwise all they have."""
+    """Takes the missing units from these holders: all from the fullest GPU with enough, otherwise all they have."""
     allowed = set(holders)
     while (missing := size - sum(taken.values())) > 0:
         left = {holder: count for holder, count in counts.remaining(taken).items() if holder in allowed}

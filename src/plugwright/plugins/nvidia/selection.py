@@ -1,4 +1,4 @@
-"""The devices of a machine that a resource offers.
+"""The devices of a machine for a resource.
 
 Only one resource can have a whole GPU or MIG device; `overlaps` finds devices selected by several.
 """
@@ -33,7 +33,7 @@ _PCI = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 class DevicePattern(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of devices; an empty one is not compared. One matching value of several is sufficient."""
+    """Properties of devices; empty properties are not compared. One matching value of several is sufficient."""
 
     index: tuple[str, ...] = ()  # 0, or 0:1 for a MIG device
     uuid: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class DevicePattern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices that have all properties of `include` and none of `exclude`."""
+    """Devices with all properties of `include` and none of `exclude`."""
 
     include: DevicePattern = DevicePattern()
     exclude: DevicePattern = DevicePattern()
@@ -72,7 +72,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_config(config: NvidiaConfig) -> Selection:
-    """The selection of a configuration; ConfigError for a name that no device can have."""
+    """The selection of a configuration; ConfigError for an impossible name."""
     include, exclude = _pattern(config.select), _pattern(config.exclude)
     if (include.profile or exclude.profile) and config.mig is MigStrategy.NONE:
         raise ConfigError("a MIG profile can only be selected with `mig: mixed` or `mig: single`")
@@ -80,7 +80,7 @@ def from_config(config: NvidiaConfig) -> Selection:
 
 
 def select_devices(gpus: Iterable[Gpu], selection: Selection) -> list[GpuUnit]:
-    """The devices that a resource offers, in order of their indexes."""
+    """The devices of a resource, in order of their indexes."""
     units = [unit for gpu in gpus for unit in _devices(gpu, selection.mig) if selection.selects(unit)]
     if selection.mig is MigStrategy.SINGLE:
         _check_single_profile(units)
@@ -88,7 +88,7 @@ def select_devices(gpus: Iterable[Gpu], selection: Selection) -> list[GpuUnit]:
 
 
 def overlaps(gpus: Sequence[Gpu], selections: Mapping[str, Selection]) -> dict[str, list[str]]:
-    """By UUID, the resources that select the same device; a GPU and its own MIG devices overlap too."""
+    """By UUID, the resources selecting the same device; a GPU and its own MIG devices overlap too."""
     resources_by_uuid: dict[str, list[str]] = {}
     for resource, selection in selections.items():
         units = [unit for gpu in gpus for unit in _devices(gpu, selection.mig) if selection.selects(unit)]

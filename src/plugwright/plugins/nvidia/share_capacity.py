@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 def known(**capacity: Capacity | None) -> Mapping[str, Capacity]:
-    """Without unknown capacities: a device that does not report its memory is Unhealthy."""
+    """Without unknown capacities: a device without reported memory is Unhealthy."""
     return {name: amount for name, amount in capacity.items() if amount is not None}
 
 
@@ -30,7 +30,7 @@ def multiples(unit: GpuUnit, share: GpuUnit, most: int) -> Mapping[str, Capacity
 
 
 def any_memory(unit: GpuUnit, share: GpuUnit, most: int) -> Capacity | None:
-    """Memory in MiB; up to `most` shares, if that is not 0."""
+    """Memory in MiB; up to `most` shares, if not 0."""
     memory = _mebibytes(unit.memory)
     default = min(memory, max(_MIB, _mebibytes(share.memory)))
     return _range(memory, default, _MIB, min(memory, default * most) if most else memory)
@@ -42,12 +42,12 @@ def any_percent(share: GpuUnit, most: int) -> Capacity | None:
 
 
 def slots(count: int, most: int = 0) -> Capacity | None:
-    """Slots for `count` claims that take turns."""
+    """Slots for `count` claims taking turns."""
     return _range(count, 1, 1, min(count, most) if most else count)
 
 
 def unlimited_memory(unit: GpuUnit) -> Capacity | None:
-    """Memory that is added up for claims that request it, but not limited: no claim is restricted to its amount."""
+    """Memory requests are added up, but not limited: no claim is restricted to its amount."""
     memory = _mebibytes(unit.memory)
     return Capacity(memory, default=0, minimum=0, maximum=memory, step=_MIB) if memory else None
 

@@ -1,9 +1,9 @@
-"""Units, the devices that the kubelet counts, and how several units share one GPU or MIG device.
+"""Units, the devices counted by the kubelet, and how several units share one GPU or MIG device.
 
 A whole device is one unit under its UUID. A shared device is several units, `UUID::0`, `UUID::1` and so on, which the
 plugin handles through a `SharingBackend`: `TimeSlicing` in `time_slicing`, which limits nothing, `mps.sharing` and
-`vgpu`. Every backend calls `check_list_size` before it makes units, because a plausible configuration with units of one
-MiB makes a list that the kubelet rejects.
+`vgpu`. Every backend calls `check_list_size` before it makes units, because the kubelet rejects the list of a plausible
+configuration with units of one MiB.
 
 Claims share a device differently: it stays one unit, and each claim gets a part of its capacity.
 """
@@ -53,7 +53,7 @@ _NUMA_BYTES = 6
 
 
 class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """One device as counted by the kubelet: a whole device or a share of one, with its memory and percentage."""
+    """One device as counted by the kubelet: a whole device or a share, with its memory and percentage."""
 
     id: str
     gpu: Gpu
@@ -65,7 +65,7 @@ class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uuid(self) -> str:
-        """The UUID of the device that the container sees."""
+        """The UUID of the device in the container."""
         return self.mig.uuid if self.mig else self.gpu.uuid
 
     @property
@@ -85,10 +85,9 @@ class GpuUnit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerExtras(msgspec.Struct, frozen=True):
-    """A container's settings besides its GPUs. `limits` are environment variables that it must not be able to change.
-
-    `libraries` are files of the host that replace the driver's in the container, by soname; the driver's own are then
-    in `driver_libraries.ORIGINALS`.
+    """A container's settings besides its GPUs. `limits` are environment variables, which it must not be able to change.
+    `libraries` are the host's replacements for the driver's files in the container, by soname; the driver's own are
+    then in `driver_libraries.ORIGINALS`.
     """
 
     env: Mapping[str, str] = {}
@@ -105,11 +104,11 @@ class SharingBackend(Protocol):
         ...
 
     def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
-        """Those of these whole devices that claims can share, because at least one share fits."""
+        """The whole devices large enough for at least one share, for claims."""
         ...
 
     def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
-        """The capacities of a shared device that claims can request."""
+        """The capacities of a shared device for requests of claims."""
         ...
 
     def fault(self, unit: GpuUnit) -> str:
@@ -121,26 +120,26 @@ class SharingBackend(Protocol):
         ...
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """The extras of a container that gets `units`; PluginError if it cannot have these together."""
+        """The extras of a container with `units`; PluginError if it cannot have these together."""
         ...
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """Like `extras`, for a container that could be running with these units: does not touch files that it uses."""
+        """Like `extras`, for a possibly running container with these units: does not touch its files."""
         ...
 
     def renew(self, units: Sequence[GpuUnit]) -> bool:
-        """After `restored`, empties the files that a new container must find empty. False if files are missing.
+        """After `restored`, empties the files for a new container. False if files are missing.
 
         The extras themselves stay the same until the next list.
         """
         ...
 
     def release(self, keys: Sequence[str]) -> None:
-        """Removes the files of the claim that had the units with these keys."""
+        """Removes the files of the claim with the units of these keys."""
         ...
 
     def usage(self, keys: Sequence[str]) -> Sequence[ShareUsage]:
-        """The last measured use of the container or claim that has the units with these keys."""
+        """The last measured use of the container or claim with the units of these keys."""
         ...
 
     async def follow(self, changed: Callable[[], object], driver: GpuDriver) -> None:
@@ -180,7 +179,7 @@ def split(unit: GpuUnit, share: NvidiaShare) -> list[GpuUnit]:
 
 
 def first_shares(units: Iterable[GpuUnit], share: NvidiaShare) -> list[GpuUnit]:
-    """One share of each device that is large enough."""
+    """One share of each sufficiently large device."""
     counts = [(unit, replica_count(unit, share)) for unit in units]
     return [_share(unit, share, 0, count) for unit, count in counts if count]
 
@@ -198,7 +197,7 @@ def units_by_device(units: Sequence[GpuUnit]) -> dict[str, list[GpuUnit]]:
 
 
 def device_env(units: Sequence[GpuUnit]) -> dict[str, str]:
-    """The UUIDs of the container's GPUs, for information, in a variable that no other program reads."""
+    """The UUIDs of the container's GPUs, for information, in a variable of our own."""
     return {"PLUGWRIGHT_GPU_UUID": ",".join(units_by_device(units))}
 
 
@@ -213,9 +212,9 @@ def share_env(units: Sequence[GpuUnit]) -> dict[str, str]:
 
 
 def kind_of_share(resource: str, share: NvidiaShare | None, unit: GpuUnit) -> str:
-    """Equal for units that can be held at the same time; empty for a whole device.
+    """Equal for units held together; empty for a whole device.
 
-    It contains the limits: after a reload that changes them, the shares of both sizes together would exceed the GPU.
+    It contains the limits: after a reload with other limits, the shares of both sizes together would exceed the GPU.
     Claims have their own limits, which are added up.
     """
     if share is None:
@@ -253,7 +252,7 @@ def check_list_size(resource: str, whole: Sequence[GpuUnit], share: NvidiaShare 
 
 
 def _amount(device: Device, name: str, whole: int) -> int:
-    """A claim's amount of a capacity; while that still has its policy, the amount for a claim that specifies none."""
+    """A claim's amount of a capacity; while it still has its policy, the amount for a claim without a request."""
     capacity = device.capacity.get(name)
     if capacity is None:
         return whole

@@ -1,4 +1,4 @@
-"""The machines that can be simulated: built-in models, and files with the output of `nvidia-smi topo -m`.
+"""The machines for simulations: built-in models, and files with the output of `nvidia-smi topo -m`.
 
 Data only; `simulation` makes a driver of it.
 """
@@ -35,7 +35,7 @@ _NVLINK = re.compile(r"NV(\d+)")
 
 
 class MachineModel(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs that differ only in NUMA node, PCI bus, links and MIG devices."""
+    """GPUs differing only in NUMA node, PCI bus, links and MIG devices."""
 
     model: str
     memory: int  # MiB

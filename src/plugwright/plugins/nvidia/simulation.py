@@ -81,7 +81,7 @@ class SimulatedDriver:
             return GpuUse(sum(process.memory or 0 for process in processes), processes)
 
     def load(self) -> DriverLoad:
-        """The same for every process until the machine reboots, so that restarts of a daemon can be rehearsed."""
+        """The same for every process until the machine reboots, to rehearse restarts of a daemon."""
         return DriverLoad(boot_id(), self.name)
 
     def events(self, uuids: tuple[str, ...]) -> "SimulatedEvents":

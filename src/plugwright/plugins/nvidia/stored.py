@@ -1,8 +1,8 @@
-"""Stored answers of the kubelet: the CDI names of GPUs in them, and those that now lead to another GPU.
+"""Stored answers of the kubelet: the CDI names of GPUs in them, and those now leading to another GPU.
 
 A UUID always belongs to the same GPU. Minor numbers, as in /dev/nvidia3, and indexes are reassigned when the driver is
-loaded: if a GPU does not return, or another is found first, a restarted container would get a GPU that could be another
-pod's.
+loaded: if a GPU does not return, or another is found first, a restarted container would get a GPU possibly belonging to
+another pod.
 """
 
 import re
@@ -23,9 +23,9 @@ _INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
 
 
 class MovedGpu(msgspec.Struct, frozen=True):
-    """A GPU that a container gets after a restart, although another one was allocated to it.
+    """A GPU given to a restarted container, although another GPU was allocated to it.
 
-    `cdi_name` is the name in its answer that leads there, which can be omitted; empty for a node or a variable.
+    `cdi_name` is the name in its answer leading there, which can be omitted; empty for a node or a variable.
     """
 
     uuid: str
@@ -43,14 +43,14 @@ def cdi_names(stored: StoredAllocation) -> list[str]:
 
 
 def classes(vendor: str, allocations: Iterable[StoredAllocation]) -> set[str]:
-    """The classes, such as `gpu`, of the CDI names of this vendor that containers were given."""
+    """The classes, such as `gpu`, of this vendor's CDI names given to containers."""
     names = (name for stored in allocations for name in cdi_names(stored))
     kinds = {name.partition("=")[0] for name in names}
     return {kind.removeprefix(f"{vendor}/") for kind in kinds if kind.startswith(f"{vendor}/")}
 
 
 def lost_mps_directories(config: NvidiaConfig, stored: StoredAllocation, current: Allocation) -> list[str]:
-    """The pipe directories of MPS daemons in a stored answer that the current answer does not contain."""
+    """The pipe directories of MPS daemons in a stored answer, but not in the current answer."""
     mps = config.share.mps if config.share is not None else None
     root = f"{(mps or NvidiaMps()).root.rstrip('/')}/"
     used = {mount.host_path for mount in current.mounts}
@@ -78,7 +78,7 @@ def moved_gpus(vendor: str, allocations: Iterable[StoredAllocation], gpus: Seque
 
 
 def _indexes(vendor: str, stored: StoredAllocation) -> Iterator[tuple[str, str]]:
-    """The indexes by which GPUs were given, with the CDI names that contain them."""
+    """The indexes by which GPUs were given, with their CDI names."""
     for index in stored.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","):
         if _INDEX.fullmatch(index):
             yield index, ""

@@ -1,8 +1,8 @@
 """vgpu: shares whose limits a library enforces inside every process of the container.
 
 The id of a share contains its size, so the kubelet's own allocation has all the information; a claim's size comes from
-the scheduler. The library counts memory in the container's own processes, so it only restricts those that do not try to
-evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
+the scheduler. The library counts memory in the container's own processes, so it cannot stop deliberate evasion:
+`vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class VgpuSharing:
         return self._extras(units, is_fresh=not any(unit.share_id for unit in units))
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        """Like `extras`, for a container that could be running with these units: its use stays counted."""
+        """Like `extras`, for a possibly running container with these units: its use stays counted."""
         return self._extras(units, is_fresh=False)
 
     def renew(self, units: Sequence[GpuUnit]) -> bool:

@@ -1,4 +1,4 @@
-"""Our own limiter for vgpu shares: two libraries that replace the driver's libcuda.so.1 and libnvidia-ml.so.1.
+"""Our own limiter for vgpu shares: two libraries in place of the driver's libcuda.so.1 and libnvidia-ml.so.1.
 
 They are built from `native/vgpu` and are not part of this package. Containers mount a copy named after its content, so
 an upgrade never changes a library under a running program.

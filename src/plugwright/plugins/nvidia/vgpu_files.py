@@ -1,8 +1,8 @@
 """The files mounted into containers with vgpu shares: limits, usage, locks, libraries.
 
-All are below one root-owned directory that no other user can enter: files to which a container can write are reached
-only through its mount, and no tenant can replace them by a link. They stay when the daemon ends, because the kubelet
-mounts them again when a container restarts.
+All are below one root-owned directory, closed to other users: files writable by a container are reached only through
+its mount, and no tenant can replace them by a link. They stay when the daemon ends, because the kubelet mounts them
+again when a container restarts.
 """
 
 import os
@@ -74,7 +74,7 @@ class TenantFiles:
             return []
 
     def fixed(self, *names: str, content: bytes) -> Path:
-        """A file that containers can read; running ones have it mounted, so it is replaced only if it differs."""
+        """A file for containers; running containers have it mounted, so it is replaced only if it differs."""
         path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
         with suppress(OSError):
             if stat.S_ISREG(path.lstat().st_mode) and path.read_bytes() == content:

@@ -1,7 +1,7 @@
 """Reads the counts of our limiter: the usage file of a container, and the limits next to it.
 
 The container can write anything into its usage file, and lock any part of it: the numbers are for information, and only
-the driver's numbers decide whether a share is exceeded. The layout is that of `struct usage` in `native/vgpu/share.c`.
+the driver's numbers decide whether a share is exceeded. The layout is `struct usage` in `native/vgpu/share.c`.
 """
 
 import fcntl
@@ -54,7 +54,7 @@ def read_limits(path: Path) -> dict[str, int]:
 
 
 def read_usage(path: Path, gpus: int) -> ContainerCount | None:
-    """The counts; None if the file is not the limiter's; OSError. A file that no process has opened yet is empty."""
+    """The counts; None if the file is not the limiter's; OSError. A file is empty until a process opens it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)

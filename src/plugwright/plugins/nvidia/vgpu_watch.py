@@ -1,4 +1,4 @@
-"""Measures the use by containers with vgpu shares, and finds those that exceed their limit.
+"""Measures the use by containers with vgpu shares, and finds those over their limit.
 
 A tenant's process can evade the limiter's count, but not the driver's. A process belongs to the container whose usage
 file it has mounted, as shown by `/proc`: the daemon needs the node's PID namespace (`hostPID`). Without it the driver's
@@ -26,7 +26,7 @@ __all__ = ["CountedContainer", "GpuUser", "ShareWatch"]
 
 logger = logging.getLogger(__name__)
 
-# Bytes beyond a limit that are not an incident: memory taken by the driver between two checks of the limiter.
+# Tolerated bytes beyond a limit: memory taken by the driver between two checks of the limiter.
 _SLACK = 32 * 2**20
 _MOST_PIDS = 8  # in a log line
 _MOUNTS_SIZE, _GROUPS_SIZE = 2**20, 4096
@@ -54,7 +54,7 @@ class GpuUser(Protocol):
 class ShareWatch:
     """`look` is called in a thread, one at a time; all other methods from any thread.
 
-    `mount_point` is the path of the usage file in containers; its name here is that of the container.
+    `mount_point` is the path of the usage file in containers; here it is named after the container.
     """
 
     def __init__(self, mount_point: str, proc: Path = Path("/proc"), clock: Callable[[], float] = time.time) -> None:
@@ -142,7 +142,7 @@ def _compared(usage: ShareUsage, use: GpuUse, own: Sequence[GpuProcess], *, can_
     sizes = [process.memory for process in own if process.memory is not None]
     if len(sizes) < len(own) or (not own and (usage.used or not can_see)):
         return usage
-    # Shared memory counts for each process, so their sum can exceed the used memory by that amount.
+    # Shared memory counts for each process, so their sum can exceed the used memory by this amount.
     twice = max(0, sum(process.memory or 0 for process in use.processes) - use.used)
     total = sum(sizes)
     return replace(usage, driver=total, driver_peak=total, exceeded=total - twice > usage.limit + _SLACK)

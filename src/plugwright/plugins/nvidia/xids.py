@@ -11,7 +11,7 @@ __all__ = ["NEEDS_RESET", "XIDS", "Xid", "XidAction"]
 
 
 class XidAction(StrEnum):
-    """The condition under which a GPU that reported an Xid is healthy again."""
+    """The condition for a GPU to be healthy again after an Xid."""
 
     IGNORE = "ignore"  # it stays healthy: an application's error, or informational
     PROBE = "probe"  # once all its health values are normal
@@ -28,8 +28,8 @@ class Xid(NamedTuple):
 
 _ROWS = (
     # The catalogue's RESTART_APP, IGNORE and informational codes are IGNORE; RESET_GPU, RESTART_BM and RESTART_VM are
-    # RESET, and so are 48 and 74 by their workflows and 167 and 169 by their names. PROBE is for codes that can be
-    # fatal or harmless: the driver's recovery action distinguishes them.
+    # RESET, and so are 48 and 74 by their workflows and 167 and 169 by their names. PROBE is for codes both fatal and
+    # harmless: the driver's recovery action distinguishes them.
     Xid(8, "", XidAction.IGNORE),
     Xid(11, "invalid or corrupted push buffer", XidAction.IGNORE),
     Xid(13, "graphics engine exception", XidAction.IGNORE),

@@ -1,7 +1,7 @@
-"""The Container Device Interface: specs that tell a container runtime how to edit a container for each device name.
+"""The Container Device Interface: specs with a container runtime's edits for each device name.
 
 `spec` contains the values, `files` their encoding and directory, `schema` reads files, and `recreation` restores the
-names that containers were given. Plugin authors need only these names:
+names given to containers. Plugin authors need only these names:
 
     directory = cdi.SpecDirectory(Path("/var/run/cdi"), owner="my-plugin")
     edits = cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/st0")])

@@ -1,7 +1,7 @@
 """CDI files: their encoding, and the files of one owner in a directory shared by several.
 
-A spec gets the lowest version that supports its content, because a runtime rejects a file whose version its library
-does not know yet. Files are written atomically. `schema`, loaded only when a file is read, defines their content.
+A spec gets the lowest version for its content, because a runtime rejects versions newer than its library. Files are
+written atomically. `schema`, loaded only when a file is read, defines their content.
 """
 
 import json
@@ -35,7 +35,7 @@ _MODE = 0o644  # runtimes and users who read the files are not always root
 
 
 def minimum_version(spec: Spec) -> str:
-    """The lowest `cdiVersion` that has every feature the spec uses."""
+    """The lowest `cdiVersion` with every feature the spec uses."""
     all_edits = [spec.edits, *(device.edits for device in spec.devices)]
     needs = {
         "0.4.0": any(mount.type for edits in all_edits for mount in edits.mounts),
@@ -105,7 +105,7 @@ class SpecDirectory(msgspec.Struct, frozen=True):
     """The files of one owner in a directory shared by several; `owner` is a part of their names.
 
     Files stay when the owner ends: the kubelet reuses a stored AllocateResponse when a container restarts, which fails
-    if no file defines its CDI names. `remove` is for devices that no pod can still hold.
+    if no file defines its CDI names. `remove` is for devices without any possible holder.
     """
 
     path: Path = DYNAMIC
@@ -134,7 +134,7 @@ class SpecDirectory(msgspec.Struct, frozen=True):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other writers that use this lock, so that a file can be read and rewritten."""
+        """Excludes other writers with this lock while a file is read and rewritten."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         with files.locked(self.path):
             yield

@@ -1,7 +1,7 @@
-"""Restores the CDI names that containers were given, after a reboot has emptied the directory of the specs.
+"""Restores the CDI names given to containers, after a reboot has emptied the directory of the specs.
 
-The plugin that gave the names makes the allocation of the same devices again, and the stored names become names of the
-same edits. So stored names still resolve after a later version has changed how it makes names.
+The plugin of these names makes the allocation of the same devices again, and the stored names become names of the same
+edits. So stored names still resolve after a later version has changed how it makes names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ def names_in(cdi: Iterable[str], annotations: Mapping[str, str]) -> list[str]:
 
 
 def keep_names(directory: SpecDirectory, kind: str, stored: Iterable[str], current: Iterable[str]) -> None:
-    """Writes the stored names of this kind that no file defines, as names of the one device that `current` names.
+    """Writes the undefined stored names of this kind, as names of the device of `current`.
 
     Each name gets its own file, as `SpecDirectory.write` makes it with the device's name as `part`.
     """
@@ -32,7 +32,7 @@ def keep_names(directory: SpecDirectory, kind: str, stored: Iterable[str], curre
 
 
 def unresolved(directory: SpecDirectory, names: Iterable[str]) -> list[str]:
-    """The names that no file of this owner defines."""
+    """The names not defined in any file of this owner."""
     return [name for name in names if _device(directory, *split_name(name)) is None]
 
 

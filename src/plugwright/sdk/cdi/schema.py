@@ -1,6 +1,6 @@
 """The content of a CDI file as msgspec decodes it: its keys and their types.
 
-A separate module because it loads msgspec, which a plugin that only writes specs does not need. An unknown key is an
+A separate module because it loads msgspec, which is not needed for writing specs. An unknown key is an
 error, as in the runtimes' own reader; null means absent. The values of `spec` check whether a value makes sense.
 """
 

@@ -1,6 +1,6 @@
 """The values of a CDI spec as in version 1.1.0 of the specification, and their names in a file.
 
-They are checked when they are made, so every existing value is valid. `files` finds the version that a spec needs.
+They are checked when they are made, so every existing value is valid. `files` finds the required version of a spec.
 """
 
 import re
@@ -69,7 +69,7 @@ class DeviceNode(msgspec.Struct, frozen=True):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A path of the host that is mounted in the container, by default at the same path."""
+    """A path of the host, mounted in the container, by default at the same path."""
 
     host_path: str
     container_path: str = ""
@@ -84,7 +84,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A program of the host that the runtime calls; `name` is the time of the call."""
+    """A program of the host, called by the runtime; `name` is the time of the call."""
 
     name: str
     path: str
@@ -124,7 +124,7 @@ class IntelRdt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetDevice(msgspec.Struct, frozen=True):
-    """A network interface of the host that moves into the container."""
+    """A network interface of the host, moved into the container."""
 
     host_interface_name: str
     name: str
@@ -185,7 +185,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """Devices of one kind; `edits` are applied once to a container that gets any of them.
+    """Devices of one kind; `edits` are applied once to a container with any of them.
 
     `SpecDirectory.write` removes a spec without devices, for example after the last card was removed.
     """
@@ -234,7 +234,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def annotation(plugin: str, device_id: str, names: Iterable[str]) -> dict[str, str]:
-    """An annotation that contains the names, for kubelets that do not forward CDI names (before 1.28)."""
+    """An annotation with the names, for kubelets without support for CDI names (before 1.28)."""
     key = f"{plugin}_{device_id}".replace("/", "_")
     if not _ANNOTATION_NAME.fullmatch(key):
         raise InvalidValue(f"name of a CDI annotation must have 1 to 63 letters, digits, '_', '.' and '-', got {key!r}")
@@ -307,7 +307,7 @@ def _tuple(what: str, items: object, of: type[T]) -> tuple[T, ...]:
 
 
 def _strings(what: str, mapping: object) -> Mapping[str, str]:
-    """A mapping of strings, sorted, so that the same content always gives the same file."""
+    """A mapping of strings, sorted, so the same content always gives the same file."""
     if not isinstance(mapping, Mapping):
         raise InvalidValue(f"{what} must be a mapping of strings, got {mapping!r}")
     for name, text in mapping.items():

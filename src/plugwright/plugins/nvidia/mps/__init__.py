@@ -1,1 +1,1 @@
-"""MPS: control daemons that enforce the limits of shared GPUs, run by `plugwright mps run`, and the plugin's side."""
+"""MPS: control daemons with the limits of shared GPUs, run by `plugwright mps run`, and the plugin's side."""

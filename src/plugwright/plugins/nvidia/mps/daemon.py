@@ -1,6 +1,6 @@
 """One MPS control daemon: started, limited, probed and restarted, through NVIDIA's program `nvidia-cuda-mps-control`.
 
-When a control daemon ends, the CUDA programs of all its clients end too. So a daemon that does not respond is reported
+When a control daemon ends, the CUDA programs of all its clients end too. An unresponsive daemon is therefore reported
 immediately, but restarted only after several probes. `supervisor` runs the daemons of a resource and writes their
 states.
 
@@ -215,7 +215,7 @@ class MpsDaemon:
 
 
 class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
-    """The commands of one control daemon. A command that fails or gets no response raises PeerGone."""
+    """The commands of one control daemon. A failed or unanswered command raises PeerGone."""
 
     pipe: Path
     log: Path
@@ -242,7 +242,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
         return await run_program([self.program], self.timeout, command + "\n", self.environment)
 
     async def set_limits(self, plan: DaemonPlan) -> None:
-        """Sets limits for servers that start later, and in running servers for their future clients."""
+        """Sets limits for later servers, and in running servers for their future clients."""
         await self.send(f"set_default_active_thread_percentage {plan.percent}")
         servers = await self.servers()
         for server in servers:
@@ -256,7 +256,7 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
             await self._send_to_server(f"set_device_pinned_mem_limit {server} 0 {plan.mebibytes}M")
 
     async def limit_drift(self, plan: DaemonPlan, servers: Sequence[int]) -> str:
-        """The first limit of the daemon or of a server that differs from the plan; empty if none does."""
+        """The first limit of the daemon or of a server in conflict with the plan; empty if all agree."""
         percents = {"": await self.send("get_default_active_thread_percentage")}
         sizes = {"": await self.send("get_default_device_pinned_mem_limit 0")}
         for server in servers:
@@ -312,7 +312,7 @@ async def end_leftover(control: MpsControl, settings: ProbeSettings) -> None:
 
 
 def _leftover_pid(pipe: Path) -> int | None:
-    """The pid in the pipe directory, if that process uses this pipe directory."""
+    """The pid in the pipe directory, if its process uses this directory."""
     try:
         pid = int((pipe / "nvidia-cuda-mps-control.pid").read_text())
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

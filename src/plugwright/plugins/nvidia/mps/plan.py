@@ -1,7 +1,7 @@
-"""The control daemons that a resource needs, their limits, and the paths of their files.
+"""The control daemons of a resource, their limits, and the paths of their files.
 
 Pure: the plugin and `plugwright mps` compute the plan from the same configuration, and so agree without communicating.
-Each GPU has separate daemons: a fault or a restart affects only that GPU, and clients see it as their only GPU without
+Each GPU has separate daemons: a fault or a restart affects only this GPU, and clients see it as their only GPU without
 any variable. A daemon has one limit for all its clients, so containers of different sizes need different daemons. A GPU
 in exclusive compute mode accepts one MPS server, so there a single daemon has the limit of the largest size.
 """
@@ -70,7 +70,7 @@ def max_units(share: NvidiaShare) -> int:
 
 
 def plan_daemons(share: NvidiaShare, units: Sequence[GpuUnit]) -> list[DaemonPlan]:
-    """The daemons for `units`, which are all those of the resource; omits devices that MPS does not support."""
+    """The daemons for `units`, all those of the resource; omits devices without support for MPS."""
     first_units = {unit.gpu.uuid: unit for unit in reversed(units) if not unsupported_reason(unit)}
     gpus = sorted(first_units.values(), key=lambda unit: unit.gpu.index)
     return [_plan(size, unit) for unit in gpus for size in _sizes(share, unit)]

@@ -1,13 +1,13 @@
 """The plugin's side of MPS: makes a container a client of the right control daemon, and follows the daemon's state.
 
 The daemon enforces the limits; the container's environment repeats them for information, and lowers them if one daemon
-serves several sizes. A process that does not use the pipe has no limits, unless the compute mode is exclusive.
+serves several sizes. A process outside the pipe has no limits, unless the compute mode is exclusive.
 
-A container is a client of one daemon, which has one GPU: all its shares are from that GPU. So it needs no
-CUDA_VISIBLE_DEVICES, and programs that expect numbers in that variable find no UUID there.
+A container is a client of one daemon with one GPU, the source of all its shares. So it needs no CUDA_VISIBLE_DEVICES,
+and programs expecting numbers in this variable find no UUID there.
 
 Claims request memory and processors in whole shares, because there is a daemon for each of these sizes: a claim's
-limits are those of its daemon, not of an environment that a tenant can change.
+limits are those of its daemon, not of an environment under a tenant's control.
 """
 
 import time
@@ -165,7 +165,7 @@ class MpsSharing:
         raise PluginError(f"{self._resource}: no MPS daemon is planned for containers with {size} shares of {gpu}")
 
     def _daemon_with(self, gpu: str, mebibytes: int, percent: int) -> DaemonPlan:
-        """The daemon with the lowest limits that are sufficient for a claim."""
+        """The daemon with the lowest sufficient limits for a claim."""
         for daemon in sorted(self._plans, key=lambda daemon: daemon.size):
             if daemon.gpu == gpu and daemon.mebibytes >= mebibytes and daemon.percent >= percent:
                 return daemon

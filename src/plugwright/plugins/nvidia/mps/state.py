@@ -1,7 +1,7 @@
 """The state file of one resource's control daemons: written by the supervisor, read by the plugin.
 
-The two run in different pods. The supervisor replaces the file at every probe, so an old file means that no supervisor
-runs. Times are of the machine's monotonic clock, which is the same in both pods and is never set.
+The two run in different pods. The supervisor replaces the file at every probe: with an old file, no supervisor is
+running. Times are of the machine's monotonic clock, which is the same in both pods and is never set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def read(path: Path, options: StateFileOptions = _OPTIONS) -> ResourceState | No
 
 
 def read_or_set_aside(path: Path) -> ResourceState | None:
-    """For the supervisor, which is about to write the file: an unreadable one is kept under another name."""
+    """For the supervisor, which is about to write the file: an unreadable file is kept under another name."""
     return read(path, msgspec.structs.replace(_OPTIONS, set_aside=True))
 
 

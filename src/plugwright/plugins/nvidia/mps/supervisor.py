@@ -132,7 +132,7 @@ def _read_once(driver: GpuDriver) -> GpuSnapshot:
 
 
 def _write_problem(resource: MpsResource, problem: str, lasting: float) -> None:
-    """Writes the problem; keeps the compute modes that are yet to be restored."""
+    """Writes the problem; keeps the compute modes yet to be restored."""
     path = resource.paths.state
     try:
         before = state.read(path)
@@ -209,7 +209,7 @@ class Supervisor:
         await set_exclusive(self._settings.smi, modes)
 
     def _unrestored_modes(self) -> dict[str, ComputeMode]:
-        """The modes that an earlier supervisor changed and did not restore."""
+        """The modes changed but not restored by an earlier supervisor."""
         try:
             before = state.read_or_set_aside(self._paths.state)
         except PluginError as error:
@@ -226,7 +226,7 @@ class Supervisor:
                 group.create_task(runner.run(), name=f"MPS daemon {self._paths.resource} {size} of {gpu}")
 
     async def _end_unplanned(self) -> None:
-        """Ends daemons of a killed supervisor that are no longer planned."""
+        """Ends a killed supervisor's daemons outside the plan."""
         planned = {self._paths.pipe(*key) for key in self._daemons}
         for pipe in sorted({*self._paths.directory.glob("*/pipe"), *self._paths.directory.glob("*/*/pipe")} - planned):
             await end_leftover(self._control(pipe), self._settings)

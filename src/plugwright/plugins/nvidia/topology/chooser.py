@@ -1,9 +1,9 @@
-"""The best free GPUs for a request, such that good sets remain for later requests.
+"""The best free GPUs for a request, leaving good sets for later requests.
 
 In order of priority: the best partition of all free GPUs into groups of the requested size keeps the highest possible
 score; the chosen group is the best one of such a partition; the remaining GPUs have the best partitions into pairs,
-then into fours, eights and so on; the GPUs have the lowest numbers, so that the same request always gets the same
-answer. Exact within a time limit, after which the best result so far counts, or `greedy_choice`. Pure.
+then into fours, eights and so on; the GPUs have the lowest numbers, so the same request always gets the same answer.
+Exact within a time limit, after which the best result so far counts, or `greedy_choice`. Pure.
 """
 
 import time
@@ -48,7 +48,7 @@ class GpuRequest(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """`gpus` has a bit for each, the highest for the first one: of two sets the greater has the lower numbers."""
+    """`gpus` has a bit for each, the highest for the first: of two sets the greater has the lower numbers."""
 
     gpus: int
     score: int
@@ -179,7 +179,7 @@ class GpuTree:
 class _TreeWalk(msgspec.Struct, frozen=True):
     """Collects subsets through the hierarchy. A value is a score, with the bits of the GPUs in its low bits.
 
-    Of subsets that leave the same shape only the one with the highest value is kept; ties have the lowest numbers.
+    Of subsets leaving the same shape, only the subset with the highest value is kept; ties have the lowest numbers.
     """
 
     request: GpuRequest
@@ -243,7 +243,7 @@ def _members(node: HierarchyNode) -> Iterator[int]:
 def greedy_choice(scores: Scores, request: GpuRequest) -> tuple[int, ...]:
     """From the required GPUs, or from each GPU in turn, always adds the GPU with the highest score to those taken.
 
-    For machines so large and irregular that not every set can be tried.
+    For machines too large and irregular to try every set.
     """
     starts = [sorted(request.required)] if request.required else [[gpu] for gpu in sorted(request.free)]
     most = max(1, _MAX_GREEDY_STEPS // (request.size * len(request.free)))

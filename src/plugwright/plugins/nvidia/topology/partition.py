@@ -1,10 +1,10 @@
 """The best partition of a set of GPUs into groups of one size: the highest sum of pair scores within the groups.
 
-GPUs that do not fill a group form one smaller group, whose pairs count too. Exact, or `TimeLimitExceeded`.
+The remaining GPUs form one smaller group, whose pairs count too. Exact, or `TimeLimitExceeded`.
 
 Sets are identified by their shape, which omits the names of the GPUs: a machine with 65,536 sets of GPUs has a few
 hundred shapes, unless its links have no regularity. `Partitioner` computes each shape once, and `ScoreBounds` excludes
-candidates that cannot be better. Pure.
+worse candidates. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -107,7 +107,7 @@ class Partitioner:
         return {(singles_left, left): total for (_, singles_left, left), total in results.items()}
 
     def _compute_best(self, shape: Shape, size: int) -> int:
-        """Starts with any GPU, which is in a full group or in the smaller one."""
+        """Starts with any GPU, which is in a full group or in the smaller group."""
         if self._is_late():
             raise TimeLimitExceeded
         count = self.shapes.sizes[shape]
@@ -179,7 +179,7 @@ class Partitioner:
 class ScoreBounds:
     """Upper bounds for every set of these GPUs: in a group of four a GPU has at best its three best partners.
 
-    Every pair counts twice, once for each of its GPUs, so that the numbers stay whole.
+    Every pair counts twice, once for each of its GPUs, to keep integers.
     """
 
     def __init__(self, scores: Scores, members: Sequence[int]) -> None:
@@ -192,7 +192,7 @@ class ScoreBounds:
         self._known: dict[tuple[int, int], tuple[int, int, int, int]] = {}
 
     def limit_group(self, size: int, score: int) -> None:
-        """States that no group of this size has a higher score."""
+        """States: no group of this size has a higher score."""
         self._groups[size] = 2 * score
 
     def per_gpu(self, size: int) -> dict[int, int]:
@@ -215,7 +215,7 @@ class ScoreBounds:
         return min(count * gpu - lost, count // size * group + rest)
 
     def _compute(self, size: int, rest: int) -> tuple[int, int, int, int]:
-        """The bound of one GPU, the loss of the last group, the bound of one group and that of the last one."""
+        """The bounds of one GPU and of one group, the loss of the last group, and its bound."""
         gpu = max(self.per_gpu(size).values(), default=0)
         last = rest * max(self.per_gpu(rest).values(), default=0) if rest else 0
         return gpu, self.lost(size, rest), self._groups.get(size, size * gpu), last

@@ -1,8 +1,8 @@
-"""The scores of pairs of GPUs, and the hierarchy of a machine's GPUs that follows from the scores.
+"""The scores of pairs of GPUs, and the resulting hierarchy of a machine's GPUs.
 
 A pair scores more points the nearer it is over PCIe, and far more for each NVLink. Two GPUs under one PCIe switch are
 interchangeable for all others, and so are two switches on one socket: `build_hierarchy` finds these groups from the
-scores alone, so that `partition` need not try sets that differ only in names. Pure; `chooser` makes the choice.
+scores alone, which spares `partition` sets with only other names. Pure; `chooser` makes the choice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,7 +70,7 @@ def find_meshes(node: HierarchyNode) -> list[MeshNode]:
 
 
 def _split(members: Iterable[int], scores: Scores, score: int) -> list[list[int]]:
-    """As many branches as possible such that any two GPUs of different branches have this score."""
+    """As many branches as possible with this score between any two GPUs of different branches."""
     branches: list[list[int]] = []
     for member in members:
         row = scores[member]
