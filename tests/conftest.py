@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 from tests import removal, session_records
 from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 
@@ -53,6 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.register_profile("plugwright", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("plugwright")
+
+
+def pytest_sessionstart() -> None:
+    """Without the constants of the modules loaded so far, examples do not depend on the tests before.
+
+    Each process would spend 3 s on reading them in a new clone. The profile `random` uses them.
+    """
+    if hypothesis.settings().derandomize:
+        providers._get_local_constants = lambda: providers._local_constants
+
 
 QUICK = Timeouts(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0, burst=0.005)
 _CLOSING = 20.0  # seconds; only a test that leaves a descriptor open waits for so long

@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 
 import pytest
 from tests.mutants import ROOT, Mutant, load
@@ -9,6 +10,7 @@ from tests.mutants import ROOT, Mutant, load
 MUTANTS = load()
 
 
+@cache
 def functions(file: str) -> set[str]:
     return {
         node.name

@@ -1,19 +1,30 @@
 """plugwright as an operator meets it: a node's directories, processes, what they write and how they end."""
 
 import asyncio
+import atexit
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Lock
+
+import msgspec
+from tests.cli import command_server
 
 __all__ = ["Ended", "Lines", "Node", "Running", "configuration", "ended", "python", "running"]
 
 _LIMIT = 60.0  # seconds; only a test that fails waits for so long
 _LONGEST_LINE = 2**22
+_AT_START = ("PYTHON", "LANG", "LC_")  # variables that Python reads when it starts
+_STARTING = Lock()
 _NOTHING, _PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
 
@@ -75,7 +86,9 @@ def python(*arguments: object) -> list[str]:
 
 
 async def ended(command: list[str], environment: Mapping[str, str] | None = None) -> Ended:
-    """Runs `command` to its end."""
+    """Runs `command` to its end; a command of plugwright in a fork of a process that has loaded its code."""
+    if command[:3] == python("-m", "plugwright") and not any(name.startswith(_AT_START) for name in environment or ()):
+        return await asyncio.to_thread(_ended_fork, command[3:], _environment(environment))
     process = await _start(command, environment)
     async with asyncio.timeout(_LIMIT):
         out, err = await process.communicate()
@@ -159,18 +172,53 @@ def configuration(**mocks: Mapping[str, object]) -> str:
     return json.dumps({"resources": [{"name": f"mock/{name}", "mock": mock} for name, mock in mocks.items()]})
 
 
-async def _start(
-    command: list[str], environment: Mapping[str, str] | None, stdin: int = _NOTHING, stderr: int = _PIPE
-) -> asyncio.subprocess.Process:
+def _environment(environment: Mapping[str, str] | None) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PLUGWRIGHT_")}
     added = dict(environment or {})
     if "PYTHONPATH" in added and "PYTHONPATH" in clean:  # the code under test may be found by it
         added["PYTHONPATH"] += os.pathsep + clean["PYTHONPATH"]
+    return {**clean, **added}
+
+
+async def _start(
+    command: list[str], environment: Mapping[str, str] | None, stdin: int = _NOTHING, stderr: int = _PIPE
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=stdin,
         stdout=_PIPE,
         stderr=stderr,
         limit=_LONGEST_LINE,
-        env={**clean, **added},
+        env=_environment(environment),
     )
+
+
+def _ended_fork(arguments: list[str], environment: dict[str, str]) -> Ended:
+    variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    request = command_server.CommandRequest([*map(os.fsencode, arguments)], variables, os.fsencode(Path.cwd()))
+    with (
+        TemporaryFile() as out,
+        TemporaryFile() as err,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+    ):
+        with _STARTING:
+            server = _command_server()
+        connection.settimeout(_LIMIT)
+        connection.connect(f"\0{server}")
+        socket.send_fds(connection, [msgspec.msgpack.encode(request)], [out.fileno(), err.fileno()])
+        code = int(connection.recv(command_server.REQUEST_SIZE))
+        out.seek(0)
+        err.seek(0)
+        return Ended(code, out.read().decode(), err.read().decode())
+
+
+@cache
+def _command_server() -> str:
+    """The name of the socket of the server of this process, started with the first request."""
+    name = f"plugwright-commands-{os.getpid()}"
+    program = [sys.executable, command_server.__file__, name]
+    server = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdout
+    assert server.stdout.readline() == b"ready\n"
+    atexit.register(server.communicate)
+    return name
