@@ -69,9 +69,9 @@ __all__ = [
     "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
     "PrerequisiteBroken",
-    "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleViolated", "StateFileDamaged", "StateFileLocked",
-    "StateFileNewer", "StateFileTooLarge", "StatusError", "UnhealthyDevice", "UnknownDevice", "UnknownKind",
-    "VersionConflict", "VolumeNotMounted",
+    "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleNotChecked", "RuleViolated", "StateFileDamaged",
+    "StateFileLocked", "StateFileNewer", "StateFileTooLarge", "StatusError", "UnhealthyDevice", "UnknownDevice",
+    "UnknownKind", "VersionConflict", "VolumeNotMounted",
 ]
 # fmt: on
 
@@ -361,6 +361,10 @@ class PrerequisiteBroken(RuleViolated):
 
 class RuleNotApplicable(PlugwrightError):
     """The rule cannot be checked on this program; the text is the reason."""
+
+
+class RuleNotChecked(PlugwrightError):
+    """The check of the rule would take longer than a run; the text is the reason."""
 
 
 class ClusterError(PlugwrightError):

@@ -42,6 +42,15 @@ class AsksForNode(SmallDriver):
             await asyncio.sleep(0.1)
 
 
+@breaks("DRR-04")
+class AsksInBusyLoop(AsksForNode):
+    """It watches nothing, and asks again as soon as it has an answer."""
+
+    async def ask(self) -> None:
+        while True:
+            await self.api.get(f"/api/v1/nodes/{self.node}")
+
+
 @breaks("DRR-06")
 class StreamsLeakDescriptors(SmallDriver):
     async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
