@@ -48,7 +48,7 @@ def row(here: Path, name: str) -> str:
     report, began = here / "out" / f"{name}.json", time.monotonic()
     words = PEERS[name].replace("{here}", str(here)).split()
     command = [sys.executable, "-m", "plugwright", "verify", "-o", "json", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command, capture_output=True, check=False)
     if not done.stdout:
         return f"| {name} | not verified: {done.stderr.decode(errors='replace').strip().splitlines()[-1]} |"
     report.write_bytes(done.stdout)
