@@ -34,7 +34,7 @@
     ├── StateFileLocked, StateFileTooLarge
     ├── DriverGone              a hardware driver is missing or does not answer
     ├── PluginNotRunning        a program under test is not registered, or has ended
-    ├── RuleViolated, RuleNotApplicable
+    ├── RuleViolated, RuleNotApplicable, RuleNotChecked
     │   └── PrerequisiteBroken      what the rule starts from does not work: another rule names it
     ├── ClusterError            the embedded cluster cannot do what was asked
     │   ├── PatchFailed             a patch does not fit its document

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from tests.conformance.verifying import PATIENT, small_plugin
 
 from plugwright.conformance import catalogue, runner
-from plugwright.conformance.progress import InProgress, Slow, slow_text
+from plugwright.conformance.progress import RulesInProgress, Slow, slow_text
 from plugwright.conformance.verifier import VerifyOptions
 
 LISTS, RESTARTS = catalogue.find("LST-01"), catalogue.find("REG-16")
 
 
 def test_a_rule_is_reported_when_it_has_taken_long() -> None:
-    progress, began = InProgress(), time.monotonic()
+    progress, began = RulesInProgress(), time.monotonic()
     with progress.checking(RESTARTS):
         assert not progress.slow(60, began + 59)
         [one] = progress.slow(60, began + 90)
@@ -21,14 +21,14 @@ def test_a_rule_is_reported_when_it_has_taken_long() -> None:
 
 
 def test_during_a_silence_every_rule_in_progress_is_reported() -> None:
-    progress, began = InProgress(), time.monotonic()
+    progress, began = RulesInProgress(), time.monotonic()
     with progress.checking(RESTARTS), progress.checking(LISTS):
         found = progress.slow(60, began + 90)
     assert {one.rule for one in found} == {RESTARTS, LISTS}
 
 
 def test_a_program_that_does_not_start_or_end_is_reported() -> None:
-    progress, now = InProgress(), time.monotonic()
+    progress, now = RulesInProgress(), time.monotonic()
     [one] = progress.slow(60, now + 90)
     assert one.rule is None
     assert slow_text([one]) == "waiting for the program to start or end for 90 s"

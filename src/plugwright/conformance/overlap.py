@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
-from plugwright.conformance.progress import InProgress
+from plugwright.conformance.progress import RulesInProgress
 from plugwright.conformance.rule import Rule, Verdict
 from plugwright.conformance.rule_checker import Checker
 from plugwright.conformance.verifier import Verifier
@@ -34,7 +34,7 @@ def groups(rules: Sequence[type[Rule]]) -> list[Group]:
 
 
 async def proofs(
-    verifier: Verifier, rules: Sequence[type[Rule]], progress: InProgress
+    verifier: Verifier, rules: Sequence[type[Rule]], progress: RulesInProgress
 ) -> AsyncGenerator[Verdict, None]:
     """Yields the verdicts of kept and not applicable rules, as they end.
 
@@ -53,7 +53,7 @@ async def proofs(
             await working
 
 
-async def _work_together(verifier: Verifier, work: deque[Group], found: Proofs, progress: InProgress) -> None:
+async def _work_together(verifier: Verifier, work: deque[Group], found: Proofs, progress: RulesInProgress) -> None:
     others = min(verifier.options.instances, len(work)) - 1
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -64,7 +64,7 @@ async def _work_together(verifier: Verifier, work: deque[Group], found: Proofs, 
         raise unwrapped(group) from None
 
 
-async def _work(verifier: Verifier, work: deque[Group], found: Proofs, progress: InProgress) -> None:
+async def _work(verifier: Verifier, work: deque[Group], found: Proofs, progress: RulesInProgress) -> None:
     checker = Checker(verifier, progress)
     while work:
         for rule in work.popleft():
@@ -72,7 +72,7 @@ async def _work(verifier: Verifier, work: deque[Group], found: Proofs, progress:
                 found.put_nowait(verdict)
 
 
-async def _work_beside(first: Verifier, work: deque[Group], found: Proofs, progress: InProgress) -> None:
+async def _work_beside(first: Verifier, work: deque[Group], found: Proofs, progress: RulesInProgress) -> None:
     async with first.another() as verifier:
         try:
             await verifier.running()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plugwright.conformance.rule import Rule
 from plugwright.model import some
 
-__all__ = ["LONG", "InProgress", "Slow", "reporting_slow", "slow_text"]
+__all__ = ["LONG", "RulesInProgress", "Slow", "reporting_slow", "slow_text"]
 
 LONG = 60.0  # seconds without a verdict, or within one rule
 _SHOWN = 4  # rules
@@ -22,7 +22,7 @@ class Slow(NamedTuple):
     seconds: float
 
 
-class InProgress:
+class RulesInProgress:
     """The rules that the verifiers of one kubelet version are checking; an instance can check the cause of a rule."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def slow_text(found: Sequence[Slow]) -> str:
 
 @asynccontextmanager
 async def reporting_slow(
-    progress: InProgress, report: Callable[[Sequence[Slow]], None], every: float
+    progress: RulesInProgress, report: Callable[[Sequence[Slow]], None], every: float
 ) -> AsyncIterator[None]:
     """Calls `report` at these intervals, if something takes long."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from plugwright.conformance import catalogue
 from plugwright.conformance.program import Ending
-from plugwright.conformance.progress import InProgress
+from plugwright.conformance.progress import RulesInProgress
 from plugwright.conformance.rule import Level, Rule, RuleStatus, Verdict
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import (
@@ -49,7 +49,7 @@ class Checker:
     """The verdicts of one verifier so far, and the state that they depend on."""
 
     def __init__(
-        self, verifier: Verifier, progress: InProgress, proven: Mapping[type[Rule], Verdict] | None = None
+        self, verifier: Verifier, progress: RulesInProgress, proven: Mapping[type[Rule], Verdict] | None = None
     ) -> None:
         self._verifier = verifier
         self._progress = progress
@@ -259,7 +259,7 @@ class Checker:
 
     async def _has_crashed(self, rule: type[Rule], cause: str) -> bool:
         """Whether the program also ends in the rule about the step that failed, and that rule reports it."""
-        if not cause or not await self._breaks(rule, cause):
+        if not cause or not (catalogue.is_about_crashes(rule) or await self._breaks(rule, cause)):
             return False
         verdict = self._made.get(catalogue.find(cause))
         return verdict is not None and verdict.status.is_finding and bool(verdict.output)

@@ -10,7 +10,7 @@ from functools import partial
 from plugwright.conformance import overlap
 from plugwright.conformance.dra.driver_verifier import DriverVerifier
 from plugwright.conformance.program import Target
-from plugwright.conformance.progress import LONG, InProgress, Slow, reporting_slow
+from plugwright.conformance.progress import LONG, RulesInProgress, Slow, reporting_slow
 from plugwright.conformance.rule import Rule, Verdict
 from plugwright.conformance.rule_checker import Checker
 from plugwright.conformance.verifier import Verifier, VerifyOptions
@@ -58,7 +58,7 @@ async def _verify_all(
     async def verified(option: VerifyOptions) -> list[Verdict]:
         made: list[Verdict] = []
         async with turn:
-            progress = InProgress()
+            progress = RulesInProgress()
             slow = partial(watcher.slow, option.version)
             found = verdicts(target, rules, option, progress)
             async with reporting_slow(progress, slow, watcher.every), aclosing(found):
@@ -78,14 +78,14 @@ async def verify(target: Target, rules: Sequence[type[Rule]], options: VerifyOpt
 
 
 async def verdicts(
-    target: Target, rules: Sequence[type[Rule]], options: VerifyOptions, progress: InProgress | None = None
+    target: Target, rules: Sequence[type[Rule]], options: VerifyOptions, progress: RulesInProgress | None = None
 ) -> AsyncGenerator[Verdict, None]:
     """One verdict for each rule: first the rules that overlapping checks prove, then the others, with one instance.
 
     An unrequested rule has a verdict only if it is the reason why another one could not be checked.
     """
     kind = DriverVerifier if options.dra else Verifier
-    progress = progress or InProgress()
+    progress = progress or RulesInProgress()
     ordered = sorted(rules, key=lambda rule: rule.alone)
     proven: dict[type[Rule], Verdict] = {}
     async with kind(target, options) as verifier:

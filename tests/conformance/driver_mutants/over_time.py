@@ -43,12 +43,8 @@ class AsksForNode(SmallDriver):
 
 
 @breaks("DRR-04")
-class AsksInBusyLoop(AsksForNode):
-    """It watches nothing, and asks again as soon as it has an answer."""
-
-    async def ask(self) -> None:
-        while True:
-            await self.api.get(f"/api/v1/nodes/{self.node}")
+class AsksInBusyLoop(NeverWaits, AsksForNode):
+    """The select with a default case also polls."""
 
 
 @breaks("DRR-06")
