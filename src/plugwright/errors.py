@@ -34,7 +34,7 @@
     ├── StateFileLocked, StateFileTooLarge
     ├── DriverGone              a hardware driver is missing or does not answer
     ├── PluginNotRunning        a program under test is not registered, or has ended
-    ├── RuleViolated, RuleNotApplicable
+    ├── RuleViolated, RuleNotApplicable, RuleNotChecked
     │   └── PrerequisiteBroken      what the rule starts from does not work: another rule names it
     ├── ClusterError            the embedded cluster cannot do what was asked
     │   ├── PatchFailed             a patch does not fit its document
@@ -69,9 +69,9 @@ __all__ = [
     "PeerRefused", "PeerSilent",
     "PluginError", "PluginFailed", "PluginNotRunning", "PluginTimeout", "PlugwrightError", "PodRefused",
     "PrerequisiteBroken",
-    "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleViolated", "StateFileDamaged", "StateFileLocked",
-    "StateFileNewer", "StateFileTooLarge", "StatusError", "UnhealthyDevice", "UnknownDevice", "UnknownKind",
-    "VersionConflict", "VolumeNotMounted",
+    "ProtocolError", "RepeatedDevice", "RuleNotApplicable", "RuleNotChecked", "RuleViolated", "StateFileDamaged",
+    "StateFileLocked", "StateFileNewer", "StateFileTooLarge", "StatusError", "UnhealthyDevice", "UnknownDevice",
+    "UnknownKind", "VersionConflict", "VolumeNotMounted",
 ]
 # fmt: on
 
@@ -361,6 +361,10 @@ class PrerequisiteBroken(RuleViolated):
 
 class RuleNotApplicable(PlugwrightError):
     """The rule cannot be checked on this program; the text is the reason."""
+
+
+class RuleNotChecked(PlugwrightError):
+    """The check of the rule would take longer than a run; the text is the reason."""
 
 
 class ClusterError(PlugwrightError):

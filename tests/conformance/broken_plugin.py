@@ -4,7 +4,8 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a program of its own
@@ -19,6 +20,21 @@ class PanicsInAllocate(SmallPlugin):
     async def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         print("panic: close of closed channel\n\ngoroutine 41 [running]:", flush=True)
         os._exit(2)
+
+
+class PanicsInStreams(SmallPlugin):
+    """A second stream that its client cancels closes a channel again."""
+
+    async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
+        second = self.streams.value > 0
+        async with aclosing(super().list_and_watch()) as lists:
+            try:
+                async for devices in lists:
+                    yield devices
+            finally:
+                if second:
+                    os.write(1, b"panic: close of closed channel\n")
+                    os._exit(2)
 
 
 class StopsListening(SmallPlugin):
@@ -71,6 +87,7 @@ class HasNoDevices(SmallPlugin):
 
 DEFECTS = {
     "panics-in-allocate": PanicsInAllocate,
+    "panics-in-streams": PanicsInStreams,
     "stops-listening": StopsListening,
     "stops-listening-late": StopsListeningLate,
     "refuses-a-device": RefusesDevice,

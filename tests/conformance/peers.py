@@ -48,8 +48,11 @@ def row(here: Path, name: str) -> str:
     report, began = here / "out" / f"{name}.json", time.monotonic()
     words = PEERS[name].replace("{here}", str(here)).split()
     command = [sys.executable, "-m", "plugwright", "verify", "-o", "json", *words]
-    report.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout)
-    document = json.loads(report.read_text())
+    done = subprocess.run(command, capture_output=True, check=False)
+    if not done.stdout:
+        return f"| {name} | not verified: {done.stderr.decode(errors='replace').strip().splitlines()[-1]} |"
+    report.write_bytes(done.stdout)
+    document = json.loads(done.stdout)
     counts = "/".join(str(document["counts"][status]) for status in _COUNTED)
     found = [f"{one['rule']} {one['status']}" for one in document["verdicts"] if one["status"] in _FINDINGS]
     minutes, seconds = divmod(round(time.monotonic() - began), 60)

@@ -10,7 +10,7 @@ import pytest
 
 from plugwright.conformance import catalogue, documents
 from plugwright.conformance.baseline import Baseline, BaselineEntry, baseline_text, read_baseline
-from plugwright.conformance.rule import Report, RuleStatus, Verdict
+from plugwright.conformance.rule import Report, RuleStatus, Verdict, installed_docs
 from plugwright.errors import ConfigError
 
 MUST, SHOULD, OTHER, CRASHING = (catalogue.find(rule) for rule in ("REG-01", "REG-08", "LST-01", "RES-01"))
@@ -191,3 +191,20 @@ def test_versions_of_a_rule_are_kept() -> None:
     late, early = catalogue.find("REG-19"), catalogue.find("ANS-10")
     assert [late.holds_for(version) for version in ("1.36.4", "1.37", "1.37.0")] == [False, True, True]
     assert [early.holds_for(version) for version in ("1.26", "1.27", "1.28")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        (
+            {"url": "https://git.example.com/team/plugwright.git", "vcs_info": {"vcs": "git", "commit_id": "4f2a"}},
+            "https://git.example.com/team/plugwright/blob/4f2a/docs",
+        ),
+        ({"url": "ssh://git@git.example.com/team/plugwright.git", "vcs_info": {"commit_id": "4f2a"}}, ""),
+        ({"url": "https://me:secret@git.example.com/plugwright", "vcs_info": {"commit_id": "4f2a"}}, ""),
+        ({"url": "file:///home/me/plugwright", "dir_info": {"editable": True}}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_page_is_in_the_repository_that_was_installed(origin: dict[str, object], address: str) -> None:
+    assert installed_docs(json.dumps(origin)) == address

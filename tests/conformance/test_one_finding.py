@@ -111,3 +111,46 @@ async def test_a_plugin_that_never_reports_failures_is_one_finding() -> None:
         ("HOT-01", RuleStatus.FAIL, ""),
         ("HOT-04", RuleStatus.NOT_CHECKED, "HOT-01"),
     ]
+
+
+async def test_a_crash_in_two_rules_about_crashes_is_one_failure() -> None:
+    made = await verdicts(broken("panics-in-streams"), "FLT-09", "FLT-10")
+    assert (made["FLT-09"].status, made["FLT-10"].depends_on) == (RuleStatus.FAIL, "FLT-09")
+
+
+@pytest.mark.parametrize(
+    ("mutant", "rules", "named"),
+    [
+        ("ignores-restart", ["REG-14", "REG-16", "REG-25"], "REG-14"),
+        ("comes-back-three-times", ["REG-14", "REG-16", "REG-25"], "REG-16"),
+        ("gives-up-when-refused", ["REG-12", "REG-25"], "REG-12"),
+    ],
+)
+async def test_a_plugin_that_does_not_return_is_one_failure(mutant: str, rules: list[str], named: str) -> None:
+    short = replace(LIMITS, start=15, register=4)
+    made = await runner.verify(small_plugin(mutant), catalogue.select(rules), VerifyOptions(limits=short))
+    found = {verdict.rule.id: verdict.status for verdict in made}
+    assert [rule for rule, status in found.items() if status.is_finding] == [named]
+    assert {found[rule] for rule in rules if rule > named} == {RuleStatus.NOT_CHECKED}
+
+
+async def test_a_driver_that_ends_with_a_connection_is_one_failure() -> None:
+    rules = catalogue.select(["DRG-01", "DRG-02", "DRG-05", "DRG-11", "PRP-01"], dra=True)
+    made = await runner.verify(small_driver("dies-of-closed-connection"), rules, driver_options())
+    assert [verdict.rule.id for verdict in made if verdict.status.is_finding] == ["DRG-11"]
+
+
+async def test_a_driver_that_crashes_while_it_prepares_is_named_for_that() -> None:
+    rules = catalogue.select(["DRG-11", "PRP-01", "PRP-02"], dra=True)
+    target = Target((sys.executable, str(Path(BROKEN).with_name("broken_driver.py")), "{root}"))
+    made = await runner.verify(target, rules, driver_options())
+    [found] = [verdict for verdict in made if verdict.status.is_finding]
+    assert (found.rule.id, found.status) == ("PRP-01", RuleStatus.ERROR)
+    assert "panic: runtime error" in found.seen
+
+
+async def test_a_driver_with_a_busy_loop_of_requests_is_one_finding() -> None:
+    rules = catalogue.select(["DRR-04", "DRR-05"], dra=True)
+    options = driver_options(limits=replace(LIMITS, idle=1))
+    made = await runner.verify(small_driver("asks-in-busy-loop"), rules, options)
+    assert {verdict.rule.id: verdict.depends_on for verdict in made} == {"DRR-04": "", "DRR-05": "DRR-04"}

@@ -17,7 +17,7 @@ from plugwright.conformance.rule import RuleStatus
 from plugwright.conformance.verifier import VerifyOptions
 
 PROGRAM = str(Path(__file__).parent / "tolerated.py")
-QUICK = replace(PATIENT, prompt=1, wait=0.5)
+QUICK = replace(PATIENT, prompt=1, wait=0.5, lease=0.5)
 EVERYTHING = bool(os.environ.get("PLUGWRIGHT_MUTANTS"))
 NOTES = {"ALO-07", "REG-21", "REG-22", "END-07", "DST-06"}
 
@@ -62,6 +62,10 @@ async def test_a_driver_without_the_last_line_of_defense_fails_one_rule() -> Non
     made = await statuses("TrustsScheduler", "PRP-13", "PRP-15", "PRP-19", "UNP-07", *restarts, dra=True)
     assert made.pop("PRP-13") is RuleStatus.FAIL
     assert set(made.values()) == {RuleStatus.PASS}
+
+
+async def test_the_end_of_a_long_lease_is_not_awaited() -> None:
+    assert await statuses("LeasesForAnHour", "DRR-06", dra=True) == {"DRR-06": RuleStatus.NOT_CHECKED}
 
 
 def test_rules_about_few_nodes_are_notes_which_only_their_names_select() -> None:

@@ -9,7 +9,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a program of its own
@@ -19,6 +20,7 @@ from tests.conformance.driver import Document, Refused, SmallDriver
 from tests.conformance.plugin import SmallPlugin
 
 from plugwright.protocol.dra import Claim, PreparedDevice
+from plugwright.protocol.dra_health import ReportedHealth
 
 
 class EndsWithoutKubelet(SmallPlugin):
@@ -127,6 +129,16 @@ class RefusesDamagedState(SmallDriver):
             sys.exit(f"the checkpoint {self.checkpoint.name} is damaged")
 
 
+class LeasesForAnHour(SmallDriver):
+    """It notices the end of a stream with the next report, and holds a descriptor until then."""
+
+    async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
+        os.open("/dev/null", os.O_RDONLY)
+        async with aclosing(super().watch()) as messages:
+            async for reports in messages:
+                yield [replace(report, timeout=3600) for report in reports]
+
+
 class TrustsScheduler(SmallDriver):
     """It prepares a device for as many claims as ask for it."""
 
@@ -147,6 +159,7 @@ DRIVERS: Mapping[str, Callable[[Path, Path, str], SmallDriver]] = {
         CommonDevice,
         AnswersWithoutDevices,
         RefusesDamagedState,
+        LeasesForAnHour,
         TrustsScheduler,
     )
 }

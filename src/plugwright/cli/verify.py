@@ -18,7 +18,9 @@ from plugwright.conformance import baseline, catalogue, documents, namespace, ru
 from plugwright.conformance.dra.claim_parameters import read_parameters
 from plugwright.conformance.dra.driver_session import NODE
 from plugwright.conformance.program import Target
+from plugwright.conformance.progress import Slow, slow_text
 from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict, documentation_url
+from plugwright.conformance.runner import Watcher
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 from plugwright.errors import ConfigError, PlugwrightError
@@ -214,6 +216,10 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
     line = CountingLine("rules", len(rules) * len(versions))
     shown: list[Verdict] = []
 
+    def slow(version: str, found: Sequence[Slow]) -> None:
+        line.erase()
+        click.echo(f"{version:<6} {slow_text(found)}", err=True)
+
     def seen(verdict: Verdict) -> None:
         shown.append(verdict)
         line.erase()
@@ -222,7 +228,7 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
             line.show(len(shown))
 
     with line:
-        verdicts = runner.run(target, rules, every, seen, values["jobs"])
+        verdicts = runner.run(target, rules, every, Watcher(seen, slow), values["jobs"])
     if verdicts is None:
         raise click.Abort
     if values["write_baseline"]:

@@ -39,10 +39,10 @@ __all__ = [
     "DRIVER_GROUPS",
     "DRIVER_RULES",
     "GROUPS",
-    "LOST_STREAMS",
     "RULES",
     "causes",
     "find",
+    "followed",
     "is_about_crashes",
     "prerequisite",
     "registration",
@@ -99,7 +99,8 @@ _PREREQUISITES = {
 }
 
 
-LOST_STREAMS = "FLT-10"  # the rule about the end of streams, which other rules also cause
+_LOST_STREAMS = "FLT-10"  # the rule about the end of streams, which rules that restart kubelets also cause
+_LOST_CONNECTIONS = "DRG-11"  # the rule about the end of connections, which every rule causes
 
 
 def registration(*, dra: bool) -> type[Rule]:
@@ -123,6 +124,13 @@ def causes(rule: type[Rule], cause: str) -> tuple[str, ...]:
     if rule.alone and cause == "PRP-01":
         return (cause, "SLC-16", "API-07")
     return (cause,) if cause else ()
+
+
+def followed(rule: type[Rule], *, crashed: bool) -> tuple[str, ...]:
+    """The rules whose violation can be the reason for a finding of this one, in this order."""
+    if rule in DRIVER_RULES:
+        return (*rule.follows, *((_LOST_CONNECTIONS,) if crashed else ()))
+    return (*((_LOST_STREAMS,) if rule.waits else ()), *rule.follows)
 
 
 def restarts(rule: type[Rule]) -> str:

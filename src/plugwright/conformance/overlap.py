@@ -9,8 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any
 
+from plugwright.conformance.progress import RulesInProgress
 from plugwright.conformance.rule import Rule, Verdict
 from plugwright.conformance.rule_checker import Checker
 from plugwright.conformance.verifier import Verifier
@@ -20,7 +20,7 @@ from plugwright.system.concurrency import unwrapped
 __all__ = ["groups", "proofs"]
 
 Group = list[type[Rule]]
-Proofs = dict[type[Rule], asyncio.Future[Verdict | None]]
+Proofs = asyncio.Queue[Verdict | None]  # None at the end
 
 
 def groups(rules: Sequence[type[Rule]]) -> list[Group]:
@@ -33,51 +33,49 @@ def groups(rules: Sequence[type[Rule]]) -> list[Group]:
     return [quick, *longest] if quick else longest
 
 
-async def proofs(verifier: Verifier, rules: Sequence[type[Rule]]) -> AsyncGenerator[Verdict, None]:
-    """Yields the verdicts of kept and not applicable rules, in the order of the rules.
+async def proofs(
+    verifier: Verifier, rules: Sequence[type[Rule]], progress: RulesInProgress
+) -> AsyncGenerator[Verdict, None]:
+    """Yields the verdicts of kept and not applicable rules, as they end.
 
     The verifier's program is already registered; further instances are started beside it.
     """
-    found: Proofs = {rule: asyncio.get_running_loop().create_future() for rule in rules}
-    working = asyncio.ensure_future(_work_together(verifier, groups(rules), found))
+    found: Proofs = asyncio.Queue()
+    working = asyncio.ensure_future(_work_together(verifier, deque(groups(rules)), found, progress))
+    working.add_done_callback(lambda _: found.put_nowait(None))
     try:
-        for rule in rules:
-            either: set[asyncio.Future[Any]] = {working, found[rule]}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                await working  # raises its error
-            if verdict := await found[rule]:
-                yield verdict
-        await working
+        while verdict := await found.get():
+            yield verdict
+        await working  # raises its error
     finally:
         working.cancel()
         with suppress(asyncio.CancelledError):
             await working
 
 
-async def _work_together(verifier: Verifier, work: Sequence[Group], found: Proofs) -> None:
-    queue = deque(work)
+async def _work_together(verifier: Verifier, work: deque[Group], found: Proofs, progress: RulesInProgress) -> None:
     others = min(verifier.options.instances, len(work)) - 1
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_work(verifier, queue, found))
+            tasks.create_task(_work(verifier, work, found, progress))
             for _ in range(others):
-                tasks.create_task(_work_beside(verifier, queue, found))
+                tasks.create_task(_work_beside(verifier, work, found, progress))
     except ExceptionGroup as group:
         raise unwrapped(group) from None
 
 
-async def _work(verifier: Verifier, queue: deque[Group], found: Proofs) -> None:
-    checker = Checker(verifier)
-    while queue:
-        for rule in queue.popleft():
-            found[rule].set_result(await checker.proof(rule))
+async def _work(verifier: Verifier, work: deque[Group], found: Proofs, progress: RulesInProgress) -> None:
+    checker = Checker(verifier, progress)
+    while work:
+        for rule in work.popleft():
+            if verdict := await checker.proof(rule):
+                found.put_nowait(verdict)
 
 
-async def _work_beside(first: Verifier, queue: deque[Group], found: Proofs) -> None:
+async def _work_beside(first: Verifier, work: deque[Group], found: Proofs, progress: RulesInProgress) -> None:
     async with first.another() as verifier:
         try:
             await verifier.running()
         except PluginNotRunning:
             return  # the program cannot run twice on this machine
-        await _work(verifier, queue, found)
+        await _work(verifier, work, found, progress)

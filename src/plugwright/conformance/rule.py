@@ -4,17 +4,19 @@ A rule is a class with its facts as attributes and one method, `check`, which re
 raises `RuleViolated` or `RuleNotApplicable` otherwise. `checker` converts the outcome into a verdict.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import PackageNotFoundError, distribution, metadata
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from plugwright.conformance.verifier import Verifier
 
-__all__ = ["REGISTRATION", "Level", "Report", "Rule", "RuleStatus", "Verdict", "documentation_url"]
+__all__ = ["REGISTRATION", "Level", "Report", "Rule", "RuleStatus", "Verdict", "documentation_url", "installed_docs"]
 
 REGISTRATION = ("REG-01", "DRG-01")  # the rules on which all others depend
 
@@ -27,7 +29,7 @@ class Level(StrEnum):
 
 
 class RuleStatus(StrEnum):
-    """ERROR: the program crashed or stopped listening. NOT_CHECKED: another, failed rule prevents the check."""
+    """ERROR: the program crashed or stopped listening. NOT_CHECKED: another, failed rule or time prevents the check."""
 
     PASS = "pass"  # noqa: S105  not a password
     FAIL = "fail"
@@ -54,6 +56,7 @@ class Rule:
     `waits` is how often the rule waits for the program to restart or to react: such rules are checked in parallel.
     Rules with the same `observation` use one result, and are checked in sequence.
     A program that breaks a rule that `holds` may keep devices from the next rules, so it is started again before them.
+    A program that breaks one of the rules in `follows` also breaks this one, so it is checked when they are kept.
     """
 
     id: ClassVar[str]
@@ -70,6 +73,7 @@ class Rule:
     waits: ClassVar[int] = 0
     holds: ClassVar[bool] = False
     observation: ClassVar[str] = ""
+    follows: ClassVar[tuple[str, ...]] = ()
 
     async def check(self, verifier: Verifier) -> None:
         raise NotImplementedError
@@ -204,10 +208,35 @@ def documentation_url() -> str:
     """The address of a copy of the directory docs, without a slash at its end; empty if there is none.
 
     PLUGWRIGHT_DOCS_URL can name one, such as that of the tag used by a CI job. Without it the address is that of the
-    project: `Documentation` under `[project.urls]`, which a release has.
+    project: `Documentation` under `[project.urls]`, which a release has, or the commit that pip installed from a
+    repository.
     """
-    address = os.environ.get("PLUGWRIGHT_DOCS_URL") or _project_url("Documentation").removesuffix("index.md")
+    published = _project_url("Documentation").removesuffix("index.md")
+    address = os.environ.get("PLUGWRIGHT_DOCS_URL") or published or installed_docs(_origin())
     return address.rstrip("/")
+
+
+def installed_docs(origin: str) -> str:
+    """The address of the docs in the public repository of an installation; empty if it is from another source.
+
+    `origin` is the installation's direct_url.json (PEP 610).
+    """
+    try:
+        source = json.loads(origin or "{}")
+        url, commit = urlsplit(source["url"]), source["vcs_info"]["commit_id"]
+    except (KeyError, TypeError, ValueError):
+        return ""
+    if url.scheme != "https" or url.username or url.password:  # credentials do not belong in a report
+        return ""
+    return f"https://{url.netloc}{url.path.rstrip('/').removesuffix('.git')}/blob/{commit}/docs"
+
+
+@cache
+def _origin() -> str:
+    try:
+        return distribution("plugwright").read_text("direct_url.json") or ""
+    except PackageNotFoundError:
+        return ""
 
 
 @cache

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from plugwright.conformance import catalogue
 from plugwright.conformance.program import Ending
+from plugwright.conformance.progress import RulesInProgress
 from plugwright.conformance.rule import Level, Rule, RuleStatus, Verdict
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import (
@@ -19,6 +20,7 @@ from plugwright.errors import (
     PlugwrightError,
     PrerequisiteBroken,
     RuleNotApplicable,
+    RuleNotChecked,
     RuleViolated,
 )
 from plugwright.kubelet.events import Call, Event, StateChange
@@ -46,8 +48,11 @@ class _Outcome:
 class Checker:
     """The verdicts of one verifier so far, and the state that they depend on."""
 
-    def __init__(self, verifier: Verifier, proven: Mapping[type[Rule], Verdict] | None = None) -> None:
+    def __init__(
+        self, verifier: Verifier, progress: RulesInProgress, proven: Mapping[type[Rule], Verdict] | None = None
+    ) -> None:
         self._verifier = verifier
+        self._progress = progress
         self._version = verifier.options.version
         self._proven = proven or {}  # verdicts that were reported before
         self._made: dict[type[Rule], Verdict] = {**self._proven}
@@ -76,6 +81,10 @@ class Checker:
         """The verdict on a rule that is kept or not applicable; None for any other outcome."""
         if unasked := self._unasked(rule):
             return unasked
+        with self._progress.checking(rule):
+            return await self._proof(rule)
+
+    async def _proof(self, rule: type[Rule]) -> Verdict | None:
         verifier, began = self._verifier, time.monotonic()
         try:
             before = None if rule.alone else await verifier.running()
@@ -128,7 +137,8 @@ class Checker:
         if verdict is None:
             began = time.monotonic()
             self._checking.add(rule)
-            verdict = replace(await self._asked(rule), seconds=time.monotonic() - began)
+            with self._progress.checking(rule):
+                verdict = replace(await self._asked(rule), seconds=time.monotonic() - began)
             self._checking.discard(rule)
             if rule.holds and verdict.status is RuleStatus.FAIL:
                 await self._verifier.renew()
@@ -161,10 +171,13 @@ class Checker:
             seen=outcome.seen,
             calls=_lines(verifier, mark if same else 0) if outcome.status.is_finding else (),
         )
-        if await self._is_lost_stream(rule, verdict.status):
-            return replace(self._not_checked(rule, catalogue.LOST_STREAMS), seen=outcome.seen)
         if ending is not None:
-            if self._has_crashed(outcome.cause):
+            self._crashes.setdefault(ending.signature, rule.id)
+        crashed = ending is not None
+        if (crashed or verdict.status.is_finding) and (cause := await self._followed(rule, crashed=crashed)):
+            return replace(self._not_checked(rule, cause), seen=ending.text if ending else outcome.seen)
+        if ending is not None:
+            if await self._has_crashed(rule, outcome.cause):
                 return replace(self._not_checked(rule, outcome.cause), seen=outcome.seen)
             return self._crashed(verdict, ending, violated=outcome.violated)
         for cause in catalogue.causes(rule, outcome.cause):
@@ -185,6 +198,8 @@ class Checker:
             return _Outcome(failed, error.expected, error.seen, violated=True)
         except RuleNotApplicable as error:
             return _Outcome(RuleStatus.NOT_APPLICABLE, "", str(error))
+        except RuleNotChecked as error:
+            return _Outcome(RuleStatus.NOT_CHECKED, "", str(error))
         except ConfigError:
             raise
         except PluginNotRunning as error:
@@ -217,13 +232,18 @@ class Checker:
     def _crashed(self, verdict: Verdict, ending: Ending, *, violated: bool) -> Verdict:
         rule = verdict.rule
         earlier = self._crashes.setdefault(ending.signature, rule.id)
+        if catalogue.is_about_crashes(rule):
+            if self._is_found(earlier):
+                return replace(self._not_checked(rule, earlier), seen=ending.text)
+            self._crashes[ending.signature] = rule.id  # it names the cause better than the rule in which it was seen
+            if not violated:
+                verdict = replace(verdict, status=_failed(rule), expected=rule.title, seen=ending.text)
+            return replace(verdict, output=ending.lines, calls=verdict.calls or _lines(self._verifier, 0))
         if violated:
             return replace(verdict, output=ending.lines)  # the rule itself reports the fault
-        if catalogue.is_about_crashes(rule):
-            verdict = replace(verdict, status=_failed(rule), expected=rule.title, seen=ending.text)
-            return replace(verdict, output=ending.lines, calls=_lines(self._verifier, 0))
-        if earlier != rule.id:
+        if earlier != rule.id and rule.id != catalogue.prerequisite(catalogue.find(earlier)):
             return replace(self._not_checked(rule, earlier), seen=ending.text)
+        self._crashes[ending.signature] = rule.id
         return replace(
             verdict,
             status=RuleStatus.ERROR,
@@ -233,9 +253,15 @@ class Checker:
             calls=verdict.calls or _lines(self._verifier, 0),
         )
 
-    def _has_crashed(self, cause: str) -> bool:
-        """Whether the program ended in the rule about the step that failed, and that rule reported it."""
-        verdict = self._made.get(catalogue.find(cause)) if cause else None
+    def _is_found(self, rule_id: str) -> bool:
+        verdict = self._made.get(catalogue.find(rule_id))
+        return verdict is not None and verdict.status.is_finding
+
+    async def _has_crashed(self, rule: type[Rule], cause: str) -> bool:
+        """Whether the program also ends in the rule about the step that failed, and that rule reports it."""
+        if not cause or not (catalogue.is_about_crashes(rule) or await self._breaks(rule, cause)):
+            return False
+        verdict = self._made.get(catalogue.find(cause))
         return verdict is not None and verdict.status.is_finding and bool(verdict.output)
 
     def _unstartable(self, rule: type[Rule], reason: str) -> Verdict:
@@ -246,11 +272,12 @@ class Checker:
         verdict = replace(self._verdict(rule, RuleStatus.ERROR), expected="the program can be started", seen=reason)
         return replace(verdict, output=ending.lines if ending else ())
 
-    async def _is_lost_stream(self, rule: type[Rule], status: RuleStatus) -> bool:
-        """Whether a rule that restarts kubelets fails because the program does not survive the end of streams."""
-        cause = catalogue.find(catalogue.LOST_STREAMS)
-        concerned = rule.waits and cause in self._rules and status in (RuleStatus.FAIL, RuleStatus.ERROR)
-        return bool(concerned) and await self._breaks(rule, cause.id)
+    async def _followed(self, rule: type[Rule], *, crashed: bool) -> str:
+        """The id of the selected rule whose violation also breaks this one; empty if there is none."""
+        for cause in catalogue.followed(rule, crashed=crashed):
+            if catalogue.find(cause) in self._rules and await self._breaks(rule, cause):
+                return cause
+        return ""
 
     async def _breaks(self, rule: type[Rule], cause: str) -> bool:
         """Whether the rule about the failed step is violated too; checks it now if necessary."""
@@ -258,7 +285,9 @@ class Checker:
         if other in self._checking:  # a rule is never its own cause
             return False
         verdict = self._made.get(other) or await self._checked(other)
-        return verdict.status in (RuleStatus.FAIL, RuleStatus.ERROR, RuleStatus.NOT_CHECKED)
+        if verdict.status is RuleStatus.NOT_CHECKED:
+            return verdict.depends_on != rule.id
+        return verdict.status in (RuleStatus.FAIL, RuleStatus.ERROR)
 
     def _causes(self, verdict: Verdict, rules: Sequence[type[Rule]]) -> list[Verdict]:
         """The verdict on an unrequested rule that prevents this check, for the first time."""

@@ -51,6 +51,7 @@ class TimeLimits:
     settle: float = 0.25  # after a list, for further resources of the same program
     republish: float = 90.0  # from the loss of a slice to its return; Go's library takes up to 60
     wait: float = 10.0  # after which an unprepared claim counts as waiting: `call` is enough for the others
+    lease: float = 60.0  # of health, until whose end a rule waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,11 @@ class AsksForNode(SmallDriver):
             await asyncio.sleep(0.1)
 
 
+@breaks("DRR-04")
+class AsksInBusyLoop(NeverWaits, AsksForNode):
+    """The select with a default case also polls."""
+
+
 @breaks("DRR-06")
 class StreamsLeakDescriptors(SmallDriver):
     async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:

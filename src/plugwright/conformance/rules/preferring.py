@@ -80,8 +80,8 @@ class PreferenceIncludesRequired(Rule):
     id, level, facts = "PRF-04", Level.MUST, ("3.23", "3.29", "8.13")
     title = "A preference includes all must_include_deviceIDs"
     why = (
-        "They are already chosen, for an init container or for NUMA alignment. If the answer omits one of them, "
-        "the kubelet ignores the answer and takes arbitrary devices."
+        "The pod has them already, for an init container or by NUMA alignment. The API requires them in the answer: "
+        "without them it has too many other devices, of which the kubelet takes arbitrary ones, far from those it has."
     )
     fix = "Begin with must_include_deviceIDs."
 

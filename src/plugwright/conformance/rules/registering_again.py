@@ -63,7 +63,7 @@ class RegistersAgainPromptly(Rule):
 
 
 class SurvivesRestarts(Rule):
-    id, level, facts, waits = "REG-16", Level.MUST, ("2.15",), _RESTARTS
+    id, level, facts, waits, follows = "REG-16", Level.MUST, ("2.15",), _RESTARTS, ("REG-14",)
     title = "The plugin registers after every one of several restarts"
     why = "A kubelet in a crash loop restarts many times; a plugin that limits its attempts does not register again."
     fix = (
@@ -200,6 +200,7 @@ class NoticesLostStream(Rule):
 
 class OutlivesKubelet(Rule):
     id, level, facts, waits = "REG-25", Level.MUST, ("1.16", "2.15", "8.7"), 3
+    follows = ("REG-14", "REG-12", "REG-16")
     title = "The program waits for a stopped kubelet, and registers when it is back"
     why = (
         "During an upgrade a kubelet is down for minutes, and a killed kubelet leaves its socket behind; a "

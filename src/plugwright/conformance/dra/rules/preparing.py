@@ -289,9 +289,12 @@ class FreesDevice(DriverRule):
 
 
 class AllowsAdminAccess(DriverRule):
-    id, level = "PRP-15", Level.SHOULD
+    id, level = "PRP-15", Level.MUST
     title = "A claim with admin access is prepared beside the holder of the device, which stays its holder"
-    why = "Admin access is for monitoring devices in use; a refusal leaves the monitoring pod waiting."
+    why = (
+        "The scheduler does not count a device of such a claim as allocated, so it gives it to monitoring pods while "
+        "it is held, and to another pod while it is monitored: those pods wait until the other claim has ended."
+    )
     fix = "Do not count results with adminAccess, neither as holders nor as new claims."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
