@@ -106,7 +106,7 @@ async def test_an_unreadable_source_makes_the_holdings_incomplete(daemon: Daemon
 
 
 async def test_a_driver_has_its_claims_and_slices(daemon: Daemon) -> None:
-    status = control.report(daemon)
+    status = daemon_status.report(daemon)
     held = {"uid": "u-1", "namespace": "default", "name": "common", "state": "done", "devices": ["tape-0"]}
     status["resources"][0]["driver"] = {
         "name": "tape.example.com", "ready": True, "state": "registered", "reason": "", "claims": [held],

@@ -26,6 +26,7 @@ from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.daemon_status import report, unready, without_pods
+from plugwright.sdk.holdings.holding import Holdings, HoldingSource, UnknownSource
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.sdk.status import DaemonStatus
 from plugwright.system import json_lines
