@@ -70,6 +70,7 @@ class DaemonChoice(msgspec.Struct, frozen=True):
     context: str | None = None
     selector: str = SELECTOR
     namespace: str | None = None  # of the daemon's pod
+    here: Path = CONTROL_SOCKET  # of this machine's daemon, if none is chosen
     ports: ReportPorts = msgspec.field(default_factory=ReportPorts)  # of one command, however often it finds daemons
 
 
