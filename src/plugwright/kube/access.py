@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plugwright.errors import ConfigError, PeerGone
+from plugwright.errors import ConfigError, PeerGone, PeerSilent
 from plugwright.kube.credentials import Credentials
 
 __all__ = ["SERVICE_ACCOUNT", "ClusterAccess", "HttpConnection"]
@@ -176,7 +176,8 @@ class ClusterAccess:
 
     def gone(self, error: Exception) -> PeerGone:
         through = f" through {self.proxy}" if self.proxy is not None else ""
-        return PeerGone(f"cannot reach {self.url}{through}: {str(error) or type(error).__name__}")
+        kind = PeerSilent if isinstance(error, TimeoutError) else PeerGone
+        return kind(f"cannot reach {self.url}{through}: {str(error) or type(error).__name__}")
 
 
 class HttpConnection(http.client.HTTPConnection):
