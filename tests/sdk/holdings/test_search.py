@@ -140,7 +140,7 @@ GUARDS = {
     "a held device closes those that overlap it": (Rules(HoldsIgnored), 3001),
     "Allocate is refused for what overlaps a held device": (Rules(AllocateUnchecked), 81401),
     "an answered Allocate counts until a checkpoint shows otherwise": (Rules(AnsweredForgotten), 24801),
-    "an answer counts although the kubelet has not stored it": (Rules(UnstoredForgotten), 263601),
+    "an answer counts although the kubelet has not stored it": (Rules(UnstoredForgotten), 5340801),
     "so does an answer of the run before": (Rules(UnstoredBeforeForgotten), 448201),
     "a claim closes its device in the other API": (Rules(ClaimsIgnored), 26401),
     "the offer of a held device is remembered": (Rules(HeldOffersForgotten), 3401),
