@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plugwright.model import Device
 from plugwright.sdk.holdings.allocations import Allocations, EarlierRun, outstanding
-from plugwright.sdk.holdings.hardware import Hardware, claimed_device, found_offer, is_guess, lost_offer
+from plugwright.sdk.holdings.held_hardware import Hardware, claimed_device, found_offer, is_guess, lost_offer
 from plugwright.sdk.holdings.holding import HoldingSource
 from plugwright.sdk.holdings.neighbours import Neighbours
 from plugwright.sdk.holdings.overlaps import Hold, HoldIndex, Name, Offer, conflicting, guessed_offer, offer_of
