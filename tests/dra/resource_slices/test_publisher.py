@@ -150,6 +150,15 @@ async def test_one_changed_slice_keeps_the_generation(node: Node) -> None:
     assert len(node.slices) == 1
 
 
+async def test_two_changed_slices_are_a_new_generation(node: Node) -> None:
+    """Otherwise a scheduler could read one before and the other after the change."""
+    publisher = await node.published(gpus(300))
+    first, *middle, last = gpus(300).devices
+    changed = {"attributes": {"model": {"string": "b"}}}
+    publisher.content.publish(PoolContent(({**first, **changed}, *middle, {**last, **changed})))
+    await node.until(lambda: node.generations == [2, 2, 2])
+
+
 async def test_wiped_slices_are_back_soon_and_once(node: Node) -> None:
     publisher = await node.published(gpus(300))
     await node.wipe()
