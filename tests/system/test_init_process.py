@@ -12,7 +12,7 @@ from tests.cli.processes import Node, Running, python, running
 
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
 ORPHAN = """#!/bin/sh
-setsid sh -c 'sleep 0.1; echo x >> {0}' &
+env -i PATH="$PATH" setsid sh -c 'sleep 0.1; echo x >> {0}' &  # without the variable by which the daemon finds strays
 sleep 0.05  # until it is in a session of its own
 """
 
