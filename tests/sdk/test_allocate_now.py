@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.test_service import REFUSED, refusal
 
@@ -130,12 +132,20 @@ class Card(Quick):
         yield [Device("card", physical=["pci:0000:01:00.0"])]
 
 
-async def test_a_device_is_held_from_its_instant_answer_on(kubelet: ObservedKubelet, settings: Settings) -> None:
-    whole, half = Card(WHOLE), Card(HALF)
-    async with asyncio.timeout(60), serving(whole, half, settings=settings):
-        first, second = await kubelet.endpoint(WHOLE), await kubelet.endpoint(HALF)
-        await first.client.allocate(["card"])
+async def test_a_device_is_held_from_its_instant_answer_on(
+    kubelet: ObservedKubelet, settings: Settings, tmp_path: Path
+) -> None:
+    settings = replace(settings, state_dir=tmp_path / "state")
+    async with asyncio.timeout(60), serving(Card(WHOLE), settings=settings) as earlier:
+        before = await kubelet.endpoint(WHOLE)
+        await earlier.ledger.memory.written()
+    whole, half = Card(WHOLE), Card(HALF)  # offered as before, so that no allocation of that run is in doubt
+    async with asyncio.timeout(60), serving(whole, settings=settings) as daemon:
+        await kubelet.until(lambda seen: seen.endpoints[WHOLE] is not before)
+        whole_now = await kubelet.endpoint(WHOLE)
+        await daemon.ledger.memory.written()
+        await whole_now.client.allocate(["card"])
+        await daemon.apply([whole, half])
         with pytest.raises(PeerRefused, match="card"):
-            await second.client.allocate(["card"])
+            await (await kubelet.endpoint(HALF)).client.allocate(["card"])
     assert whole.asked == ["now"]
-    assert half.asked == []
