@@ -60,6 +60,14 @@ def condition(found: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(found.get(key)) for key in ("type", "status", "reason", "message"))
 
 
+def in_words_of(version: str, played: Any) -> Any:
+    """What was played to ours, with the words of that version: 1.37 no longer says what claims could be deallocated."""
+    text = json.dumps(played)
+    if version != KUBERNETES_VERSION:
+        text = text.replace("no new claims to deallocate, ", "").replace("still not schedulable, ", "")
+    return json.loads(text)
+
+
 def seen(found: Object) -> Seen:
     status = found["status"]
     return {

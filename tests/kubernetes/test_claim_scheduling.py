@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import Object
-from tests.kubernetes.schedulers import Ours, Real, Seen, condition, is_settled, node, nodes, ours, pod
+from tests.kubernetes.schedulers import Ours, Real, Seen, condition, in_words_of, is_settled, node, nodes, ours, pod
 
 from plugwright.apiserver import RELEASES
 
@@ -199,7 +199,7 @@ def shown(lab: Ours | Real, name: str) -> Seen:
     kept = ("request", "driver", "pool", "device", "consumedCapacity", "tolerations", "adminAccess")
     return {
         "node": found["spec"].get("nodeName", ""),
-        "conditions": [condition(one) for one in status.get("conditions") or () if one["type"] == "PodScheduled"],
+        "conditions": [list(condition(one)) for one in status.get("conditions") or () if one["type"] == "PodScheduled"],
         "mappings": extended.get("requestMappings"),
         "claim": re.sub(r"[a-z0-9]{5}$", "", extended.get("resourceClaimName") or ""),
         "annotations": claim["metadata"].get("annotations"),
@@ -230,7 +230,7 @@ async def play_to_ours(version: str) -> dict[str, Seen]:
 
 
 def test_claims_get_the_devices_and_pods_the_words_of_the_real_scheduler(cluster: Cluster) -> None:
-    expected = asyncio.run(play_to_ours(cluster.version))
+    expected = in_words_of(cluster.version, asyncio.run(play_to_ours(cluster.version)))
     with cleaned(cluster), nodes(cluster, *NODES):
         real = asyncio.run(play(Real(cluster, *NODES), expected))
     assert {name: (expected[name], real[name]) for name in real if expected[name] != real[name]} == {}

@@ -11,9 +11,19 @@ from typing import Any
 import pytest
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import Object
-from tests.kubernetes.schedulers import Ours, Real, Seen, condition, is_settled, node, nodes, ours, pod, seen
-
-from plugwright.apiserver import KUBERNETES_VERSION
+from tests.kubernetes.schedulers import (
+    Ours,
+    Real,
+    Seen,
+    condition,
+    in_words_of,
+    is_settled,
+    node,
+    nodes,
+    ours,
+    pod,
+    seen,
+)
 
 TERM = {"topologyKey": "sched/zone", "labelSelector": {"matchLabels": {"app": "sched-a"}}}
 EAST, WEST = {"sched/zone": "east"}, {"sched/zone": "west"}
@@ -173,9 +183,7 @@ def test_pods_wait_and_are_refused_in_the_words_of_the_real_ones(cluster: Cluste
     with nodes(cluster, *NODES):
         real, refusals = asyncio.run(play_pods(Real(cluster, *NODES)))
     ours, our_refusals = asyncio.run(play_to_ours(play_pods))
-    if cluster.version != KUBERNETES_VERSION:  # 1.37 no longer says it
-        ours = json.loads(json.dumps(ours).replace("no new claims to deallocate, ", ""))
-        real = json.loads(json.dumps(real))
+    ours, real = in_words_of(cluster.version, ours), json.loads(json.dumps(real))
     assert our_refusals == refusals
     assert {name: (ours[name], real[name]) for name in real if ours[name] != real[name]} == {}
 
