@@ -60,11 +60,21 @@ def condition(found: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(found.get(key)) for key in ("type", "status", "reason", "message"))
 
 
+_ADVICE = (
+    "consider using CEL optional chaining (.? followed by orValue()) or guarding the check with has() "
+    "for optional fields"
+)
+
+
 def in_words_of(version: str, played: Any) -> Any:
-    """What was played to ours, with the words of that version: 1.37 no longer says what claims could be deallocated."""
+    """What was played to ours, with the words of that version.
+
+    1.37 no longer says what claims could be deallocated, and has advice for missing keys.
+    """
     text = json.dumps(played)
     if version != KUBERNETES_VERSION:
         text = text.replace("no new claims to deallocate, ", "").replace("still not schedulable, ", "")
+        text = re.sub(r"CEL runtime error: no such key: \w+", rf"\g<0>. {_ADVICE}", text)
     return json.loads(text)
 
 
