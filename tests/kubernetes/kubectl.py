@@ -36,8 +36,12 @@ class Kubectl:
         return list(json.loads(self("get", kind, "--output=json", *arguments))["items"])
 
     def end_clean_ups(self) -> None:
-        """Ends what releases of earlier tests clean up with, for a test that compares all pods of the node."""
+        """Ends the clean-up jobs of earlier releases, for a test that compares all pods of the node.
+
+        Also deletes the slices of ended drivers, which the kubelet keeps for 30 s.
+        """
         self("delete", "cronjobs,jobs", "--all", "--all-namespaces", "--cascade=foreground", "--wait", "--timeout=60s")
+        self("delete", "resourceslices", "--all")
 
     def create(self, *objects: Object) -> None:
         self("create", "--filename=-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
