@@ -103,7 +103,7 @@ def needs_claims(oracle: Oracle, situation: Situation) -> bool:
 
 
 def with_counted(oracle: Oracle, unseen: Sequence[str]) -> tuple[str, ...]:
-    """What is not seen of claims of other namespaces if the API server counts devices, and how to have it count all."""
+    """The `not seen:` lines if the API server counts devices, with the command for drivers it has not counted."""
     if oracle.world.pool_counts is None:
         return tuple(unseen)
     left = list(uncounted_drivers(oracle.counted, oracle.world.slices))
@@ -177,7 +177,7 @@ def _reason_to_wait(pod: ApiObject, dominant: NodeVerdict) -> str:
 
 
 def _waiting_for(oracle: Oracle, pod: ApiObject) -> str:
-    """What the pod waits for besides devices: its gates, or the end of pods that the scheduler has preempted for it."""
+    """Other obstacles than devices: the pod's gates, or preempted pods that have not ended."""
     node = (pod.get("status") or {}).get("nominatedNodeName")
     if _gates(pod):
         return f"{_gates_text(pod)}; without them "

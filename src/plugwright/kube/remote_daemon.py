@@ -160,7 +160,7 @@ def report_port(pod: Document) -> str:
 def daemon_pods(
     client: BlockingClient, selector: str, namespace: str | None, node: str = "", running: bool = True
 ) -> list[Document]:
-    """Pods of daemons, not terminating, of one node or of all; the chart's other pods have other containers."""
+    """Pods of daemons that are not terminating, of one node or of all; the chart's other pods have other containers."""
     if node and not DNS_SUBDOMAIN.fullmatch(node):
         raise ConfigError(f"NODE must be the name of a Node, got {node!r}")
     path = f"/api/v1/namespaces/{segment(namespace)}/pods" if namespace else "/api/v1/pods"
@@ -181,7 +181,7 @@ def find_daemon_pod(pods: Sequence[Document], node: str, selector: str) -> ExecT
 
 
 def _is_daemon(pod: Document) -> bool:
-    """A pod before its termination, with a container of the daemon's name."""
+    """A pod that is not terminating, with a container of the daemon's name."""
     if "deletionTimestamp" in (pod.get("metadata") or {}):
         return False
     containers = (pod.get("spec") or {}).get("containers") or ()

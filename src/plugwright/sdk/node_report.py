@@ -130,7 +130,7 @@ class ShareUsageReport(_Part, frozen=True, kw_only=True):
 
 
 class HolderReport(_Part, frozen=True, kw_only=True):
-    """A container or claim with a device. Empty strings are unknown."""
+    """A container or a claim that holds a device. Empty strings are unknown."""
 
     api: str  # device-plugin or dra
     namespace: str = ""

@@ -24,15 +24,13 @@ async def run_alone(command: Sequence[str]) -> tuple[int, str]:
 
     These processes are recognized by a variable in their environment.
     """
-    mark = f"{_MARK}={uuid4().hex}"
-    name, _, value = mark.partition("=")
-    before = _newest_process()
+    value, before = uuid4().hex, _newest_process()
     try:
-        return await run(command, environment={**os.environ, name: value})
+        return await run(command, environment={**os.environ, _MARK: value})
     finally:
         with suppress(RuntimeError, TimeoutError):  # no thread could be started, or a process cannot be examined
             async with asyncio.timeout(_EXAMINED):
-                await in_thread("processes of a command", partial(_kill_marked, mark.encode(), before))
+                await in_thread("processes of a command", partial(_kill_marked, f"{_MARK}={value}".encode(), before))
 
 
 async def run(

@@ -50,7 +50,7 @@ class Systemd:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        # A name beginning with @ is in the abstract namespace, where the kernel has a NUL.
+        # A name beginning with @ is in the abstract namespace: the kernel expects a NUL in place of the @.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
