@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+import msgspec
 from msgspec.structs import replace
 
 from plugwright.dra.both import first_states
@@ -139,8 +140,7 @@ class DeviceSplit:
         if device_id not in self.placements.value:
             names = some(sorted(self.placements.value))
             raise ConfigError(f"{self._runtime.resource} has no device {device_id!r} (it has: {names})")
-        targets = {key: Placement(self._state_of(key), to, by_command=True) for key in self.unit(device_id)}
-        await self._retarget(targets, self.state.handover)
+        await self._retarget(dict.fromkeys(self.unit(device_id), to), self.state.handover, by_command=True)
 
     async def hand_over(self, to: ServeMode) -> None:
         """Moves all devices, including later ones, to one side; `both` returns them to the operator's split."""
@@ -151,8 +151,7 @@ class DeviceSplit:
             held = await self._sources.pods.pods()
             split = self._runtime.serve.split
             targets |= first_states.targets_by_split(self._devices.values(), split, on_dra, held)
-        sides = {key: Placement(self._state_of(key), side) for key, side in targets.items()}
-        await self._retarget(sides, None if to is ServeMode.BOTH else to)
+        await self._retarget(targets, None if to is ServeMode.BOTH else to)
 
     async def run(self) -> None:
         ends = [self._runtime.inventory.latest.subscribe(self._notice_devices)]
@@ -181,12 +180,18 @@ class DeviceSplit:
                 self._set_problem(clean(error))
         self.rounds.notify()
 
-    async def _retarget(self, targets: Mapping[str, Placement], handover: ServeMode | None) -> None:
+    async def _retarget(
+        self,
+        targets: Mapping[str, ServeMode],
+        handover: ServeMode | None,
+        *,
+        by_command: bool | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None:
         async with self._moves.changing:
             placements = dict(self.state.placements)
             placements |= {
-                key: replace(placement, state=placements[key].state)
-                for key, placement in targets.items()
+                key: Placement(placements[key].state, to, by_command=by_command)
+                for key, to in targets.items()
                 if key in placements
             }
             await self._kept.commit(replace(self.state, placements=placements, handover=handover))
